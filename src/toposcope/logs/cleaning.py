@@ -46,7 +46,9 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     identified = _identified(raw.table, columns)
     named = identified.named
     remarks = list(raw.remarks)
-    (target, values), step = choose_target(raw.table, identified.losses, named.get("step", []), remarks)
+    facts = _facts(raw, named, remarks)
+    candidates = identified._replace(losses=[target_of(columns["loss"])]) if "loss" in columns else identified
+    target, values, step, peers = choose_target(raw.table, candidates, size_of(facts.get("last_step")), remarks)
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw.table, step, loss)
     if step is None:
@@ -71,7 +73,6 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         for quantity, column in columns_beside.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
-    facts = _facts(raw, named, remarks)
     remarks += _columns_used(
         {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
     )
@@ -92,6 +93,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         table=log_table(raw.table, identified, row),
         diverged=_divergence(raw.table, target, loss, row),
         finished=_finished(raw, loss),
+        peers=peers,
     )
 
 
@@ -102,7 +104,7 @@ def _identified(table: pl.DataFrame, columns: Mapping[str, str]) -> Columns:
             raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(table.columns)}")
     found = identify_columns(name for name in table.columns if name not in columns.values())
     chosen = {quantity: [name] for quantity, name in columns.items() if quantity not in ("loss", "run")}
-    losses = [target_of(columns["loss"])] if "loss" in columns else found.losses
+    losses = [target_of(columns["loss"]), *found.losses] if "loss" in columns else found.losses
     return Columns({**found.named, **chosen}, losses, found.accuracies)
 
 

@@ -147,8 +147,8 @@ def identify_columns(names: Iterable[str]) -> Columns:
     losses: list[tuple[bool, int, int, int, Target]] = []
     accuracies, other_losses = [], []
     for name in names:
-        words = _words(name)
-        if match := _known(words) or _known(_words(_BRACKETS.sub("", name))):
+        words = words_of(name)
+        if match := _known(words) or _known(words_of(_BRACKETS.sub("", name))):
             quantity, prefixes, rank = match
             ranked.setdefault(quantity, []).append((rank, prefixes, name))
         elif loss := _loss(name, words):
@@ -168,7 +168,7 @@ def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return which of the facts that a tool keeps of a run is which of `FACTS`."""
     found = {}
     for quantity in FACTS:
-        ranked = sorted((*match, name) for name in facts if (match := _rank(_words(name), NAMES[quantity])))
+        ranked = sorted((*match, name) for name in facts if (match := _rank(words_of(name), NAMES[quantity])))
         if ranked:
             found[quantity] = ranked[0][-1]
     return found
@@ -176,12 +176,12 @@ def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
 
 def target_of(name: str) -> Target:
     """Return the target that a column holds, by its name: an accuracy if it says so, else a loss."""
-    words = _words(name)
+    words = words_of(name)
     unit = _unit(words)[0] if ACCURACIES.isdisjoint(words) else ACCURACY
     return Target(name, unit, not VALIDATION.isdisjoint(words))
 
 
-def _words(name: str) -> list[str]:
+def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case; a single letter keeps its case."""
     if len(name) == 1:
         return [name]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from toposcope.errors import ToposcopeError
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.columns import FIELDS, target_of
-from toposcope.logs.formats import read_raw
+from toposcope.logs.formats import console, read_raw, refusing
 from toposcope.logs.log import UNITS, Log
 from toposcope.logs.raw import RawLog, join_names, one_line
 from toposcope.logs.splitting import split_runs
@@ -34,7 +34,9 @@ class Logs(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, unit: str | None = None) -> Logs:
+def read_logs(
+    path: str | Path, *, columns: Mapping[str, str] | None = None, unit: str | None = None, pattern: str = ""
+) -> Logs:
     r"""Read every run that a file or folder holds.
 
     Parameters
@@ -46,6 +48,10 @@ def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, uni
         are identified by their names.
     unit : str, optional
         Of the losses, one of `UNITS`; by default, that in the name of the column.
+    pattern : str, optional
+        A regular expression with groups such as ``(?P<step>[0-9]+)`` and ``(?P<loss>[0-9.]+)`` by which the lines of a
+        text are read, in place of what is recognised. Without look-around and references to groups: the time it takes
+        grows with the length of the text alone.
 
     Returns
     -------
@@ -66,7 +72,7 @@ def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, uni
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
     path, columns = Path(path), _checked(columns, unit)
-    raws, errors = _raw_logs(path)
+    raws, errors = _raw_logs(path, pattern)
     logs: list[tuple[RawLog, Log]] = []
     for raw in raws:
         try:
@@ -88,7 +94,12 @@ def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, uni
 
 
 def read_log(
-    path: str | Path, *, run: str | None = None, columns: Mapping[str, str] | None = None, unit: str | None = None
+    path: str | Path,
+    *,
+    run: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+    pattern: str = "",
 ) -> Log:
     """Read one run.
 
@@ -98,7 +109,7 @@ def read_log(
         As in `read_logs`.
     run : str, optional
         Its name, where there are several.
-    columns, unit
+    columns, unit, pattern
         As in `read_logs`.
 
     Raises
@@ -106,7 +117,7 @@ def read_log(
     ToposcopeError
         If no log can be read, there are several and `run` is not given, or there is no run of that name.
     """
-    logs, remarks = read_logs(path, columns=columns, unit=unit)
+    logs, remarks = read_logs(path, columns=columns, unit=unit, pattern=pattern)
     names = [log.name for log in logs]
     if run is not None:
         if run not in names:
@@ -126,7 +137,7 @@ def _checked(columns: Mapping[str, str] | None, unit: str | None) -> Mapping[str
     return columns or {}
 
 
-def _raw_logs(path: Path) -> tuple[list[RawLog], list[str]]:
+def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
     """Return the tables at a path, and the errors of files that cannot be read."""
     try:
         exists = path.exists()
@@ -134,6 +145,9 @@ def _raw_logs(path: Path) -> tuple[list[RawLog], list[str]]:
         raise ToposcopeError(f"{path}: cannot be read: {error.strerror}") from error
     if not exists:
         raise ToposcopeError(f"{path}: no such file or folder")
+    if pattern and path.is_file():
+        with refusing(path):
+            return console.parse_pattern(path.read_bytes(), path, pattern), []
     raws = read_raw(path, look=True)
     if raws is not None:
         return raws, []
@@ -151,12 +165,13 @@ def _raw_logs(path: Path) -> tuple[list[RawLog], list[str]]:
 
 
 def _search(folder: Path, depth: int, raws: list[RawLog], errors: list[str]) -> None:
-    """Gather the tables in a folder; hidden files and folders are passed over."""
+    """Gather the tables in a folder; hidden files and folders are passed over, texts where it has other logs."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         errors.append(f"{folder}: cannot be read: {error.strerror}")
         return
+    n = len(raws)
     for path in paths:
         try:
             found = read_raw(path)
@@ -167,6 +182,16 @@ def _search(folder: Path, depth: int, raws: list[RawLog], errors: list[str]) -> 
             raws += found
         elif path.is_dir() and depth and not path.is_symlink():
             _search(path, depth - 1, raws, errors)
+    if len(raws) == n:
+        raws += [raw for path in paths if path.suffix.lower() in console.TEXTS for raw in _console_log(path)]
+
+
+def _console_log(path: Path) -> list[RawLog]:
+    """Return what a text says of a run; nothing of one that states no loss, such as a list of packages."""
+    try:
+        return read_raw(path, look=True) or []
+    except ToposcopeError:
+        return []
 
 
 def _with_names(path: Path, logs: list[tuple[RawLog, Log]]) -> list[Log]:

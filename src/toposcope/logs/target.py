@@ -1,21 +1,34 @@
-"""Which column of a log is the loss to forecast, and which step each row belongs to."""
+"""Which column of a log is the loss to forecast, and which column says the step of each row.
 
+The rules look at what is logged how often, which a log shows from its beginning, never at how much of it there is: the
+loss of a log that grows stays the same.
+"""
+
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import AUXILIARY, Target
+from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
+from toposcope.logs.table import is_step
+from toposcope.typing import Steps
 
 MIN_VALIDATIONS = 20
-"""Validation losses that make a curve of their own."""
-MIN_VALIDATED_SHARE = 0.8
-"""Share of the run's steps that validation losses must span to stand for the run."""
+"""Validations in the steps of the plan that make a curve of their own."""
+AS_OFTEN = 0.7
+"""Share of the rows of a training loss that a validation follows before the next, where both are logged as often."""
+AS_DENSE = 0.9
+"""Share of the rows of the loss that is logged most often, by which another is logged as often."""
 MIN_STEP_SHARE = 0.9
 """Share of the rows with a loss that the column of steps must have."""
+MIN_WHOLE_SHARE = 0.5
+"""Of these, how many are whole in a column of steps."""
+LATE = frozenset({"test", "heldout"})
+"""Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
 
 class Candidate(NamedTuple):
@@ -25,28 +38,48 @@ class Candidate(NamedTuple):
     numbers: Numbers
 
 
-def choose_target(
-    table: pl.DataFrame, losses: list[Target], steps: list[str], remarks: list[str]
-) -> tuple[Candidate, str | None]:
-    """Return the loss to forecast and the column of its steps; None if the table has no such column.
+class Choice(NamedTuple):
+    """The loss to forecast.
 
-    It is the validation loss where that has 20 steps or more over the run, else the training loss.
+    Attributes
+    ----------
+    target : Target
+    numbers : Numbers
+    step : str or None
+        The column of its steps; None if the table has none.
+    peers : tuple of str
+        Columns of the losses on other held-out texts that could be the target as well.
+    """
+
+    target: Target
+    numbers: Numbers
+    step: str | None
+    peers: tuple[str, ...]
+
+
+def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks: list[str]) -> Choice:
+    """Return the loss to forecast.
+
+    It is the validation loss where that is logged as often as the training loss or 20 times in the planned steps, from
+    the beginning; else the training loss.
 
     Parameters
     ----------
     table : polars.DataFrame
-    losses : list of Target
-        Training losses first, the likeliest of each first.
-    steps : list of str
-        Columns that may be the steps.
+    columns : Columns
+        With the training losses first, the likeliest of each first.
+    planned : float
+        Steps of the plan; NaN if unknown.
     remarks : list of str
         The choice is added.
 
     Raises
     ------
     ToposcopeError
-        If there is no column of losses, or nothing in it.
+        If there is no column of losses, or nothing in it; if there are several validation losses and nothing favours
+        one.
     """
+    losses, steps = columns.losses, columns.named.get("step", [])
     if table.is_empty():
         raise ToposcopeError("nothing was logged yet")
     if not losses:
@@ -58,20 +91,24 @@ def choose_target(
         unreadable = sum(candidate.numbers.unreadable for candidate in candidates)
         what = "holds no number" if unreadable else "is empty"
         raise ToposcopeError(f"column {losses[0].name!r} {what}: no loss was logged")
-    training = next((c for c in logged if not c.target.validation), None)
-    validation = next((c for c in logged if c.target.validation), None)
-    choice, reason = logged[0], ""
-    if training and validation:
-        n, share = _coverage(table, steps, training, validation)
-        extent = f"{plural(n, 'step', 'steps')}, over {share:.0%} of the run"
-        if n >= MIN_VALIDATIONS and share >= MIN_VALIDATED_SHARE:
-            choice, reason = validation, f" (the validation loss: it has {extent})"
+    training = next(iter(_densest([c for c in logged if not c.target.validation])), None)
+    validations = _densest([c for c in logged if c.target.validation])
+    choice, reason, peers = training, "", ()
+    if validations:
+        first, others = _favoured(validations)
+        if training is None or (reason := _why_validation(table, steps, training, first, planned)):
+            choice, peers = first, others
+            _check_favoured(first, others)
         else:
-            choice, reason = training, f" (the training loss: {validation.target.name!r} has {extent})"
-    others = [c.target.name for c in logged if c.target.name != choice.target.name]
-    if others:
-        remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(others)})'}")
-    return choice, _step_column(table, steps, choice.numbers)
+            reason = f" (the training loss: {first.target.name!r} is logged less often)"
+    assert choice is not None  # one of the two is logged
+    rest = [c.target.name for c in logged if c.target.name != choice.target.name]
+    if rest:
+        remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(rest)})'}")
+    step = _step_column(table, steps, choice.numbers)
+    if step is None:
+        step = _epoch_column(table, columns.named.get("epoch", []), choice.numbers, remarks)
+    return Choice(*choice, step, peers)
 
 
 def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
@@ -84,24 +121,80 @@ def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
     return candidate._replace(numbers=Numbers(logged & ~(np.isnan(values) & foreign), values, unreadable))
 
 
-def _coverage(table: pl.DataFrame, names: list[str], training: Candidate, validation: Candidate) -> tuple[int, float]:
-    """Return the number of steps with a validation loss, and the share of the trained steps that they span."""
+def _densest(candidates: list[Candidate]) -> list[Candidate]:
+    """Return the losses that are logged most often: not a summary at the end, nor means of epochs beside steps."""
+    most = max((int(c.numbers.logged.sum()) for c in candidates), default=0)
+    return [c for c in candidates if c.numbers.logged.sum() >= AS_DENSE * most]
+
+
+def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]:
+    """Return the validation loss of the run's own text, else of the part to choose by; and those that equal it."""
+
+    def key(candidate: Candidate) -> tuple[bool, bool]:
+        words = words_of(candidate.target.name)
+        return bool(_text(candidate.target)), not LATE.isdisjoint(words)
+
+    ranked = sorted(validations, key=key)  # stable: the likeliest first
+    best = next(list(group) for _, group in groupby(ranked, key=key))
+    first = best[0]
+    peers = {c.target.name for c in best if _text(c.target) != _text(first.target)}
+    return first, tuple(sorted(peers))
+
+
+def _text(target: Target) -> str:
+    """Return what a name says of the text of a loss beside that it is held out: ``wikitext`` of ``eval/wikitext/loss``."""
+    known = VALIDATION | PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
+    units = {"bits", "nats", "per", "byte", "token", "bpb", "perplexity", "ppl"}
+    return " ".join(word for word in words_of(target.name) if word not in known | units)
+
+
+def _check_favoured(first: Candidate, peers: tuple[str, ...]) -> None:
+    """Refuse to choose among the losses on several held-out texts."""
+    if peers:
+        names = [first.target.name, *peers]
+        raise ToposcopeError(
+            f"{len(names)} validation losses, and nothing favours one: name it, as in --column "
+            f"loss={one_line(first.target.name)} (of {join_names(names)})"
+        )
+
+
+def _why_validation(
+    table: pl.DataFrame, names: list[str], training: Candidate, validation: Candidate, planned: float
+) -> str:
+    """Return why the validation loss stands for the run; empty if the training loss does."""
     column = _step_column(table, names, training.numbers)
-    steps = row_steps(table, column, training.numbers)
-    trained, validated = (np.unique(steps[np.isfinite(c.numbers.values)]) for c in (training, validation))
-    trained, validated = (s[np.isfinite(s)] for s in (trained, validated))
-    if not len(validated) or not len(trained):
-        return len(validated), 1.0
-    span = float(np.ptp(trained))
-    return len(validated), min(1.0, float(np.ptp(validated)) / span) if span else 1.0
+    trained, validated = (
+        np.unique(steps[np.isfinite(steps)]).astype(np.int64)
+        for steps in (
+            np.where(c.numbers.logged, row_steps(table, column, training.numbers), np.nan)
+            for c in (training, validation)
+        )
+    )
+    if not len(trained) or not len(validated):
+        return "" if len(trained) else " (the validation loss: no training loss has a step)"
+    if len(trained) < 2 or _share_followed(trained, validated) >= AS_OFTEN:
+        return " (the validation loss: it is logged as often as the training loss)"
+    often = planned / MIN_VALIDATIONS
+    between = np.median(np.diff(validated)) if len(validated) > 1 else trained[-1] - validated[0]
+    if between <= often and validated[0] - trained[0] <= often:
+        return f" (the validation loss: it is logged at least {MIN_VALIDATIONS} times in the planned steps)"
+    return ""
+
+
+def _share_followed(trained: Steps, validated: Steps) -> float:
+    """Return the share of the training rows that a validation follows, or is at, before the next training row."""
+    before = np.searchsorted(validated, trained, side="left")
+    return float((np.diff(before) > 0).mean())
 
 
 def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | None:
-    """Return the first column of steps that nearly all rows with a loss have, else the one that most have."""
-    shares = {name: float(numbers(table[name]).logged[loss.logged].mean()) for name in names}
+    """Return the first column of whole steps that nearly all rows with a loss have, else the one that most have."""
+    columns = {name: numbers(table[name]) for name in names}
+    shares = {name: float(column.logged[loss.logged].mean()) for name, column in columns.items()}
     complete = [name for name, share in shares.items() if share >= MIN_STEP_SHARE]
+    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= MIN_WHOLE_SHARE)
     if complete:
-        return complete[0]
+        return next(whole, complete[0])
     best = max(shares, key=lambda name: shares[name], default=None)
     if best is not None and not shares[best] and (texts := table[names[0]].drop_nulls()).len():
         raise ToposcopeError(
@@ -109,3 +202,16 @@ def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | 
             "of steps with --column step=NAME"
         )
     return best if best is not None and shares[best] > 0 else None
+
+
+def _epoch_column(table: pl.DataFrame, names: list[str], loss: Numbers, remarks: list[str]) -> str | None:
+    """Return a column of epochs that can be the steps: whole, and another in each row with a loss."""
+    for name in names:
+        epochs = numbers(table[name]).values[loss.logged]
+        if len(epochs) > 1 and is_step(epochs).all() and (np.diff(epochs) > 0).all():
+            remarks.append(
+                f"no column of steps: {plural(len(epochs), 'epoch', 'epochs')} of column {one_line(name)!r} are the "
+                "steps, and --steps counts epochs too"
+            )
+            return name
+    return None

@@ -6,7 +6,8 @@ is recognised by one of
 
 - ``claims(path) -> bool``: is this file or folder of the format, by its name and the names in it? Asked first.
 - ``ENDINGS``, a tuple of endings of files in lower case, and ``looks_like(head) -> bool``: could a file that begins
-  with these bytes be of the format? Asked of a file that the user names and whose ending no format has.
+  with these bytes be of the format? Asked of a file that the user names and whose ending no format has; the formats
+  with ``SURE = True`` are asked first.
 
 What is wrong with a log is raised as a `ToposcopeError` without its place, which `refusing` adds.
 """
@@ -38,7 +39,7 @@ _UNREADABLE = (
 @cache
 def _formats() -> list[ModuleType]:
     formats = collect(__name__, "toposcope.logs", _format_of).values()
-    return sorted(formats, key=lambda m: hasattr(m, "ENDINGS"))
+    return sorted(formats, key=lambda m: (hasattr(m, "ENDINGS"), not getattr(m, "SURE", False)))
 
 
 def _format_of(module: ModuleType) -> dict[str, ModuleType]:

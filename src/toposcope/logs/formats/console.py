@@ -1,0 +1,137 @@
+"""Console logs: what a training script printed, line by line, whatever stands around it."""
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs.columns import identify_columns
+from toposcope.logs.console_lines import Reading, read_lines
+from toposcope.logs.console_tables import read_tables
+from toposcope.logs.formats.delimited import SEPARATORS
+from toposcope.logs.raw import RawLog, join_names, one_line
+
+ENDINGS = ()
+TEXTS = (".log", ".out", ".txt", ".err")
+"""Endings of the files of a folder that are looked into, where it has no other log."""
+SURE = True
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x08+")
+"""Colours, movements of the cursor and titles of a terminal."""
+_BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
+"""What a progress bar draws."""
+_BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
+
+
+def looks_like(head: bytes) -> bool:
+    """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
+    if b"\0" in head and head[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return False
+    text = _decoded(head).lstrip()
+    return bool(text) and not _is_json(text) and not _is_table(text) and not text.startswith("PAR1")
+
+
+def _is_json(text: str) -> bool:
+    """Return whether a text is the beginning of JSON: whole, or in order up to where it was cut."""
+    if text[:1] not in ("{", "["):
+        return False
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :]
+        # cut inside a string, the error is where the string begins
+        return not rest.strip() or (error.msg.startswith("Unterminated") and "\n" not in rest)
+    except RecursionError:
+        return True
+    return True
+
+
+def _is_table(text: str) -> bool:
+    """Return whether the first lines are a header with a name that is known, and a row of as many cells."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if len(lines) < 2:
+        return False
+    separator = max(SEPARATORS, key=lines[0].count)
+    header, row = next(csv.reader([lines[0]], delimiter=separator)), next(csv.reader([lines[1]], delimiter=separator))
+    if len(header) < 2 or len(row) != len(header) or any(re.search(r"[:=]\s*\S|^\s*[\d.]+\s*$", c) for c in header):
+        return False
+    found = identify_columns(name for name in header if name.strip())
+    return bool(found.losses or found.named.get("step"))
+
+
+def runs(path: Path) -> list[RawLog]:
+    """Return what a file says of its run."""
+    return parse(path.read_bytes(), path)
+
+
+def parse(content: bytes, source: Path) -> list[RawLog]:
+    """Return what the content of a file says of its run.
+
+    Raises
+    ------
+    ToposcopeError
+        If no line states a loss.
+    """
+    text = _decoded(content)
+    if not text.strip():
+        raise ToposcopeError("the file is empty")
+    lines = list(_lines(text))
+    found = read_lines(lines)
+    if not identify_columns(found.columns).losses:
+        found = max((found, read_tables(lines)), key=_rank)
+    if not found.columns:
+        raise ToposcopeError(
+            f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
+            "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
+        )
+    table = pl.DataFrame(found.columns)
+    return [RawLog(source, "", table, facts=found.facts, remarks=found.remarks)]
+
+
+def _rank(found: Reading) -> tuple[bool, int]:
+    return bool(identify_columns(found.columns).losses), len(found.columns)
+
+
+def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
+    """Return the groups of a pattern in the lines that match it, a column each.
+
+    The pattern is matched in a time that grows with the length of the text alone, whatever the pattern.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is no pattern, has no named group, or matches no line.
+    """
+    lines = pl.Series("line", list(_lines(_decoded(content))), dtype=pl.String)
+    try:
+        groups = lines.str.extract_groups(pattern).struct.unnest()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ToposcopeError(
+            f"--pattern is no regular expression that can be used ({one_line(error)}); look-around and references to "
+            "groups are not supported"
+        ) from error
+    names = [name for name in groups.columns if not name.isdigit()]
+    if not names:
+        raise ToposcopeError("--pattern names no group; write them as (?P<step>[0-9]+) and (?P<loss>[0-9.]+)")
+    rows = groups.select(names).filter(~pl.all_horizontal(pl.all().is_null()))
+    if rows.is_empty():
+        raise ToposcopeError(f"--pattern matches none of the {len(lines)} lines (groups {join_names(names)})")
+    return [RawLog(source, "", rows)]
+
+
+def _decoded(content: bytes) -> str:
+    wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text as a terminal would have shown them one after the other, without empty ones."""
+    if "\x1b" in text or "\x08" in text:
+        text = _ESCAPES.sub("", text)
+    for line in text.replace("\r", "\n").split("\n"):
+        if line and not line.isspace():
+            yield _BAR.sub(" | ", line) if any(map(line.__contains__, _BAR_SIGNS)) else line
