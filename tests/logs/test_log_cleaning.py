@@ -125,18 +125,6 @@ def test_a_negative_learning_rate() -> None:
     assert has_remark(log, "else ignored")
 
 
-@pytest.mark.parametrize(("every", "target"), [(5, "val_loss"), (6, "loss")])
-def test_which_loss_is_the_target(every: int, target: str) -> None:
-    """The validation loss from 20 steps on."""
-    steps = list(range(0, 100))
-    held_out = [4.0 if step % every == 0 else None for step in steps]
-    table: dict[str, list[float | None]] = {"step": [*steps], "loss": [3.0] * 100, "val_loss": held_out}
-    log = log_from(table)
-    assert (log.target, len(log.steps)) == (target, 20 if every == 5 else 100)
-    assert has_remark(log, f"the loss is column '{target}'")
-    assert log_from(table, loss="loss").target == "loss"
-
-
 def test_validation_of_the_first_half_is_not_the_target() -> None:
     table: dict[str, list[float | None]] = {
         "step": [*range(100)],
@@ -150,7 +138,8 @@ def test_nan_in_rows_of_another_loss_is_ignored_without_a_remark() -> None:
     nan = np.nan
     log = log_from({"step": [1, 1, 2, 2], "loss": [3, nan, 2, nan], "eval_loss": [nan, 4, nan, 4]})
     assert log.remarks == (
-        "the loss is column 'loss' (the training loss: 'eval_loss' has 2 steps, over 100% of the run)",
+        "the loss is column 'eval_loss' (the validation loss: it is logged as often as the training loss)",
+        "columns: loss = 'eval_loss'",
     )
 
 

@@ -30,7 +30,7 @@ _LABEL = re.compile(r"^\s*(\d{1,5}):\s")
 _CALL = re.compile(r"(?<=[:=\[(,])\s*[A-Za-z_][\w.]*[(\[]+\s*$")
 """``tensor(`` before a number."""
 _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->)+$")
-_SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s|\.\s")
+_SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*)")
 _UNIT = re.compile(r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])")
@@ -49,6 +49,8 @@ BATCH, EPOCH, STEP = "batch", "epoch", "step"
 SHORT = {"trl": "train loss", "tel": "val loss", "tps": "tokens per second", "norm": "grad norm", "s": "step"}
 """Names of llm.c's file, and one that is a rate here and the tokens of a step in tables."""
 MAX_KEY_WORDS = 4
+MAX_UNDER = 3
+"""Lines with numbers below a heading that may be its own."""
 MIN_REPEATS = 3
 """Lines of a kind that make it a part of the log, where nothing else says so."""
 MAX_TEMPLATES = 20_000
@@ -73,6 +75,8 @@ class Template(NamedTuple):
     names, times : frozenset of str
         Their names, and the names that say how far the run is: steps and epochs.
     has_step, has_loss : bool
+    is_bar : bool
+        Whether it is a progress bar.
     """
 
     fields: tuple[Field, ...]
@@ -80,6 +84,7 @@ class Template(NamedTuple):
     times: frozenset[str]
     has_step: bool
     has_loss: bool
+    is_bar: bool
 
 
 class Reading(NamedTuple):
@@ -117,9 +122,9 @@ def kind_of(name: str) -> str:
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each that states a loss, or something else of a step."""
     parsed = _parsed(lines)
-    bars = _next_bars(parsed)
+    bars, length = _next_bars(parsed)
     first = next((i for i, line in enumerate(parsed) if line.template.has_loss and line.repeats), 0)
-    facts: dict[str, object] = {}
+    facts: dict[str, object] = {"max_steps": length} if bars else {}
     rows: list[dict[str, str]] = []
     clock: dict[str, str] = {}
     stated = any(line.template.has_loss and line.template.has_step for line in parsed)
@@ -139,10 +144,10 @@ def read_lines(lines: Sequence[str]) -> Reading:
         if template.has_step:
             row = said if said.keys() >= clock.keys() else {**{n: v for n, v in clock.items() if _is_epoch(n)}, **said}
             clock |= times
-        elif bars is not None:
+        elif bars:
             row = said | {STEP: bars[i]}
         elif clock or not stated:
-            if rows and clock and all(rows[-1].get(name, value) == value for name, value in said.items()):
+            if rows and clock and all(rows[-1].get(n, v) == v for n, v in (clock | said).items()):
                 rows[-1] |= said
                 continue
             row = {**clock, **said}
@@ -171,23 +176,26 @@ def _with_plan(columns: dict[str, list[str | None]], facts: dict[str, object]) -
     plans = {name.removesuffix(ALL): values for name, values in columns.items() if name.endswith(ALL)}
     kept: dict[str, list[str | None]] = {name: column for name, column in columns.items() if not name.endswith(ALL)}
     names = sorted((name for name in kept if kind_of(name) == STEP), key=lambda name: name == BATCH)
-    epochs = _whole(kept.get(next((name for name in kept if kind_of(name) == EPOCH), ""), []))
-    n_epochs = _last(plans[EPOCH]) if EPOCH in plans else None
-    if names and names[0] in plans:
-        steps, length = _whole(kept[names[0]]), _last(plans[names[0]])
-        seen = [step for step in steps if step is not None]
-        again = any(b < a for a, b in pairwise(seen)) or (n_epochs or 1) > 1
-        if length and epochs and again and None not in epochs:
-            base = 0 if min(e for e in epochs if e is not None) == 0 else 1
-            kept[names[0]] = [
-                str(((e or 0) - base + (s is None)) * length + (s or 0)) for s, e in zip(steps, epochs, strict=True)
-            ]
-            if n_epochs:
-                facts.setdefault("max_steps", n_epochs * length)
-        elif length and not again:
-            facts["max_steps"] = length
-    elif not names and n_epochs:
-        facts["max_steps"] = n_epochs
+    epoch = next((name for name in kept if kind_of(name) == EPOCH), "")
+    epochs, n_epochs = _whole(kept.get(epoch, [])), _last(plans.get(epoch, []))
+    # a progress bar beside the steps counts them too
+    planned = next((name for name in names if name in plans and kept[name][-1] == kept[names[0]][-1]), None)
+    if planned is None:
+        if n_epochs and not names:
+            facts["max_steps"] = n_epochs
+        return Reading(kept, facts)
+    steps, length = _whole(kept[planned]), _last(plans[planned])
+    seen = [step for step in steps if step is not None]
+    again = any(b < a for a, b in pairwise(seen)) or (n_epochs or 1) > 1
+    if length and epochs and again and None not in epochs:
+        base = 0 if min(e for e in epochs if e is not None) == 0 else 1
+        kept[planned] = [
+            str(((e or 0) - base + (s is None)) * length + (s or 0)) for s, e in zip(steps, epochs, strict=True)
+        ]
+        if n_epochs:
+            facts.setdefault("max_steps", n_epochs * length)
+    elif length and not again:
+        facts["max_steps"] = length
     return Reading(kept, facts)
 
 
@@ -217,6 +225,7 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
     ranks = _labels(lines)
     keys: dict[tuple[str, ...], Template] = {}
     found: list[tuple[tuple[str, ...], list[str], str | None]] = []
+    under = 0  # lines that a heading such as `Test Error:` may still be of
     for i, text in enumerate(lines):
         rank = None
         if ranks:
@@ -226,10 +235,12 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
         if match := _TIME.match(text):
             text = text[match.end() :]
         parts = _NUMBER.split(" ".join(text.split()))
-        key = tuple(parts[::2])
+        under = MAX_UNDER if _is_heading(parts) else under - 1
+        key = (f"valid: {parts[0]}", *parts[2::2]) if under > 0 and len(parts) > 1 else tuple(parts[::2])
         if len(key) > 1 and (key in keys or len(keys) < MAX_TEMPLATES):
             if key not in keys:
                 keys[key] = _template(key)
+            under *= not keys[key].has_loss
             if keys[key].fields:
                 found.append((key, parts[1::2], rank))
     clocks = Counter(key for key, *_ in found)
@@ -246,20 +257,26 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
     return parsed
 
 
+def _is_heading(parts: list[str]) -> bool:
+    """Return whether a line without numbers says that what follows is of held-out data."""
+    text = parts[0].strip()
+    return len(parts) == 1 and len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-" and _is_held_out(text, False)
+
+
 def _labels(lines: Sequence[str]) -> list[str] | None:
     """Return the number of a process before each line, where every line has one of a few."""
     labels = [match[1] for line in lines if (match := _LABEL.match(line))]
     return labels if len(labels) == len(lines) and len(set(labels)) <= max(1, len(lines) // MIN_REPEATS) else None
 
 
-def _next_bars(parsed: Sequence[_Line]) -> list[str] | None:
-    """Return the step that the next progress bar of the training shows, for each line; None without such bars.
+def _next_bars(parsed: Sequence[_Line]) -> tuple[list[str], str]:
+    """Return the step that the next progress bar of the training shows, for each line, and its length; else nothing.
 
     Of bars of several lengths, that of the training never begins again.
     """
     by_length: dict[str, list[tuple[int, int]]] = {}
     for i, (template, said, *_) in enumerate(parsed):
-        if not template.has_loss and set(said) == {BATCH, BATCH + ALL} and said[BATCH].isdigit():
+        if template.is_bar and not template.has_loss and said[BATCH].isdigit():
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     steady = {
         length: bars
@@ -267,10 +284,11 @@ def _next_bars(parsed: Sequence[_Line]) -> list[str] | None:
         if len(bars) >= MIN_REPEATS and all(a[1] <= b[1] for a, b in pairwise(bars))
     }
     if not steady or any(line.template.has_loss and line.template.has_step for line in parsed):
-        return None
-    bars = max(steady.values(), key=lambda bars: len({n for _, n in bars}))
+        return [], ""
+    length = max(steady, key=lambda length: len({n for _, n in steady[length]}))
+    bars = steady[length]
     places = [i for i, _ in bars]
-    return [str(bars[min(bisect_left(places, i), len(bars) - 1)][1]) for i in range(len(parsed))]
+    return [str(bars[min(bisect_left(places, i), len(bars) - 1)][1]) for i in range(len(parsed))], length
 
 
 def _template(parts: tuple[str, ...]) -> Template:
@@ -305,7 +323,8 @@ def _template(parts: tuple[str, ...]) -> Template:
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
     is_step = any(kinds[name] == STEP for name in times)
-    return Template(tuple(fields), frozenset(kinds), times, is_step, "loss" in kinds.values())
+    is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))
+    return Template(tuple(fields), frozenset(kinds), times, is_step, "loss" in kinds.values(), is_bar)
 
 
 def _full_name(name: str, held_out: bool, line: str) -> str:
@@ -346,6 +365,7 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
             text = f"{text} {inner}"
     start = max((match.end() for match in _SEPARATORS.finditer(text)), default=0)
     words = text[start:].split()[-MAX_KEY_WORDS:]
+    words = words[:-1] if len(words) > 1 and words[-1].lower() == "value" else words  # lm loss value: 3.2
     for n in range(len(words)):
         if kind_of(" ".join(words[n:])):
             words = words[n:] if first or set(words_of(" ".join(words[:n]))) <= _FILLERS else words
@@ -353,4 +373,4 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
     name = " ".join(words).strip(".-_#!?* ")
     if not any(c.isalpha() for c in name):
         return "", before
-    return name + unit, text[: len(text) - len(" ".join(words))]
+    return name + unit, text[: text.rfind(words[0])]

@@ -10,6 +10,7 @@ _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\s*\t\s*"), re.compile(r"\s{2,}"
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-inf|no log", re.IGNORECASE)
 _RULE = re.compile(r"[\s|:=+─━-]*")
 """A line drawn between names and numbers."""
+_PROGRESS = re.compile(r":\s*\d+%.*$")
 MIN_NUMBERS = 0.5
 """Share of the cells of a row that are numbers."""
 
@@ -20,6 +21,7 @@ def read_tables(lines: Sequence[str]) -> Reading:
     header: tuple[str, ...] = ()
     above = ""
     for line in lines:
+        line = _PROGRESS.sub("", line)
         if _RULE.fullmatch(line):
             continue
         cells = _cells(line, len(header)) if header else []

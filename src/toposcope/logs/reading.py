@@ -160,11 +160,11 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
         )
     raws = []
     errors: list[str] = []
-    _search(path, MAX_DEPTH, raws, errors)
+    _search(path, MAX_DEPTH, pattern, raws, errors)
     return raws, errors
 
 
-def _search(folder: Path, depth: int, raws: list[RawLog], errors: list[str]) -> None:
+def _search(folder: Path, depth: int, pattern: str, raws: list[RawLog], errors: list[str]) -> None:
     """Gather the tables in a folder; hidden files and folders are passed over, texts where it has other logs."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -181,15 +181,15 @@ def _search(folder: Path, depth: int, raws: list[RawLog], errors: list[str]) -> 
         if found is not None:
             raws += found
         elif path.is_dir() and depth and not path.is_symlink():
-            _search(path, depth - 1, raws, errors)
+            _search(path, depth - 1, pattern, raws, errors)
     if len(raws) == n:
-        raws += [raw for path in paths if path.suffix.lower() in console.TEXTS for raw in _console_log(path)]
+        raws += [raw for path in paths if path.suffix.lower() in console.TEXTS for raw in _console_log(path, pattern)]
 
 
-def _console_log(path: Path) -> list[RawLog]:
+def _console_log(path: Path, pattern: str) -> list[RawLog]:
     """Return what a text says of a run; nothing of one that states no loss, such as a list of packages."""
     try:
-        return read_raw(path, look=True) or []
+        return (console.parse_pattern(path.read_bytes(), path, pattern) if pattern else read_raw(path, look=True)) or []
     except ToposcopeError:
         return []
 

@@ -172,7 +172,7 @@ def _why_validation(
     )
     if not len(trained) or not len(validated):
         return "" if len(trained) else " (the validation loss: no training loss has a step)"
-    if len(trained) < 2 or _share_followed(trained, validated) >= AS_OFTEN:
+    if validated[0] <= trained[:2][-1] and (len(trained) < 2 or _share_followed(trained, validated) >= AS_OFTEN):
         return " (the validation loss: it is logged as often as the training loss)"
     often = planned / MIN_VALIDATIONS
     between = np.median(np.diff(validated)) if len(validated) > 1 else trained[-1] - validated[0]

@@ -20,6 +20,8 @@ ENDINGS = ()
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
+MAX_STRANGE = 0.1
+"""Share of characters that cannot be printed, in a text; those of another encoding are among them."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x08+")
 """Colours, movements of the cursor and titles of a terminal."""
 _BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
@@ -31,8 +33,9 @@ def looks_like(head: bytes) -> bool:
     """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
     if b"\0" in head and head[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return False
-    text = _decoded(head).lstrip()
-    return bool(text) and not _is_json(text) and not _is_table(text) and not text.startswith("PAR1")
+    text = _decoded(head).strip()
+    strange = sum(not (c.isprintable() or c.isspace() or c in "\x1b\x08") or c == "\ufffd" for c in text)
+    return bool(text) and strange <= MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
 
 
 def _is_json(text: str) -> bool:
@@ -40,14 +43,14 @@ def _is_json(text: str) -> bool:
     if text[:1] not in ("{", "["):
         return False
     try:
-        json.JSONDecoder().raw_decode(text)
+        _, end = json.JSONDecoder().raw_decode(text)
     except json.JSONDecodeError as error:
         rest = text[error.pos :]
         # cut inside a string, the error is where the string begins
         return not rest.strip() or (error.msg.startswith("Unterminated") and "\n" not in rest)
     except RecursionError:
         return True
-    return True
+    return not text[end:].partition("\n")[0].strip(" \r,")
 
 
 def _is_table(text: str) -> bool:

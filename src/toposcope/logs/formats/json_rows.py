@@ -11,6 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog, plural
 
 ENDINGS = (".json", ".jsonl", ".ndjson")
+SURE = True
 
 
 def looks_like(head: bytes) -> bool:

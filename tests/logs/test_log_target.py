@@ -1,0 +1,103 @@
+"""Which loss of a log is forecast: one, by rules that do not depend on how much of the run was seen."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs import Log, read_log
+from toposcope.logs.cleaning import clean_log
+from toposcope.logs.raw import RawLog
+
+
+def log_from(table: Mapping[str, Sequence[float | None]], **facts: object) -> Log:
+    return clean_log(RawLog(Path("log"), "run", pl.DataFrame(table, strict=False), facts=facts), {})
+
+
+def table_of(n: int, every: int, validations: Mapping[str, int], first: int = 0) -> dict[str, list[float | None]]:
+    """Return a log of every `every`-th step up to n, and validation losses at the multiples of their own intervals."""
+    steps = sorted({*range(0, n, every), *(s for k in validations.values() for s in range(first, n, k))})
+    table: dict[str, list[float | None]] = {"step": [*steps]}
+    table["loss"] = [3.0 + 1 / (1 + s) if s % every == 0 else None for s in steps]
+    for name, interval in validations.items():
+        table[name] = [4.0 + 1 / (1 + s) if s >= first and s % interval == 0 else None for s in steps]
+    return table
+
+
+@pytest.mark.parametrize(("every", "target"), [(5, "val_loss"), (6, "loss")])
+def test_the_validation_loss_if_it_is_logged_twenty_times_in_the_planned_steps(every: int, target: str) -> None:
+    log = log_from(table_of(100, 1, {"val_loss": every}), max_steps=100)
+    assert log.target == target
+    assert any(f"the loss is column '{target}'" in remark for remark in log.remarks)
+
+
+def test_the_validation_loss_if_it_is_logged_as_often_as_the_training_loss() -> None:
+    assert log_from(table_of(100, 10, {"val_loss": 10})).target == "val_loss"
+    assert log_from(table_of(100, 10, {"val_loss": 20})).target == "loss"
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(200, 3000),
+    every=st.sampled_from([1, 2, 5, 10]),
+    between=st.integers(1, 60),
+    planned=st.booleans(),
+    late=st.booleans(),
+    share=st.sampled_from([0.2, 0.3, 0.5, 0.7]),
+)
+def test_the_target_of_a_log_that_grows_stays(
+    n: int, every: int, between: int, planned: bool, late: bool, share: float
+) -> None:
+    first = n // 4 // every * every if late else 0
+    table = table_of(n, every, {"eval_loss": between * every}, first)
+    facts: dict[str, object] = {"max_steps": n} if planned else {}
+    rows = sum(step < share * n for step in table["step"] if step is not None)
+    seen = {name: column[:rows] for name, column in table.items()}
+    assert log_from(seen, **facts).target == log_from(table, **facts).target
+
+
+def test_a_summary_and_means_of_epochs_are_not_the_target() -> None:
+    table = table_of(50, 1, {})
+    table["total_loss"] = table.pop("loss")
+    table["train_loss"] = [*[None] * 49, 3.3]
+    table["loss_epoch"] = [3.2 if i % 10 == 9 else None for i in range(50)]
+    assert log_from(table).target == "total_loss"
+
+
+def test_several_validation_losses_are_asked_for_all_at_once() -> None:
+    table = table_of(100, 10, {"eval_web_loss": 10, "eval_code_loss": 10})
+    with pytest.raises(ToposcopeError, match=r"2 validation losses.*--column loss=eval_code_loss \(of eval_code_loss"):
+        log_from(table)
+
+
+def test_the_runs_own_text_and_the_part_to_choose_by_are_favoured() -> None:
+    assert log_from(table_of(100, 10, {"eval_wiki_loss": 10, "eval_loss": 10})).target == "eval_loss"
+    assert log_from(table_of(100, 10, {"test_loss": 10, "valid_loss": 10})).target == "valid_loss"
+    # one text in two units is one loss
+    assert log_from(table_of(100, 10, {"val_bpb": 10, "val_loss": 10})).target == "val_loss"
+
+
+def test_epochs_are_the_steps_where_nothing_else_is() -> None:
+    log = log_from({"epoch": [0, 1, 2], "loss": [3, 2, 1], "val_loss": [4.0, 3.0, 2.0]})
+    assert (log.target, log.steps.tolist()) == ("val_loss", [0, 1, 2])
+    assert any("epochs of column 'epoch' are the steps" in remark for remark in log.remarks)
+
+
+def test_a_column_of_fractions_gives_way_to_one_of_whole_steps() -> None:
+    log = log_from({"update": [0.1, 0.2, 0.3], "num_updates": [100, 200, 300], "loss": [3, 2, 1]})
+    assert log.steps.tolist() == [100, 200, 300]
+
+
+def test_rates_are_those_of_all_rows_whichever_loss_is_named(tmp_path: Path) -> None:
+    rows = [{"step": s, "loss": 3.0, "learning_rate": 1e-3 * s} for s in range(5, 101, 5)]
+    rows += [{"step": s, "eval_loss": 3.5 - s / 1000} for s in range(20, 101, 20)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"max_steps": 300, "log_history": rows}))
+    log = read_log(tmp_path / "trainer_state.json", columns={"loss": "eval_loss"})
+    assert log.learning_rate.tolist() == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
+    assert log.table is not None
+    assert len(log.table.values["learning_rate"]) == 20
