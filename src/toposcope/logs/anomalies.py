@@ -18,7 +18,7 @@ MIN_RETURN = 0.5
 """Share of what was learned that a run that diverged has lost again."""
 N_BEFORE = 5
 """Losses before a stretch of zeros, of which the lowest counts."""
-MAX_ROUNDED = 10
+MAX_ROUNDED = 5
 """Last places of the losses written; from a loss this low, 0 is a rounded one."""
 MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7
 MIN_ZEROS = 2
@@ -124,17 +124,22 @@ def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     if len(losses) < MIN_LEVEL_ROWS:
         return None
     width = max(MIN_LEVEL_ROWS // 2, round(WINDOW_SHARE * len(losses)))
-    levels = np.median(sliding_window_view(losses, width), axis=1)
-    first = max(float(losses[0]), float(levels[0]))
+    levels = _levels(losses, width)
+    first = max(float(losses[0]), levels[0])
     changes = np.diff(losses)
     noise = NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
     # most of the last rows, so that no spike counts
     last = float(np.quantile(losses[-width:], 0.25))
-    if last - first <= first - min(float(levels.min()), first) + noise or last <= MIN_RISE * first:
+    if last - first <= first - min(*levels, first) + noise or last <= MIN_RISE * first:
         return None
     low = np.flatnonzero(losses[:-width] <= first)
     start = int(low[-1]) + 1 if len(low) else 0
     return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
+
+
+def _levels(losses: Vector, width: int) -> list[float]:
+    """Return the median of each stretch of so many rows; what is left at the end is in none."""
+    return [float(np.median(losses[i : i + width])) for i in range(0, len(losses) - width + 1, width)]
 
 
 def _course(steps: Steps, losses: Vector) -> str:
@@ -151,7 +156,7 @@ def rises(steps: Steps, losses: Vector) -> list[str]:
     if len(losses) < MIN_ROWS:
         return []
     width = max(MIN_WINDOW_ROWS, round(WINDOW_SHARE * len(losses)))
-    medians = [float(np.median(losses[i : i + width])) for i in range(0, len(losses) - width + 1, width)]
+    medians = _levels(losses, width)
     first, lowest, last = medians[0], min(medians), float(np.median(losses[-width:]))
     if last <= MIN_RISE * lowest or last - lowest <= MIN_RETURN * (first - lowest):
         return []
