@@ -15,6 +15,7 @@ from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
+from toposcope.logs.table import LogTable
 
 T = 10_000
 NONE = np.nan
@@ -61,11 +62,35 @@ def test_a_complete_log_is_followed(kind: ScheduleName) -> None:
     assert schedule.remarks == ()
 
 
-def test_a_complete_log_that_misses_its_last_steps_ends_flat() -> None:
-    rates = true_rates("wsd")
-    schedule = planned(seen(rates, 0.995), last_step=T)
+@pytest.mark.parametrize("kind", ["wsd", "linear", "cosine", "constant"])
+def test_a_complete_log_that_misses_its_last_steps_goes_on_to_the_end(kind: ScheduleName) -> None:
+    rates = true_rates(kind)
+    schedule = planned(seen(rates, 0.985), last_step=T)
     assert schedule.last_step == T
-    assert (schedule.rates[-50:] == rates[9950]).all()
+    assert np.allclose(schedule.rates[300:], rates[300:], atol=1e-3 * rates.max())
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_a_line_of_few_rows_ends_at_0(n: int) -> None:
+    steps = 500 * np.arange(1, n + 1)
+    schedule = planned(made(steps, 5e-5 * (1 - steps / (500 * n + 100)), 500 * n + 100))
+    assert schedule.rates[-1] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_rate_logged_after_its_step_does_not_end_a_step_late() -> None:
+    steps = np.arange(10, 1501, 10)
+    schedule = planned(made(steps, 5e-5 * (1 - (steps - 1) / 3000), None))
+    assert schedule.last_step == 3000
+
+
+def test_rates_are_those_of_all_rows_whichever_loss_they_hold() -> None:
+    steps = np.arange(5, 101, 5)
+    rates = 1e-3 * (0.5 + 0.5 * np.cos(np.pi * steps / 300))
+    table = LogTable.from_rows({int(s): {"learning_rate": r} for s, r in zip(steps, rates, strict=True)})
+    log = replace(made(np.array([2, 51, 99]), np.full(3, np.nan), 300), table=table)
+    schedule = planned(log)
+    assert schedule.rates[-1] == pytest.approx(0, abs=1e-5)
+    assert log.last_seen == 100
 
 
 def test_a_drop_between_logged_steps_stays_between_them() -> None:

@@ -168,7 +168,7 @@ class ForecastReport:
             "best_loss": best_loss,
             "schedule": None if diverged else {
                 "last_step": schedule.last_step, "peak": schedule.peak, "warm_up": schedule.warm_up,
-                "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(last),
+                "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(log.last_seen),
             },
             "fraction_seen": None if diverged else fraction_seen(log, schedule),
             "complete": results is None and not diverged,
@@ -349,5 +349,5 @@ def _learning_rate(log: Log, schedule: Schedule) -> str:
     peak = "" if schedule.peak == 1 else f", {schedule.peak:.3g},"
     return (
         f"learning rate at its peak{peak} at step {schedule.warm_up:,}, {100 * end:.3g}% of that at the end, "
-        f"{schedule.decay_seen(int(log.steps[-1])):.0%} of its decay seen"
+        f"{schedule.decay_seen(log.last_seen):.0%} of its decay seen"
     )

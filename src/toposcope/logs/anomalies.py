@@ -18,23 +18,25 @@ MIN_RETURN = 0.5
 """Share of what was learned that a run that diverged has lost again."""
 N_BEFORE = 5
 """Losses before a stretch of zeros, of which the lowest counts."""
-MAX_ROUNDED = 10
+MAX_ROUNDED = 5
 """Last places of the losses written; from a loss this low, 0 is a rounded one."""
 MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7
 MIN_ZEROS = 2
 """Exact zeros that make an end; a tool may write one where nothing was logged."""
 MIN_LEVEL_ROWS = 10
-"""Rows of a log that may have exploded; half of them make a level."""
-NOISE_WIDTH, NORMAL_MAD = 4, 1.4826
-"""Standard deviations that single rows scatter by; one over the median absolute deviation of a normal."""
+"""Rows of a log that may have exploded, and of its ends that are compared; of a short log half of its rows."""
+SPIKED_SHARE = 0.25
+"""Of the last rows; as many may be low in a run that exploded."""
+NOISE_WIDTH, NORMAL_MAD, NORMAL_QUARTILE = 4, 1.4826, 0.3186
+"""Standard deviations that rows scatter by; one over the median absolute deviation of a normal, and its lower quartile."""
 MIN_AFTER_BEST, N_AFTER_BEST = 2, 3
 """Evaluations after the best one for a rise to be seen, and the last of them whose median is compared."""
-MIN_BENDS = 6
+MIN_BENDS = 12
 """Evaluations whose noise is estimated."""
 MAX_NOISE_RANGE = 6
 """Standard deviations between the lowest of many evaluations and a usual one."""
-MIN_OVERFIT = 0.01
-"""Share of the best loss; less is no clear rise."""
+MIN_OVERFIT, MIN_OVERFIT_OF_FEW = 0.01, 0.02
+"""Share of the best loss; less is no clear rise, the second where evaluations are too few to estimate their noise."""
 ROSE = "the loss rose again, or did not fall"
 MIN_SPIKE = 2.0
 """Times the median of five rows."""
@@ -123,13 +125,14 @@ def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where a loss rose for good above its first value by more than it had fallen."""
     if len(losses) < MIN_LEVEL_ROWS:
         return None
-    width = max(MIN_LEVEL_ROWS // 2, round(WINDOW_SHARE * len(losses)))
-    levels = np.median(sliding_window_view(losses, width), axis=1)
+    width = min(MIN_LEVEL_ROWS, len(losses) // 2)
+    width = max(width, round(WINDOW_SHARE * len(losses)))
+    levels = np.median(sliding_window_view(losses, MIN_WINDOW_ROWS), axis=1)
     first = max(float(losses[0]), float(levels[0]))
     changes = np.diff(losses)
     noise = NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
-    # most of the last rows, so that no spike counts
-    last = float(np.quantile(losses[-width:], 0.25))
+    # most of the last rows, of few all of them: spikes do not count
+    last = float(np.quantile(losses[-width:], SPIKED_SHARE if width >= MIN_LEVEL_ROWS else 0))
     if last - first <= first - min(float(levels.min()), first) + noise or last <= MIN_RISE * first:
         return None
     low = np.flatnonzero(losses[:-width] <= first)
@@ -164,9 +167,12 @@ def overfits(losses: Vector) -> bool:
     after = losses[best + 1 :]
     if best == 0 or len(after) < MIN_AFTER_BEST:
         return False
-    bends = np.abs(np.diff(losses, 2))
-    noise = float(np.median(bends)) * NORMAL_MAD / np.sqrt(6) if len(losses) >= MIN_BENDS else 0.0
     rise = float(np.median(after[-N_AFTER_BEST:])) - float(losses[best])
+    if len(losses) < MIN_BENDS:
+        return rise > MIN_OVERFIT_OF_FEW * float(losses[best])
+    # of a smooth curve most second differences are near 0, but for those where it turns
+    bends = np.abs(np.diff(losses, 2))
+    noise = float(np.quantile(bends, 0.25)) / NORMAL_QUARTILE / np.sqrt(6)
     return rise > max(MAX_NOISE_RANGE * noise, MIN_OVERFIT * float(losses[best]))
 
 

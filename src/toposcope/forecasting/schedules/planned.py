@@ -104,9 +104,16 @@ def _complete(logged: LoggedRates, end: int) -> bool:
 
 
 def _to_the_end(logged: LoggedRates, end: int) -> Plan | None:
-    """Return how the rates go on over the last steps of a run; None where they follow no shape, or all are logged."""
-    shape = recognise(logged.steps, logged.rates, end) if logged.steps[-1] < end else None
-    return shape.rates if shape is not None else None
+    """Return how the rates go on over the last steps of a run; None where all are logged, or none is on a line."""
+    steps, rates = logged.steps[-3:], logged.rates[-3:]
+    if steps[-1] >= end or len(steps) < 3:
+        return None
+    if (shape := recognise(*logged, end)) is not None:
+        return shape.rates
+    slope = (rates[2] - rates[0]) / (steps[2] - steps[0])
+    if abs(rates[1] - np.interp(steps[1], steps[[0, 2]], rates[[0, 2]])) > MAX_DIFFERENCE * (rates[0] - rates[2]):
+        return None
+    return lambda t: np.maximum(rates[2] + slope * (t - steps[2]), 0)
 
 
 def _estimated_end(shape: Recognised, logged: LoggedRates) -> int:
