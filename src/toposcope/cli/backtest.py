@@ -48,6 +48,7 @@ def backtest(
     workers: int | None,
     columns: tuple[str, ...],
     unit: str | None,
+    pattern: str,
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -69,7 +70,7 @@ def backtest(
 
     shares = _shares(fractions)
     with bad_use():
-        complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
+        complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit, pattern=pattern))
     with progress_bars() as progress:
         rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
         backtested = BacktestResult.of(rows, split, complete.runs[0].log.unit, complete.remarks)

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def columns_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--column`` and ``--unit``; the command takes the first as pairs."""
+    """Add ``--column``, ``--unit`` and ``--pattern``; the command takes the first as pairs."""
+    command = click.option(
+        "--pattern",
+        default="",
+        metavar="REGEX",
+        help="How to read the lines of a console log, with groups such as (?P<step>[0-9]+) and (?P<loss>[0-9.]+).",
+    )(command)
     command = click.option("--unit", metavar="UNIT", help="Unit of the losses: nats, bits, 'bits per byte'.")(command)
     return click.option(
         "--column",
@@ -76,6 +82,7 @@ def forecast(
     steps: int | None,
     columns: tuple[str, ...],
     unit: str | None,
+    pattern: str,
     run_name: str | None,
     ladder: Path | None,
     tasks: tuple[str, ...],
@@ -87,10 +94,10 @@ def forecast(
 ) -> None:
     """Predict a run's final loss, with an interval, and the scores that it will end with.
 
-    The log may be CSV, JSON, Parquet, TensorBoard, trainer_state.json, MLflow, W&B or a study. Complete logs of similar
-    runs make the forecast closer and its interval narrower. With --watch the forecast is repeated whenever the log has
-    grown, until the last step. The log of a run that diverged has no final loss: the exit status is 1. With --ladder the forecast goes on to scores of tasks: evaluations of other runs link
-    the loss to them.
+    The log may be what a script printed, CSV, JSON, Parquet, TensorBoard, trainer_state.json, MLflow, W&B or a study.
+    Complete logs of similar runs make the forecast closer and its interval narrower. With --watch the forecast is
+    repeated whenever the log has grown, until the last step. The log of a run that diverged has no final loss: the exit
+    status is 1. With --ladder the forecast goes on to scores of tasks: evaluations of other runs link the loss to them.
 
     \b
     Example:
@@ -114,10 +121,10 @@ def forecast(
         from toposcope.logs import read_log
 
         nonlocal complete
-        read = read_log(log, run=run_name, columns=names, unit=unit)
+        read = read_log(log, run=run_name, columns=names, unit=unit, pattern=pattern)
         if siblings is not None and complete is None:
             with bad_use():
-                complete = read_siblings(siblings, read, columns=names, unit=unit)
+                complete = read_siblings(siblings, read, columns=names, unit=unit, pattern=pattern)
         report = forecasting.forecast(read, siblings=complete, schedule=schedule, last_step=steps)
         return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
 

@@ -15,7 +15,7 @@ from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
 from toposcope.forecasting.wording import counted, short
-from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.notebook import facts_table
@@ -127,9 +127,7 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        return (
-            f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
-        )
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -276,9 +274,14 @@ def forecast(
 
 
 def read_siblings(
-    path: str | Path, log: Log, *, columns: Mapping[str, str] | None = None, unit: str | None = None
+    path: str | Path,
+    log: Log,
+    *,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+    pattern: str = "",
 ) -> CompleteRuns:
-    """Read the complete runs that a forecast of a log may borrow from.
+    """Read the complete runs that a forecast of a log may borrow from, their losses of the kind that the log's are.
 
     Parameters
     ----------
@@ -286,7 +289,7 @@ def read_siblings(
         As in `toposcope.logs.read_logs`.
     log : Log
         Of the run to forecast.
-    columns, unit
+    columns, unit, pattern
         As declared for the log; they hold for siblings of the same tool.
 
     Raises
@@ -295,12 +298,17 @@ def read_siblings(
         If none can be read, or none is complete and in the unit of the log.
     """
     try:
-        logs = read_logs(path, columns=columns)
+        logs = read_logs(path, columns=columns, pattern=pattern)
     except ToposcopeError:
         if not columns:
             raise
         # the columns named are those of the log; siblings may come from another tool
-        logs = read_logs(path)
+        logs = read_logs(path, pattern=pattern)
+    others = [one for one in logs.logs if one.is_validation != log.is_validation]
+    if any(one.table is not None and log.target in one.table.further_targets for one in others):
+        again = read_logs(path, columns={**(columns or {}), "loss": log.target}, pattern=pattern)
+        alike = {one.name: one for one in again.logs}
+        logs = Logs(tuple(alike.get(one.name, one) for one in logs.logs), logs.remarks)
     return siblings_among(log, logs, unit)
 
 

@@ -33,7 +33,9 @@ _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*)")
-_UNIT = re.compile(r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])")
+_UNIT = re.compile(
+    r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])"
+)
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | {"at", "on", "the", "average", "mean", "current", "set"}
@@ -260,7 +262,9 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
 def _is_heading(parts: list[str]) -> bool:
     """Return whether a line without numbers says that what follows is of held-out data."""
     text = parts[0].strip()
-    return len(parts) == 1 and len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-" and _is_held_out(text, False)
+    return (
+        len(parts) == 1 and len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-" and _is_held_out(text, False)
+    )
 
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
@@ -306,7 +310,7 @@ def _template(parts: tuple[str, ...]) -> Template:
             previous = ""
             continue
         name, rest = _name(_ATTACHED.sub("", before) if place else before, first=not fields)
-        held_out = _is_held_out(rest, held_out)
+        held_out = _is_held_out(rest, so_far=held_out)
         following = parts[place + 1].strip() in _OF and place + 2 < len(parts)
         if not name and following and not unit and not held_out and all(field.name != BATCH for field in fields):
             name = BATCH
@@ -338,7 +342,7 @@ def _full_name(name: str, held_out: bool, line: str) -> str:
     return name
 
 
-def _is_held_out(text: str, so_far: bool) -> bool:
+def _is_held_out(text: str, *, so_far: bool) -> bool:
     """Return whether what follows in a line is of held-out data, by the words that stand alone in it."""
     for word in text.lower().split():
         bare = word.strip("[](){}<>:,;|='\"-")

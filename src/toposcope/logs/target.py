@@ -93,7 +93,8 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
         raise ToposcopeError(f"column {losses[0].name!r} {what}: no loss was logged")
     training = next(iter(_densest([c for c in logged if not c.target.validation])), None)
     validations = _densest([c for c in logged if c.target.validation])
-    choice, reason, peers = training, "", ()
+    choice, reason = training, ""
+    peers: tuple[str, ...] = ()
     if validations:
         first, others = _favoured(validations)
         if training is None or (reason := _why_validation(table, steps, training, first, planned)):
@@ -101,7 +102,8 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
             _check_favoured(first, others)
         else:
             reason = f" (the training loss: {first.target.name!r} is logged less often)"
-    assert choice is not None  # one of the two is logged
+    if choice is None:
+        raise ToposcopeError("no loss was logged")
     rest = [c.target.name for c in logged if c.target.name != choice.target.name]
     if rest:
         remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(rest)})'}")
@@ -142,7 +144,7 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]
 
 
 def _text(target: Target) -> str:
-    """Return what a name says of the text of a loss beside that it is held out: ``wikitext`` of ``eval/wikitext/loss``."""
+    """Return what a name says of the text of a loss: ``wikitext`` of ``eval/wikitext/loss``."""
     known = VALIDATION | PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
     units = {"bits", "nats", "per", "byte", "token", "bpb", "perplexity", "ppl"}
     return " ".join(word for word in words_of(target.name) if word not in known | units)

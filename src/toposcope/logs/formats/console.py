@@ -20,6 +20,8 @@ ENDINGS = ()
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
+MIN_LOSSES = 5
+"""Rows with a loss; with fewer in sentences, there may be more in a table."""
 MAX_STRANGE = 0.1
 """Share of characters that cannot be printed, in a text; those of another encoding are among them."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x08+")
@@ -84,19 +86,22 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError("the file is empty")
     lines = list(_lines(text))
     found = read_lines(lines)
-    if not identify_columns(found.columns).losses:
-        found = max((found, read_tables(lines)), key=_rank)
+    if _n_losses(found) < MIN_LOSSES:
+        table = read_tables(lines)
+        if _n_losses(table) > _n_losses(found) or not found.columns:
+            found = table._replace(facts=found.facts)
     if not found.columns:
         raise ToposcopeError(
             f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
             "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
         )
-    table = pl.DataFrame(found.columns)
-    return [RawLog(source, "", table, facts=found.facts, remarks=found.remarks)]
+    return [RawLog(source, "", pl.DataFrame(found.columns), facts=found.facts, remarks=found.remarks)]
 
 
-def _rank(found: Reading) -> tuple[bool, int]:
-    return bool(identify_columns(found.columns).losses), len(found.columns)
+def _n_losses(found: Reading) -> int:
+    """Return how many rows have a loss."""
+    columns = [found.columns[loss.name] for loss in identify_columns(found.columns).losses]
+    return max((len(column) - column.count(None) for column in columns), default=0)
 
 
 def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
