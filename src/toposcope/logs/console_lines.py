@@ -237,9 +237,12 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
         if match := _TIME.match(text):
             text = text[match.end() :]
         parts = _NUMBER.split(" ".join(text.split()))
-        under = MAX_UNDER if _is_heading(parts) else under - 1
-        key = (f"valid: {parts[0]}", *parts[2::2]) if under > 0 and len(parts) > 1 else tuple(parts[::2])
-        if len(key) > 1 and (key in keys or len(keys) < MAX_TEMPLATES):
+        if len(parts) == 1:
+            under = MAX_UNDER if _is_heading(parts[0].strip()) else under
+            continue
+        key = (f"valid: {parts[0]}", *parts[2::2]) if under > 0 else tuple(parts[::2])
+        under -= 1
+        if key in keys or len(keys) < MAX_TEMPLATES:
             if key not in keys:
                 keys[key] = _template(key)
             under *= not keys[key].has_loss
@@ -259,12 +262,9 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
     return parsed
 
 
-def _is_heading(parts: list[str]) -> bool:
+def _is_heading(text: str) -> bool:
     """Return whether a line without numbers says that what follows is of held-out data."""
-    text = parts[0].strip()
-    return (
-        len(parts) == 1 and len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-" and _is_held_out(text, False)
-    )
+    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-" and _is_held_out(text, so_far=False)
 
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
