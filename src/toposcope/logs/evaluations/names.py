@@ -66,14 +66,14 @@ def read_name(name: str) -> Name:
     D = float(number) * _SIGNS[sign.lower()] if tokens else None
     if D is None and chinchilla and N and not step:
         D = TOKENS_PER_PARAMETER * float(chinchilla[1]) * N
-    public, number = public_model(name), int(step[1]) if step else None
+    public, at = public_model(name), int(step[1]) if step else None
     if is_later_stage(name):  # its steps and tokens are those of the stage alone
-        last = public.last_step if public else None
-        before = public.tokens_at(int(last)) if public and last else None
+        last = int(public.last_step) if public and public.last_step else None
+        before = public.tokens_at(last) if public and last else None
         D = before + D if before and D else None
-        number = int(last) + number if last and number is not None else number
+        at = last + at if last and at is not None else at
     family = _joined(rest[: size.start()] + rest[size.end() :]) if size else None
-    return Name(N, D, number, seed[1] if seed else None, family, public)
+    return Name(N, D, at, seed[1] if seed else None, family, public)
 
 
 def _joined(rest: str) -> str:
@@ -90,6 +90,10 @@ def without_checkpoint(name: str) -> str:
     >>> without_checkpoint("runs/tiny/step100"), without_checkpoint("pythia-160m-step1000")
     ('runs/tiny', 'pythia-160m')
     """
+    short = name
     for pattern in (_TOKENS, _STEP):
-        name = pattern.sub("", name)
-    return _joined(name).rstrip("/")
+        short = pattern.sub("", short)
+    short = _joined(short).rstrip("/")
+    if public_model(short) and not public_model(name):  # a checkpoint of one's own: not as the publisher declares
+        return re.sub(r"[-_=/ ]*([a-z_]+?)[-_=]*\d+/?$", r"-\1", name, flags=re.IGNORECASE)
+    return short

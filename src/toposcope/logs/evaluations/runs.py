@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import polars as pl
 
 from toposcope.logs.evaluations.names import read_name
-from toposcope.logs.evaluations.public_models import PublicModel
+from toposcope.logs.evaluations.public_models import PublicModel, public_model
 from toposcope.logs.evaluations.raw import SCHEMA, short_number
 from toposcope.logs.raw import join_names, plural
 
@@ -50,6 +50,8 @@ def _without_common_folder(table: pl.DataFrame) -> pl.DataFrame:
     folder = os.path.commonpath([str(PurePosixPath(run).parent) for run in runs])
     short = {run: str(PurePosixPath(run).relative_to(folder)) for run in runs}
     if not set(short.values()).isdisjoint(set(table["run"]) - set(runs)):
+        return table
+    if any(public_model(name) and not public_model(run) for run, name in short.items()):
         return table
     return table.with_columns(run=pl.col("run").replace(short))
 
@@ -116,7 +118,7 @@ def _from_names(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         used = joined.filter(pl.col(field).is_null() & pl.col(f"{field}_said").is_not_null())["run"].unique().sort()
         if len(used):
             remarks.append(f"{what} read from the names of {plural(len(used), 'run', 'runs')} such as {used[0]}")
-    families = joined["named"] & joined["recipe"].is_null()
+    families = (joined["named"] | joined["family_public"].is_not_null()) & joined["recipe"].is_null()
     members = joined.filter(families).select("family", size=pl.coalesce("N", "N_said")).unique()
     # a family of one size each would leave no ladder at all
     if len(members) > members["family"].n_unique() and not members["family"].null_count():
