@@ -319,13 +319,17 @@ FAMILIES = (
     Family("tinyllama", "https://github.com/jzhang38/TinyLlama", "TinyLlama", r"tinyllama-{}(?P<tuned>-chat-v\d-\d)",
            {"1.1B": 1_100_048_384}),
     Family(
-        "dclm", "arXiv:2406.11794; https://huggingface.co/TRI-ML/DCLM-1B", "apple TRI-ML mlfoundations",
-        r"dclm-(?:baseline-)?{}", {"1B": 1.4e9, "7B": 6_889_410_560}, {"1B": 2.8e12, "7B": 2.5e12},
+        "dclm", "arXiv:2406.11794; https://huggingface.co/apple/DCLM-7B; tokens of the 1B are stated variously",
+        "apple TRI-ML mlfoundations", r"dclm-(?:baseline-)?{}", {"1B": 1.4e9, "7B": 6_889_410_560}, {"7B": 2.5e12},
     ),
     Family(
-        "mamba", "arXiv:2312.00752", "state-spaces", r"mamba-{}(?:-(?P<variant>slimpj))?",
+        "mamba", "arXiv:2312.00752", "state-spaces", r"mamba-{}",
         {"130m": 129_135_360, "370m": 371_516_416, "790m": 793_204_224, "1.4b": 1_372_178_432, "2.8b": 2_768_345_600},
         300e9,
+    ),
+    Family(
+        "mamba-slimpj", "https://github.com/state-spaces/mamba", "state-spaces", r"mamba-{}-slimpj",
+        {"2.8b": 2_768_345_600}, 600e9,
     ),
     Family(
         "mamba2", "arXiv:2405.21060", "state-spaces", r"mamba-?2-{}",
