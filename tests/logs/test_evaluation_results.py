@@ -116,10 +116,10 @@ def test_checkpoints_sizes_and_families_by_the_names_of_models(tmp_path: Path) -
             write(tmp_path / f"{size}-{step}.json", document)
     evaluations = read_evaluations(tmp_path)
     rows = evaluations.table.select("run", "recipe", "N", "D", "step", "shots").row(0)
-    assert rows == ("EleutherAI/pythia-160m", "EleutherAI/pythia", 160e6, 2_097_152_000, 1000, 5)
+    assert rows == ("EleutherAI/pythia-160m", "pythia", 162_322_944, 2_097_152_000, 1000, 5)
     assert evaluations.table["run"].n_unique() == 2
     assert [len(rung.D) for rung in ladder_of(evaluations, "arc_easy").rungs] == [2, 2]
-    assert any("parameters N are read from the names of 2 runs" in remark for remark in evaluations.remarks)
+    assert any("sizes and tokens of 2 runs such as EleutherAI/pythia-160m" in remark for remark in evaluations.remarks)
 
 
 def test_groups_of_groups_and_values_that_are_no_numbers(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import re
 from typing import NamedTuple
 
+from toposcope.logs.evaluations.public_models import PublicModel, is_later_stage, public_model
+
 _SIGNS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
 _STEP = re.compile(
@@ -17,8 +19,6 @@ _CHINCHILLA = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)xC(?![a-z])")
 _SEED = re.compile(r"(?<![a-z])seed[-_=]?(\d+|default|[a-z]+-[a-z0-9-]*\d)(?![a-z0-9])", re.IGNORECASE)
 TOKENS_PER_PARAMETER = 20
 """Of a run named ``1xC``: the tokens of Hoffmann et al. 2022 for each parameter, as the OLMo ladder counts them."""
-PYTHIA_TOKENS_PER_STEP = 2_097_152
-"""1,024 sequences of 2,048 tokens in every step of every Pythia model (Biderman et al. 2023, section 2.1)."""
 
 
 class Name(NamedTuple):
@@ -32,6 +32,8 @@ class Name(NamedTuple):
     seed : str or None
     family : str or None
         The name without these; None where no size stands in it.
+    public : PublicModel or None
+        The public model of this name, with what its publisher declares.
     """
 
     N: float | None
@@ -39,6 +41,7 @@ class Name(NamedTuple):
     step: int | None
     seed: str | None
     family: str | None
+    public: PublicModel | None
 
 
 def read_name(name: str) -> Name:
@@ -46,10 +49,12 @@ def read_name(name: str) -> Name:
 
     Examples
     --------
-    >>> read_name("EleutherAI/pythia-160m-deduped step1000")
-    Name(N=160000000.0, D=2097152000.0, step=1000, seed=None, family='EleutherAI/pythia-deduped')
+    >>> read_name("runs/tiny-70M-step1000-seed3")[:-1]
+    (70000000.0, None, 1000, '3', 'runs/tiny')
     >>> read_name("allenai/OLMo-2-1124-7B stage1-step150000-tokens630B").D
     630000000000.0
+    >>> read_name("EleutherAI/pythia-160m step1000").public.tokens_at(1000)
+    2097152000.0
     """
     rest = name
     tokens, step, seed, chinchilla = (pattern.search(name) for pattern in (_TOKENS, _STEP, _SEED, _CHINCHILLA))
@@ -61,10 +66,14 @@ def read_name(name: str) -> Name:
     D = float(number) * _SIGNS[sign.lower()] if tokens else None
     if D is None and chinchilla and N and not step:
         D = TOKENS_PER_PARAMETER * float(chinchilla[1]) * N
-    if D is None and step and re.search(r"(?:^|/|__)pythia-\d", name):
-        D = float(int(step[1]) * PYTHIA_TOKENS_PER_STEP)
+    public, at = public_model(name), int(step[1]) if step else None
+    if is_later_stage(name):  # its steps and tokens are those of the stage alone
+        last = int(public.last_step) if public and public.last_step else None
+        before = public.tokens_at(last) if public and last else None
+        D = before + D if before and D else None
+        at = last + at if last and at is not None else at
     family = _joined(rest[: size.start()] + rest[size.end() :]) if size else None
-    return Name(N, D, int(step[1]) if step else None, seed[1] if seed else None, family)
+    return Name(N, D, at, seed[1] if seed else None, family, public)
 
 
 def _joined(rest: str) -> str:
@@ -81,6 +90,10 @@ def without_checkpoint(name: str) -> str:
     >>> without_checkpoint("runs/tiny/step100"), without_checkpoint("pythia-160m-step1000")
     ('runs/tiny', 'pythia-160m')
     """
+    short = name
     for pattern in (_TOKENS, _STEP):
-        name = pattern.sub("", name)
-    return _joined(name).rstrip("/")
+        short = pattern.sub("", short)
+    short = _joined(short).rstrip("/")
+    if public_model(short) and not public_model(name):  # a checkpoint of one's own: not as the publisher declares
+        return re.sub(r"[-_=/ ]*([a-z_]+?)[-_=]*\d+/?$", r"-\1", name, flags=re.IGNORECASE)
+    return short

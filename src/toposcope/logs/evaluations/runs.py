@@ -1,12 +1,13 @@
 """What is known of the runs of evaluations: from tables beside them, and from their names."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 import polars as pl
 
 from toposcope.logs.evaluations.names import read_name
+from toposcope.logs.evaluations.public_models import PublicModel, public_model
 from toposcope.logs.evaluations.raw import SCHEMA, short_number
 from toposcope.logs.raw import join_names, plural
 
@@ -50,6 +51,8 @@ def _without_common_folder(table: pl.DataFrame) -> pl.DataFrame:
     short = {run: str(PurePosixPath(run).relative_to(folder)) for run in runs}
     if not set(short.values()).isdisjoint(set(table["run"]) - set(runs)):
         return table
+    if any(public_model(name) and not public_model(run) for run, name in short.items()):
+        return table
     return table.with_columns(run=pl.col("run").replace(short))
 
 
@@ -92,11 +95,11 @@ def _matches(runs: list[str], names: list[str]) -> dict[str, str]:
 
 def _from_names(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return the table with what the names of runs say, where nothing else does."""
-    runs = table["run"].unique().sort()
-    names = [read_name(run) for run in runs]
+    runs = table.group_by("run").agg(pl.col("step").unique()).sort("run")
+    names = [read_name(run) for run in runs["run"]]
     said = pl.DataFrame(
         {
-            "run": runs,
+            "run": runs["run"],
             **{
                 field: pl.Series([getattr(n, field) for n in names], dtype=SCHEMA[field])
                 for field in ("N", "D", "step")
@@ -105,16 +108,48 @@ def _from_names(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         }
     )
     joined = table.join(said, on="run", how="left", suffix="_said", maintain_order="left")
+    public = {
+        run: name.public
+        for run, name, steps in zip(runs["run"], names, runs["step"], strict=True)
+        if name.public and all(step is None or name.public.has_step(step) for step in steps)
+    }
+    joined = _from_publishers(joined.with_columns(step=pl.coalesce("step", "step_said")), public, remarks)
     for field, what in (("N", "parameters N are"), ("D", "tokens D are")):
         used = joined.filter(pl.col(field).is_null() & pl.col(f"{field}_said").is_not_null())["run"].unique().sort()
         if len(used):
             remarks.append(f"{what} read from the names of {plural(len(used), 'run', 'runs')} such as {used[0]}")
-    families = joined["named"] & joined["recipe"].is_null()
+    families = (joined["named"] | joined["family_public"].is_not_null()) & joined["recipe"].is_null()
     members = joined.filter(families).select("family", size=pl.coalesce("N", "N_said")).unique()
     # a family of one size each would leave no ladder at all
     if len(members) > members["family"].n_unique() and not members["family"].null_count():
         joined = joined.with_columns(recipe=pl.when(families).then("family").otherwise("recipe"))
-    return joined.with_columns(pl.coalesce(f, f"{f}_said").alias(f) for f in ("N", "D", "step")).select(table.columns)
+    return joined.with_columns(pl.coalesce(f, f"{f}_said").alias(f) for f in ("N", "D")).select(table.columns)
+
+
+def _from_publishers(table: pl.DataFrame, models: Mapping[str, PublicModel], remarks: list[str]) -> pl.DataFrame:
+    """Return the table with sizes, tokens and families of public models, where neither file nor name states them."""
+    keys = [(run, step) for run, step in table.select("run", "step").unique().rows() if run in models]
+    declared = pl.DataFrame(
+        {
+            "run": pl.Series([run for run, _ in keys], dtype=pl.String),
+            "step": pl.Series([step for _, step in keys], dtype=SCHEMA["step"]),
+            "N_public": pl.Series([models[run].N for run, _ in keys], dtype=SCHEMA["N"]),
+            "D_public": pl.Series([models[run].tokens_at(step) for run, step in keys], dtype=SCHEMA["D"]),
+            "family_public": pl.Series([models[run].family for run, _ in keys], dtype=pl.String),
+        }
+    )
+    joined = table.join(declared, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
+    joined = joined.with_columns(D_public=pl.when(pl.col("D_said").is_null()).then("D_public"))
+    used = joined.filter(pl.any_horizontal(pl.col(f).is_null() & pl.col(f"{f}_public").is_not_null() for f in "ND"))
+    if runs := sorted(used["run"].unique()):
+        what = f"sizes and tokens of {plural(len(runs), 'run', 'runs')} such as {runs[0]}"
+        remarks.append(f"{what} are those that their publishers declare")
+    if tuned := [run for run in runs if models[run].fine_tuned]:
+        what = f"{plural(len(tuned), 'run', 'runs')} such as {tuned[0]}"
+        remarks.append(f"N of {what}, trained further by the publisher, is the base model's; tokens D are unknown")
+    return joined.with_columns(
+        N=pl.coalesce("N", "N_public"), D=pl.coalesce("D", "D_public"), family=pl.coalesce("family_public", "family")
+    )
 
 
 def _along_steps(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
