@@ -71,6 +71,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         for quantity, column in columns_beside.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
+    losses = _with_the_other_kind(raw.table, identified.losses, target)
     facts = _facts(raw, named, remarks)
     remarks += _columns_used(
         {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
@@ -89,8 +90,8 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         target=target.name,
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
-        table=log_table(raw.table, identified, row),
-        diverged=_divergence(raw.table, target, loss, row),
+        table=log_table(raw.table, identified._replace(losses=losses), row),
+        diverged=_divergence(raw.table, target, loss, losses, row),
         finished=_finished(raw, loss),
     )
 
@@ -155,16 +156,24 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     return curve
 
 
-def _divergence(table: pl.DataFrame, target: Target, loss: Numbers, row: Vector) -> Divergence | None:
+def _with_the_other_kind(table: pl.DataFrame, losses: list[Target], target: Target) -> list[Target]:
+    """Add the training losses beside a validation loss that the caller named, or the other way round."""
+    known = {loss.name for loss in losses}
+    found = identify_columns(table.columns).losses
+    return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
+
+
+def _divergence(
+    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
+) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
     found = _divergence_of(target, loss, row)
-    others = [t for t in identify_columns(table.columns).losses if t.name != target.name] if target.validation else []
-    training = next((t for t in others if not t.validation), None)
-    if found is not None or training is None:
+    training = next((one for one in losses if not one.validation), None)
+    if found is not None or training is None or not target.validation:
         return found
     values = numbers(table[training.name])
     # tools without nulls write NaN in the rows of another loss
-    foreign = np.any([np.isfinite(loss.values), *(np.isfinite(numbers(table[t.name]).values) for t in others)], axis=0)
+    foreign = np.any([np.isfinite(numbers(table[one.name]).values) for one in losses if one != training], axis=0)
     return _divergence_of(training, values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)), row)
 
 
