@@ -63,7 +63,10 @@ class LogTable:
             for name, column in table.values.items():
                 logged = ~np.isnan(column)
                 values[name][np.searchsorted(steps, table.steps[logged])] = column[logged]
-        nan = {name: steps[np.isnan(column) & np.isin(steps, _nan_steps(name, self, other))] for name, column in values.items()}
+        nan = {
+            name: steps[np.isnan(column) & np.isin(steps, _nan_steps(name, self, other))]
+            for name, column in values.items()
+        }
         return LogTable(steps, values, {name: at for name, at in nan.items() if len(at)})
 
     def until(self, step: float) -> "LogTable":
