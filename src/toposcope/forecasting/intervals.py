@@ -108,10 +108,10 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
 
     Calibrated at the end alone. Before it the width is taken to grow with the square root of the steps predicted.
     """
-    width = np.log(forecast.high / forecast.loss)
+    low, high = np.log(forecast.low / forecast.loss), np.log(forecast.high / forecast.loss)
     steps = forecast.steps.astype(np.float64)
     growth = np.sqrt((steps - steps[0]) / max(steps[-1] - steps[0], 1.0))
-    return forecast.curve * np.exp(-width * growth), forecast.curve * np.exp(width * growth)
+    return forecast.curve * np.exp(low * growth), forecast.curve * np.exp(high * growth)
 
 
 def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:
