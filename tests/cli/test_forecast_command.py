@@ -78,7 +78,9 @@ def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
     done = told(runs / "now.csv")
     assert done.exit_code == 0, done.output
     first, read, plan, *_ = done.stdout.splitlines()
-    match = re.fullmatch(r"final training loss ([\d.]+) nats \(90%: ([\d.]+) to ([\d.]+)\), column 'loss'; default: median", first)
+    match = re.fullmatch(
+        r"final training loss ([\d.]+) nats \(90%: ([\d.]+) to ([\d.]+)\), column 'loss'; default: median", first
+    )
     assert match is not None, first
     loss, low, high = map(float, match.groups())
     assert low < loss < high

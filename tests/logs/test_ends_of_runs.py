@@ -33,7 +33,7 @@ shapes = st.fixed_dictionaries(
 def learning(n: int, level: float, size: float, exponent: float, noise: float, seed: int) -> Losses:
     """Return losses of a run that learns."""
     t = np.arange(1, n + 1)
-    return (level + size * t**-exponent) * np.exp(noise * np.random.default_rng(seed).normal(size=n))
+    return np.asarray((level + size * t**-exponent) * np.exp(noise * np.random.default_rng(seed).normal(size=n)))
 
 
 def log_of(**columns: list[float | None] | Losses) -> Log:
@@ -147,7 +147,11 @@ def test_a_training_loss_that_dies_beside_a_validation_loss() -> None:
 
 @examples(40)
 @given(
-    n=st.integers(6, 200), turn=st.floats(0.2, 0.7), rise=st.floats(0.2, 20), noise=st.floats(0, 0.01), seed=st.integers(0, 99)
+    n=st.integers(6, 200),
+    turn=st.floats(0.2, 0.7),
+    rise=st.floats(0.2, 20),
+    noise=st.floats(0, 0.01),
+    seed=st.integers(0, 99),
 )
 def test_overfitting_is_no_divergence(n: int, turn: float, rise: float, noise: float, seed: int) -> None:
     t = np.linspace(0, 1, n)
@@ -192,7 +196,9 @@ def test_a_run_that_the_trainer_finished(tmp_path: Path) -> None:
 
 def test_the_last_step_seen_is_that_of_any_row() -> None:
     log = log_of(
-        step=np.arange(10.0, 991, 10), loss=np.geomspace(4, 2, 99), eval_loss=[3.0 if i % 9 == 0 else None for i in range(99)]
+        step=np.arange(10.0, 991, 10),
+        loss=np.geomspace(4, 2, 99),
+        eval_loss=[3.0 if i % 9 == 0 else None for i in range(99)],
     )
     assert log.last_seen == 990
     assert log.best == (10, 3.0)

@@ -81,7 +81,9 @@ def test_a_loss_that_rose_again() -> None:
     down = np.geomspace(10, 3, 50)
     steps: list[float | None] = list(range(60))
     log = log_from({"step": steps, "loss": [*down, *[9.0] * 10]})
-    assert has_remark(log, "rose again, or did not fall: it began at 10 at step 0, was lowest, 3, at step 49 and ends at 9")
+    assert has_remark(
+        log, "rose again, or did not fall: it began at 10 at step 0, was lowest, 3, at step 49 and ends at 9"
+    )
     assert log.diverged is None
     assert not has_remark(log_from({"step": steps, "loss": [*down, *[3.1] * 10]}), "rose again")
 

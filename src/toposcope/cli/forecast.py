@@ -89,8 +89,8 @@ def forecast(
 
     The log may be CSV, JSON, Parquet, TensorBoard, trainer_state.json, MLflow, W&B or a study. Complete logs of similar
     runs make the forecast closer and its interval narrower. With --watch the forecast is repeated whenever the log has
-    grown, until the last step. The log of a run that diverged has no final loss: the exit status is 1. With --ladder the forecast goes on to scores of tasks: evaluations of other runs link
-    the loss to them.
+    grown, until the last step. A run that diverged has no final loss: the exit status is 1. With --ladder the forecast
+    goes on to scores of tasks: evaluations of other runs link the loss to them.
 
     \b
     Example:

@@ -127,9 +127,7 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        return (
-            f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
-        )
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""

@@ -92,7 +92,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.table, identified._replace(losses=losses), row),
         diverged=_divergence(raw.table, target, loss, losses, row),
-        finished=_finished(raw, loss),
+        finished=_finished(raw, losses),
     )
 
 
@@ -183,12 +183,14 @@ def _divergence_of(target: Target, loss: Numbers, row: Vector) -> Divergence | N
     return divergence(row[usable].astype(np.int64), loss.values[usable], kind) if usable.any() else None
 
 
-def _finished(raw: RawLog, loss: Numbers) -> bool:
-    """Return whether the tool says that the run ended: by its state, or by a summary after the last loss."""
+def _finished(raw: RawLog, losses: list[Target]) -> bool:
+    """Return whether the tool says that the run ended: by its state, or by a summary after all losses."""
     if raw.facts.get("finished") or str(raw.facts.get("state")).lower() == "finished":
         return True
     summaries = [raw.table[name].is_not_null() for name in raw.table.columns if name.split("/")[-1] == SUMMARY]
-    last = int(np.flatnonzero(loss.logged)[-1])
+    if not summaries:
+        return False
+    last = max(int(np.flatnonzero(numbers(raw.table[loss.name]).logged)[-1:].max(initial=0)) for loss in losses)
     return any(bool(logged[last:].any()) for logged in summaries)
 
 

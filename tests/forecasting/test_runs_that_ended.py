@@ -22,7 +22,7 @@ DIVERGED = Divergence(700, "the training loss is NaN in all 30 rows from there o
 
 
 def made(name: str, diverged: Divergence | None = None) -> Log:
-    loss = 2 + int(name) / 10 + 3 * STEPS**-0.4
+    loss = np.asarray(2 + int(name) / 10 + 3 * STEPS**-0.4)
     return Log(
         name, STEPS, loss, np.full(100, 1e-3), 1000, 1e8 * (1 + int(name)), tokens_per_step=1e6, diverged=diverged
     )
@@ -67,7 +67,9 @@ def trained(tmp_path: Path) -> Path:
     """The log of a Trainer that evaluated every 400 steps and wrote rates in the other rows; 900 of 1,200 steps."""
     rate = 1e-3 * (1 - STEPS / 1200)
     rows = [
-        {"step": int(s), "loss": 2 + 3 * s**-0.4, "learning_rate": r} for s, r in zip(STEPS, rate, strict=True) if s <= 900
+        {"step": int(s), "loss": 2 + 3 * s**-0.4, "learning_rate": r}
+        for s, r in zip(STEPS, rate, strict=True)
+        if s <= 900
     ]
     rows += [{"step": s, "eval_loss": 2.1 + 3 * s**-0.4} for s in (5, 205, 405, 605, 805)]
     path = tmp_path / "trainer_state.json"
@@ -106,5 +108,5 @@ def test_a_finished_run_is_complete_wherever_its_last_loss_is(trained: Path) -> 
 @pytest.mark.parametrize(("last", "complete"), [(2999, True), (2990, False), (3000, True)])
 def test_steps_counted_from_0(last: int, complete: bool) -> None:
     steps = np.arange(last % 2, last + 1, 2) if last != 2990 else np.arange(0, last + 1, 2)
-    log = Log("run", steps, 2 + 3 * (steps + 1.0) ** -0.4, np.full(len(steps), 1e-3), 3000)
+    log = Log("run", steps, np.asarray(2 + 3 * (steps + 1.0) ** -0.4), np.full(len(steps), 1e-3), 3000)
     assert (forecast(log).default is None) == complete
