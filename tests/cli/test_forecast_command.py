@@ -78,7 +78,9 @@ def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
     done = told(runs / "now.csv")
     assert done.exit_code == 0, done.output
     first, read, plan, *_ = done.stdout.splitlines()
-    match = re.fullmatch(r"final loss ([\d.]+) nats \(90%: ([\d.]+) to ([\d.]+)\), default: median", first)
+    match = re.fullmatch(
+        r"final training loss ([\d.]+) nats \(90%: ([\d.]+) to ([\d.]+)\), column 'loss'; default: median", first
+    )
     assert match is not None, first
     loss, low, high = map(float, match.groups())
     assert low < loss < high
@@ -174,7 +176,7 @@ def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
     done = told(path)
     loss, error = read_log(path).final_loss()
     assert done.stdout.startswith(
-        f"the run is complete, at step 2,000 of 2,000: final loss {loss:.4f} ± {error:.4f} nats"
+        f"the run is complete, at step 2,000 of 2,000: final training loss {loss:.4f} ± {error:.4f} nats"
     )
     assert "forecaster" not in done.stdout
     found = answer(path)
@@ -184,10 +186,57 @@ def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
 
 def test_a_run_that_rises_is_forecast_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "up.csv"
-    path.write_text("step,loss,max_steps\n" + "".join(f"{i},{3 + i / 100},400\n" for i in range(1, 201)))
+    rows = [f"{i},{4 - i / 100 if i < 100 else 2 + i / 100},400\n" for i in range(1, 201)]
+    path.write_text("step,loss,max_steps\n" + "".join(rows))
     done = told(path)
     assert done.exit_code == 0
-    assert "note: the run diverged" in done.stderr
+    assert "note: the loss rose again, or did not fall: it began at 3.99 at step 1, was lowest" in done.stderr
+
+
+def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
+    path = tmp_path / "dead.csv"
+    rows = [f"{i},{4 - i / 100 if i <= 150 else 'nan'}\n" for i in range(1, 201)]
+    path.write_text("step,loss\n" + "".join(rows))
+    done = told(path, "--out", tmp_path / "page")
+    first, *rest = done.stdout.splitlines()
+    assert done.exit_code == 1
+    assert first == (
+        "the run diverged at step 151: the training loss is NaN in all 50 rows from there on, after 2.5 at step 150"
+    )
+    assert not any("forecaster" in line or "90%" in line or "final loss" in line for line in rest)
+    page = (tmp_path / "page" / "report.md").read_text()
+    assert "The run diverged at step 151" in page
+    assert "final" not in page
+    done = told(path, "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    reason = first.partition(": ")[2]
+    assert found["diverged"] == {"step": 151, "reason": reason}
+    assert [found[what] for what in ("default", "final_loss", "curve", "complete")] == [None, None, None, False]
+    assert (found["best_step"], found["best_loss"]) == (150, 2.5)
+    done = told(path, "--watch", "0.01")
+    assert done.exit_code == 1
+    assert first in done.stdout
+    done = told(path, "--json", "--steps", 400, "--schedule", "constant:steps=400")
+    assert (done.exit_code, json.loads(done.stdout)["forecasts"]) == (1, {})
+
+
+def test_a_run_that_overfits_is_said_to(tmp_path: Path) -> None:
+    path = tmp_path / "over.csv"
+    rows = [f"{i},{5 - i / 100},{'' if i % 10 else abs(i - 120) / 100 + 1},400\n" for i in range(1, 201)]
+    path.write_text("step,loss,eval_loss,max_steps\n" + "".join(rows))
+    for column, kind in (("loss", "training"), ("eval_loss", "validation")):
+        done = told(path, "--column", f"loss={column}")
+        assert done.exit_code == 0
+        first = done.stdout.splitlines()[0]
+        assert first.startswith(f"final {kind} loss ")
+        assert f"column {column!r}; the best validation loss was 1 at step 120; it has risen since, to 1.8 at " in first
+        found = answer(path, "--column", f"loss={column}")
+        assert (found["best_step"], found["best_loss"], found["diverged"]) == (120, 1.0, None)
+    default = found["forecasts"]["default"]
+    assert found["default"] == "last"
+    assert default["low"] <= 1
+    assert default["high"] >= 1.8 + 200 / 100
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
@@ -240,7 +289,7 @@ def test_a_growing_log_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytes
     lines = [line for line in done.stdout.splitlines() if "  step " in line]
     seen = [int(re.search(r"step ([\d,]+) of 2,000", line)[1].replace(",", "")) for line in lines]  # type: ignore[index]
     assert seen == [600, 790, 1000, 400, 2000]
-    assert all("final loss" in line for line in lines)
+    assert all("final training loss" in line for line in lines)
     assert "the run is complete" in lines[-1]
     assert done.stderr.count("waiting: ") == 1
     assert "no such file" in done.stderr

@@ -33,7 +33,7 @@ shapes = st.fixed_dictionaries(
 def learning(n: int, level: float, size: float, exponent: float, noise: float, seed: int) -> Losses:
     """Return losses of a run that learns."""
     t = np.arange(1, n + 1)
-    return (level + size * t**-exponent) * np.exp(noise * np.random.default_rng(seed).normal(size=n))
+    return np.asarray((level + size * t**-exponent) * np.exp(noise * np.random.default_rng(seed).normal(size=n)))
 
 
 def log_of(**columns: list[float | None] | Losses) -> Log:

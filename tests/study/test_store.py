@@ -24,6 +24,7 @@ SCHEMA = {
     "runs": ["run", "position", "kind", "n_parameters", "status", "last_step", "source"],
     "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm"],
     "log_targets": ["run", "step", "target", "unit", "value"],
+    "log_nan": ["run", "step", "name"],
     "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
     "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
     "evidence": ["run", "step", "content"],
@@ -79,7 +80,7 @@ def test_the_schema_is_the_documented_one(store: Store) -> None:
     tables = [name for name in tables if not name.startswith("sqlite_")]  # its own
     found = {t: [r[0] for r in query(store, f"SELECT name FROM pragma_table_info('{t}')")] for t in tables}
     assert found == SCHEMA
-    assert store.meta("schema_version") == "6"
+    assert store.meta("schema_version") == "7"
 
 
 def test_readers_and_the_writer_do_not_wait_for_each_other(store: Store) -> None:
@@ -116,7 +117,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> N
     connection.close()
     opened = Store(path)
     assert query(opened, "SELECT * FROM log") == [("run", 5, 2.5, 0.1, 0.5, 64, 100, 2.75, None)]
-    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("6", "0.0.1")
+    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("7", "0.0.1")
     opened.put_log("run", log([5], weight_norm=[3.5]))
     assert query(opened, "SELECT weight_norm FROM log") == [(3.5,)]
     test_the_schema_is_the_documented_one(opened)
@@ -141,7 +142,7 @@ def test_a_store_of_the_second_version_learns_the_kinds_of_what_it_holds(tmp_pat
     connection.execute("DROP TABLE kinds")
     connection.close()
     opened = Store(store.path)
-    assert opened.meta("schema_version") == "6"
+    assert opened.meta("schema_version") == "7"
     assert query(opened, "SELECT * FROM kinds ORDER BY probe, statistic") == expected
     opened.close()
 

@@ -20,6 +20,8 @@ MIN_ERRORS = 8
 MAX_PARTS, MIN_PART_ROWS = 20, 5
 MAX_RISE = 1.1
 """The last loss over the lowest; noise does not rise by more."""
+MAX_SPEED_UP = 2
+"""Of a validation loss that rises."""
 MIN_CHANGE = 1e-6
 """Range of the losses over the first; a loss that changes by less is constant."""
 TABLE = "errors.csv"
@@ -66,10 +68,17 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
 
 
 def with_overfitting(log: Log, schedule: Schedule, low: float, high: float) -> tuple[float, float]:
-    """Return an interval from the best validation loss at most to that of a rise that goes on as it did since then."""
-    (step, best), now, end = log.best, float(log.loss[-1]), max(schedule.last_step, log.last_seen)
-    pace = (now - best) / max(int(log.steps[-1]) - step, 1)
-    return min(low, best), max(high, now + pace * (end - int(log.steps[-1])))
+    """Return an interval from the best validation loss at most to that of a rise that goes on twice as fast.
+
+    Its pace is that since the best evaluation, or since the middle one after it, whichever is higher.
+    """
+    best, last, left = int(np.argmin(log.loss)), len(log.loss) - 1, schedule.last_step - int(log.steps[-1])
+    paces = [
+        (log.loss[last] - log.loss[begin]) / (log.steps[last] - log.steps[begin])
+        for begin in (best, (best + last) // 2)
+    ]
+    high = max(high, float(log.loss[last] + MAX_SPEED_UP * max(*paces, 0) * max(left, 0)))
+    return min(low, float(log.loss[best])), high
 
 
 def lowest_and_last(log: Log) -> tuple[float, float]:
@@ -108,10 +117,10 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
 
     Calibrated at the end alone. Before it the width is taken to grow with the square root of the steps predicted.
     """
-    width = np.log(forecast.high / forecast.loss)
+    low, high = np.log(forecast.low / forecast.loss), np.log(forecast.high / forecast.loss)
     steps = forecast.steps.astype(np.float64)
     growth = np.sqrt((steps - steps[0]) / max(steps[-1] - steps[0], 1.0))
-    return forecast.curve * np.exp(-width * growth), forecast.curve * np.exp(width * growth)
+    return forecast.curve * np.exp(low * growth), forecast.curve * np.exp(high * growth)
 
 
 def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:

@@ -28,7 +28,8 @@ MIN_LEVEL_ROWS = 10
 SPIKED_SHARE = 0.25
 """Of the last rows; as many may be low in a run that exploded."""
 NOISE_WIDTH, NORMAL_MAD, NORMAL_QUARTILE = 4, 1.4826, 0.3186
-"""Standard deviations that rows scatter by; one over the median absolute deviation of a normal, and its lower quartile."""
+"""Standard deviations that rows scatter by; of a normal, one over the median of absolute deviations, and their lower
+quartile."""
 MIN_AFTER_BEST, N_AFTER_BEST = 2, 3
 """Evaluations after the best one for a rise to be seen, and the last of them whose median is compared."""
 MIN_BENDS = 12
@@ -102,7 +103,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
         return None
     before, tail = int(present[-1]), losses[present[-1] + 1 :]
     # NaN between numbers is how some tools write that nothing was logged
-    longest = max(int(present[0]), *(np.diff(present) - 1), 0)
+    longest = int(np.diff(present, prepend=-1).max()) - 1
     if len(tail) <= longest or (len(tail) < MIN_ZEROS and (tail == 0).all()):
         return None
     kinds = (("NaN", np.isnan(tail)), ("infinite", np.isinf(tail)), ("0", tail == 0))
@@ -125,8 +126,7 @@ def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where a loss rose for good above its first value by more than it had fallen."""
     if len(losses) < MIN_LEVEL_ROWS:
         return None
-    width = min(MIN_LEVEL_ROWS, len(losses) // 2)
-    width = max(width, round(WINDOW_SHARE * len(losses)))
+    width = max(min(MIN_LEVEL_ROWS, len(losses) // 2), round(WINDOW_SHARE * len(losses)))
     levels = np.median(sliding_window_view(losses, MIN_WINDOW_ROWS), axis=1)
     first = max(float(losses[0]), float(levels[0]))
     changes = np.diff(losses)
@@ -173,7 +173,7 @@ def overfits(losses: Vector) -> bool:
     # of a smooth curve most second differences are near 0, but for those where it turns
     bends = np.abs(np.diff(losses, 2))
     noise = float(np.quantile(bends, 0.25)) / NORMAL_QUARTILE / np.sqrt(6)
-    return rise > max(MAX_NOISE_RANGE * noise, MIN_OVERFIT * float(losses[best]))
+    return bool(rise > max(MAX_NOISE_RANGE * noise, MIN_OVERFIT * float(losses[best])))
 
 
 def spikes(steps: Steps, losses: Vector) -> list[str]:

@@ -47,8 +47,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     named = identified.named
     remarks = list(raw.remarks)
     facts = _facts(raw, named, remarks)
-    candidates = identified._replace(losses=[target_of(columns["loss"])]) if "loss" in columns else identified
-    target, values, step, peers = choose_target(raw.table, candidates, size_of(facts.get("last_step")), remarks)
+    target, values, step, peers = choose_target(raw.table, identified, size_of(facts.get("last_step")), remarks)
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw.table, step, loss)
     if step is None:
@@ -73,6 +72,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         for quantity, column in columns_beside.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
+    losses = _with_the_other_kind(raw.table, identified.losses, target)
     remarks += _columns_used(
         {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
     )
@@ -90,9 +90,9 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         target=target.name,
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
-        table=log_table(raw.table, identified, row),
-        diverged=_divergence(raw.table, target, loss, row),
-        finished=_finished(raw, loss),
+        table=log_table(raw.table, identified._replace(losses=losses), row),
+        diverged=_divergence(raw.table, target, loss, losses, row),
+        finished=_finished(raw, losses),
         peers=peers,
     )
 
@@ -104,7 +104,7 @@ def _identified(table: pl.DataFrame, columns: Mapping[str, str]) -> Columns:
             raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(table.columns)}")
     found = identify_columns(name for name in table.columns if name not in columns.values())
     chosen = {quantity: [name] for quantity, name in columns.items() if quantity not in ("loss", "run")}
-    losses = [target_of(columns["loss"]), *found.losses] if "loss" in columns else found.losses
+    losses = [target_of(columns["loss"])] if "loss" in columns else found.losses
     return Columns({**found.named, **chosen}, losses, found.accuracies)
 
 
@@ -157,16 +157,24 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     return curve
 
 
-def _divergence(table: pl.DataFrame, target: Target, loss: Numbers, row: Vector) -> Divergence | None:
+def _with_the_other_kind(table: pl.DataFrame, losses: list[Target], target: Target) -> list[Target]:
+    """Add the training losses beside a validation loss that the caller named, or the other way round."""
+    known = {loss.name for loss in losses}
+    found = identify_columns(table.columns).losses
+    return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
+
+
+def _divergence(
+    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
+) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
     found = _divergence_of(target, loss, row)
-    others = [t for t in identify_columns(table.columns).losses if t.name != target.name] if target.validation else []
-    training = next((t for t in others if not t.validation), None)
-    if found is not None or training is None:
+    training = next((one for one in losses if not one.validation), None)
+    if found is not None or training is None or not target.validation:
         return found
     values = numbers(table[training.name])
     # tools without nulls write NaN in the rows of another loss
-    foreign = np.any([np.isfinite(loss.values), *(np.isfinite(numbers(table[t.name]).values) for t in others)], axis=0)
+    foreign = np.any([np.isfinite(numbers(table[one.name]).values) for one in losses if one != training], axis=0)
     return _divergence_of(training, values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)), row)
 
 
@@ -176,12 +184,14 @@ def _divergence_of(target: Target, loss: Numbers, row: Vector) -> Divergence | N
     return divergence(row[usable].astype(np.int64), loss.values[usable], kind) if usable.any() else None
 
 
-def _finished(raw: RawLog, loss: Numbers) -> bool:
-    """Return whether the tool says that the run ended: by its state, or by a summary after the last loss."""
+def _finished(raw: RawLog, losses: list[Target]) -> bool:
+    """Return whether the tool says that the run ended: by its state, or by a summary after all losses."""
     if raw.facts.get("finished") or str(raw.facts.get("state")).lower() == "finished":
         return True
     summaries = [raw.table[name].is_not_null() for name in raw.table.columns if name.split("/")[-1] == SUMMARY]
-    last = int(np.flatnonzero(loss.logged)[-1])
+    if not summaries:
+        return False
+    last = max(int(np.flatnonzero(numbers(raw.table[loss.name]).logged)[-1:].max(initial=0)) for loss in losses)
     return any(bool(logged[last:].any()) for logged in summaries)
 
 

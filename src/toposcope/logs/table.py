@@ -1,7 +1,7 @@
 """What a run logged, a row a step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -28,19 +28,26 @@ class LogTable:
         Ascending, each once.
     values : dict of ndarray, shape (n,), float64
         Each of `COLUMNS`, then any further losses (of any unit and sign) and accuracies under the log's own names;
-        `toposcope.logs.columns.target_of` describes them. As logged, infinities included; NaN where nothing was logged.
+        `toposcope.logs.columns.target_of` describes them. As logged, infinities included; NaN also where nothing was
+        logged.
+    nan_steps : dict of ndarray
+        Steps at which NaN was logged, by name; a name may be absent.
     """
 
     steps: Steps
     values: dict[str, Vector]
+    nan_steps: dict[str, Steps] = field(default_factory=dict)
 
     @classmethod
     def from_rows(cls, rows: Mapping[int, Mapping[str, float]]) -> "LogTable":
         """Return the table of rows by step; a column that a row lacks was not logged."""
         steps = sorted(rows)
+        names = dict.fromkeys([*COLUMNS, *(name for row in rows.values() for name in row)])
+        nan = {name: np.array([s for s in steps if np.isnan(rows[s].get(name, 0.0))], dtype=np.int64) for name in names}
         return cls(
             np.array(steps, dtype=np.int64),
-            {c: np.array([rows[s].get(c, np.nan) for s in steps], dtype=np.float64) for c in COLUMNS},
+            {c: np.array([rows[s].get(c, np.nan) for s in steps], dtype=np.float64) for c in names},
+            {name: at for name, at in nan.items() if len(at)},
         )
 
     @property
@@ -56,12 +63,35 @@ class LogTable:
             for name, column in table.values.items():
                 logged = ~np.isnan(column)
                 values[name][np.searchsorted(steps, table.steps[logged])] = column[logged]
-        return LogTable(steps, values)
+        nan = {
+            name: steps[np.isnan(column) & np.isin(steps, _nan_steps(name, self, other))]
+            for name, column in values.items()
+        }
+        return LogTable(steps, values, {name: at for name, at in nan.items() if len(at)})
 
     def until(self, step: float) -> "LogTable":
         """Return the rows up to a step, that included."""
         n = int(np.searchsorted(self.steps, step, side="right"))
-        return LogTable(self.steps[:n], {name: column[:n] for name, column in self.values.items()})
+        return LogTable(
+            self.steps[:n],
+            {name: column[:n] for name, column in self.values.items()},
+            {name: at[at <= step] for name, at in self.nan_steps.items()},
+        )
+
+    def frame(self) -> pl.DataFrame:
+        """Return steps and logged columns, NaN where that was logged and null where nothing was."""
+        columns = [pl.Series("step", self.steps)]
+        for name, values in self.values.items():
+            column = pl.Series(name, values, nan_to_null=True)
+            if name in self.nan_steps:
+                column = column.scatter(np.searchsorted(self.steps, self.nan_steps[name]), np.nan)
+            columns += [column] if column.null_count() < len(column) else []
+        return pl.DataFrame(columns)
+
+
+def _nan_steps(name: str, *tables: LogTable) -> Steps:
+    """Return the steps at which any of some tables has NaN."""
+    return np.concatenate([table.nan_steps.get(name, np.empty(0, np.int64)) for table in tables])
 
 
 class ByStep(NamedTuple):
@@ -112,12 +142,14 @@ def log_table(table: pl.DataFrame, columns: Columns, steps: Vector) -> LogTable:
     valid = is_step(steps)
     row_steps = np.where(valid, steps, 0).astype(np.int64)
     kept = np.unique(row_steps[valid])
-    values = {name: np.full(len(kept), np.nan) for name in COLUMNS}
+    values, nan = {name: np.full(len(kept), np.nan) for name in COLUMNS}, {}
     for name, source in sources(columns).items():
         column: Numbers = numbers(table[source])
         logged = column.logged & valid
-        values[name] = last_of_step(row_steps[logged], column.values[logged]).at(kept)
-    return LogTable(kept, values)
+        by_step = last_of_step(row_steps[logged], column.values[logged])
+        values[name] = by_step.at(kept)
+        nan[name] = by_step.steps[np.isnan(by_step.values)]
+    return LogTable(kept, values, {name: at for name, at in nan.items() if len(at)})
 
 
 def sources(columns: Columns) -> dict[str, str]:

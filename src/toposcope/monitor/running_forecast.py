@@ -5,7 +5,6 @@ from pathlib import Path
 from time import monotonic
 
 import numpy as np
-import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import decide
@@ -14,6 +13,7 @@ from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.scaling.points import points_of
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
 from toposcope.logs import Log, LogTable
+from toposcope.logs.anomalies import Divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
 from toposcope.monitor.events import Forecasted
@@ -59,6 +59,8 @@ class RunningForecast:
         Duration of the last forecast.
     refusal : str
         Why the last attempt made no forecast; empty if it made one.
+    diverged : Divergence or None
+        How the run diverged, by the last attempt.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class RunningForecast:
         self._next_time = -np.inf
         self.seconds = 0.0
         self.refusal = ""
+        self.diverged: Divergence | None = None
 
     def due(self, step: int, n_rows: int) -> bool:
         """Return whether the log has grown enough for another forecast, and enough time has passed."""
@@ -88,7 +91,7 @@ class RunningForecast:
     def make(self, table: LogTable) -> Forecasted | None:
         """Return a forecast from the log so far; None if none can be made, or the run is complete."""
         begin = self._clock()
-        self.refusal = ""
+        self.refusal, self.diverged = "", None
         try:
             return self._made(table)
         except ToposcopeError as error:
@@ -103,6 +106,7 @@ class RunningForecast:
 
     def _made(self, table: LogTable) -> Forecasted | None:
         log = thinned(self._log(table), MAX_ROWS)
+        self.diverged = log.diverged
         if log.unit != "nats":
             self.refusal = f"the loss is in {log.unit}"
             return None
@@ -117,7 +121,6 @@ class RunningForecast:
         return Forecasted(int(table.steps[-1]), last_step, report.loss, low, high, advice)
 
     def _log(self, table: LogTable) -> Log:
-        columns = {"step": table.steps, **{name: v for name, v in table.values.items() if not np.isnan(v).all()}}
         facts: dict[str, object] = {}
         if self._last_step is not None:
             facts["max_steps"] = self._last_step
@@ -125,7 +128,7 @@ class RunningForecast:
             facts["n_parameters"] = self._parameters
         if self._tokens_per_step > 0:
             facts["tokens_per_step"] = self._tokens_per_step
-        return clean_log(RawLog(self._directory, self._name, pl.DataFrame(columns, nan_to_null=True), facts), {})
+        return clean_log(RawLog(self._directory, self._name, table.frame(), facts), {})
 
     def _siblings(self, log: Log) -> CompleteRuns | None:
         logs = self._neighbours.logs(MAX_READING_SECONDS)

@@ -13,7 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.checkpoint_queue import CheckpointQueue
-from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured
 from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart
 from toposcope.monitor.measuring import Measurer, StepMeasurements
 from toposcope.monitor.recording import Recording, RunInfo
@@ -267,6 +267,7 @@ class Session:
         cut_at = None if recording is None else recording.cut_at
         return {
             "last_step": self._run.last_step,
+            "diverged": None if self._watch.diverged is None else str(self._watch.diverged),
             "n_measured": self.n_measured,
             "budget": budget.share,
             "trained_seconds": round(budget.trained, 3),
@@ -290,7 +291,8 @@ class Session:
         self._examine(final=True)
         self._budget.begin()  # training is over: it pays for none of this
         self._write()
-        self._writes.close(job.status, job.step)
+        has_diverged = job.status == "complete" and self._watch.diverged is not None
+        self._writes.close(DIVERGED if has_diverged else job.status, job.step)
         self._close_sinks()
 
     def release(self) -> None:

@@ -43,6 +43,7 @@ _QUERIES = {
         "FROM log",
         "SELECT run, -1, '', '', step, target, unit, value FROM log_targets",
     ),
+    "log_nan": ("SELECT run, -1, '', '', step, name FROM log_nan",),
     "findings": ("SELECT run, -1, '', '', position, check_name, severity, steps, layer, message FROM findings",),
     "live": (
         "SELECT run, -1, '', '', position, check_name, step, since, place, message, evidence FROM alerts",
@@ -193,9 +194,9 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
         c.execute(
             "DELETE FROM measurements WHERE run IS ? AND step IS ? AND probe IS ? AND options IS ?", tuple(group[1:])
         )
-    elif group.kind == "log":
-        c.execute("DELETE FROM log WHERE run IS ?", (group.run,))
-        c.execute("DELETE FROM log_targets WHERE run IS ?", (group.run,))
+    elif group.kind in ("log", "log_nan"):
+        for table in ("log", "log_targets", "log_nan"):
+            c.execute(f"DELETE FROM {table} WHERE run IS ?", (group.run,))
     elif group.kind == "findings":
         c.execute("DELETE FROM findings WHERE run IS ?", (group.run,))
     elif group.kind == "live":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
+from toposcope.logs.stored_nan import lost_losses
 from toposcope.study import checksums
 from toposcope.study.inserting import insert
 
@@ -28,9 +29,12 @@ def replace(c: sqlite3.Connection, run: str, log: LogTable) -> None:
         for step, value in zip(log.steps.tolist(), (log.values[name] + 0.0).tolist(), strict=True)
         if not math.isnan(value)
     ]
+    nan = sorted((step, name) for name, steps in log.nan_steps.items() for step in steps.tolist())
     is_new = not checksums.among(c, "log", run)
     _write_changed(c, "log", run, ("step", *COLUMNS), rows)
     _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
+    _write_changed(c, "log_nan", run, ("step", "name"), nan)
+    checksums.seal(c, "log_nan", run=run)
     if not is_new:
         checksums.seal(c, "log", run=run)
     elif rows:
@@ -39,7 +43,7 @@ def replace(c: sqlite3.Connection, run: str, log: LogTable) -> None:
 
 def append(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
     """Add rows to the log of a run, or columns to stored rows (see `Store.append_log`)."""
-    logged = {step: _without_nan(values) for step, values in rows.items()}
+    logged = {step: _nan_as_none(values) for step, values in rows.items()}
     (last,) = c.execute("SELECT MAX(step) FROM log WHERE run = ?", (run,)).fetchone()
     new = {step: values for step, values in logged.items() if last is None or step > last}
     _insert(c, run, new)
@@ -48,6 +52,13 @@ def append(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, floa
     for step, values in logged.items():
         for name in sorted(values.keys() - _COLUMNS):
             _append_target(c, run, (step, name, target_of(name).unit, values[name]))
+    _append_nan(c, run, {(step, name): value is None for step, row in logged.items() for name, value in row.items()})
+
+
+def mark_lost(c: sqlite3.Connection) -> None:
+    """Mark the losses that an older version stored as NULL and that must have been NaN."""
+    for (run,) in c.execute("SELECT run FROM runs").fetchall():
+        _append_nan(c, run, dict.fromkeys(((step, "loss") for step in lost_losses(c, run)), True))
 
 
 def _write_changed(
@@ -69,7 +80,7 @@ def _write_changed(
         insert(c, table, ("run", *(columns[k] for k in logged)), [(run, *row) for row in values])
 
 
-def _insert(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float]]) -> None:
+def _insert(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float | None]]) -> None:
     """Add rows of steps that the log does not hold."""
     rows = [(step, *map(values.get, COLUMNS)) for step, values in logged.items()]
     insert(c, "log", ("run", "step", *COLUMNS), [(run, *row) for row in rows])
@@ -77,7 +88,7 @@ def _insert(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, f
         checksums.add(c, "log", run, rows)
 
 
-def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float]) -> None:
+def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float | None]) -> None:
     names = ", ".join(COLUMNS)
     stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
     row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
@@ -85,15 +96,31 @@ def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str,
     checksums.add(c, "log", run, [(step, *row)], [(step, *stored)] if stored else [])
 
 
-def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, float]) -> None:
+def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, float | None]) -> None:
+    """Store a further target of a step, or, where it is None, that it has no value any more."""
     query = "SELECT step, target, unit, value FROM log_targets WHERE run = ? AND step = ? AND target = ?"
-    stored = c.execute(query, (run, *row[:2])).fetchall()
-    c.execute("INSERT OR REPLACE INTO log_targets VALUES (?, ?, ?, ?, ?)", (run, *row))
-    checksums.add(c, "log", run, [row], stored)
+    stored, new = c.execute(query, (run, *row[:2])).fetchall(), [row] if row[-1] is not None else []
+    c.execute("DELETE FROM log_targets WHERE run = ? AND step = ? AND target = ?", (run, *row[:2]))
+    insert(c, "log_targets", ("run", "step", "target", "unit", "value"), [(run, *each) for each in new])
+    checksums.add(c, "log", run, new, stored)
 
 
-def _without_nan(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) + 0.0 for name, value in values.items() if not math.isnan(value)}
+def _append_nan(c: sqlite3.Connection, run: str, is_nan: Mapping[tuple[int, str], bool]) -> None:
+    """Store which of the values written, by step and name, are NaN."""
+    first = min((step for step, _ in is_nan), default=0)
+    stored = set(c.execute("SELECT step, name FROM log_nan WHERE run = ? AND step >= ?", (run, first)))
+    new = [place for place, nan in is_nan.items() if nan and place not in stored]
+    gone = [place for place in stored if not is_nan.get(place, True)]
+    insert(c, "log_nan", ("run", "step", "name"), [(run, *place) for place in new])
+    c.executemany("DELETE FROM log_nan WHERE run = ? AND step = ? AND name = ?", [(run, *place) for place in gone])
+    if gone:
+        checksums.seal(c, "log_nan", run=run)
+    elif new:
+        checksums.add(c, "log_nan", run, new)
+
+
+def _nan_as_none(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else float(value) + 0.0 for name, value in values.items()}
 
 
 def _marks(values: Sequence[Any]) -> str:

@@ -39,6 +39,13 @@ CREATE TABLE IF NOT EXISTS log_targets (   -- losses and accuracies in the log b
     PRIMARY KEY (run, step, target)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS log_nan (       -- NaN in the log: there log has NULL, as where nothing was logged
+    run  TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    name TEXT NOT NULL,                    -- a column of log, or a target
+    PRIMARY KEY (run, step, name)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
     step         INTEGER NOT NULL,
@@ -146,7 +153,7 @@ CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was las
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS checksums (     -- of groups of rows: see toposcope.study.checksums
-    kind     TEXT NOT NULL,                -- measurements, checkpoints, log, findings, runs, errors, kinds, meta, live
+    kind     TEXT NOT NULL,                -- measurements, checkpoints, log, log_nan, findings, runs, errors, kinds, meta, live
     run      TEXT NOT NULL,                -- empty, -1 and empty where the kind is one group
     step     INTEGER NOT NULL,
     probe    TEXT NOT NULL,

@@ -1,6 +1,7 @@
 """The database of a study: SQLite in WAL mode, one writer, any number of readers. The schema is in ``schema.sql``."""
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
+from toposcope.logs.stored_nan import nan_steps
 from toposcope.probes import Measurement
 from toposcope.study import checksums, log_rows
 from toposcope.study.diagrams import Source, StoredContent
@@ -21,10 +23,11 @@ from toposcope.study.inserting import insert
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 
-SCHEMA_VERSION = "6"
-OLDER_VERSIONS = ("1", "2", "3", "4", "5")
+SCHEMA_VERSION = "7"
+OLDER_VERSIONS = ("1", "2", "3", "4", "5", "6")
 """Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
-``checksums``, 4 neither ``alerts`` nor ``forecasts``, 5 no ``diagrams`` and other checksums."""
+``checksums``, 4 neither ``alerts`` nor ``forecasts``, 5 no ``diagrams`` and other checksums, 6 no
+``log_nan``."""
 WITHOUT_KINDS = ("1", "2")
 WITHOUT_CHECKSUMS = ("1", "2", "3")
 
@@ -75,7 +78,7 @@ class Store:
                 f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
             )
         if known not in WITHOUT_CHECKSUMS:  # before those are made anew
-            self._drop_damaged()
+            self._drop_damaged(known or SCHEMA_VERSION)
         self._update_schema()
 
     def _check_structure(self) -> None:
@@ -86,7 +89,7 @@ class Store:
             if not checksums.is_whole(self._connection):
                 raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
 
-    def _drop_damaged(self) -> None:
+    def _drop_damaged(self, version: str) -> None:
         """Delete the groups of rows that are not as they were written, so that they are made again."""
         with self._readable_errors():
             damaged = list(checksums.damaged(self._connection))
@@ -95,7 +98,7 @@ class Store:
         with self._transaction() as c:
             for group in damaged:
                 checksums.drop(c, group)
-            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (version,))
             c.execute("DELETE FROM kinds")
             _put_kinds(c, _stored_statistics(c))
             for kind in checksums.KINDS:
@@ -111,6 +114,8 @@ class Store:
             version = self.meta("schema_version")
             if version in WITHOUT_KINDS:
                 _put_kinds(c, _stored_statistics(c))
+            if version in OLDER_VERSIONS:
+                log_rows.mark_lost(c)
             if version != SCHEMA_VERSION:
                 c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
                 for kind in checksums.KINDS:
@@ -167,7 +172,7 @@ class Store:
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
 
-        NaN means not logged; infinities are stored. None deletes the stored log.
+        NaN is stored in a table of its own. None deletes the stored log.
         """
         with self._transaction() as c:
             log_rows.replace(c, run, log or LogTable.from_rows({}))
@@ -179,7 +184,8 @@ class Store:
         ----------
         run : str
         rows : mapping of int to mapping of str to float
-            By step: values of `COLUMNS`, and further losses and accuracies under their own names. NaN is not stored.
+            By step: values of `COLUMNS`, and further losses and accuracies under their own names; a later value of
+            a step replaces an earlier one, also if it is NaN.
         """
         with self._transaction() as c:
             log_rows.append(c, run, rows)
@@ -187,7 +193,13 @@ class Store:
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""
         rows = self._rows(f"SELECT step, {', '.join(COLUMNS)} FROM log WHERE run = ? ORDER BY step", run)
-        return {step: {n: v for n, v in zip(COLUMNS, row, strict=True) if v is not None} for step, *row in rows}
+        found = {step: {n: v for n, v in zip(COLUMNS, row, strict=True) if v is not None} for step, *row in rows}
+        with self._readable_errors():
+            nan = nan_steps(self._connection, run)
+        for name in nan.keys() & set(COLUMNS):
+            for step in nan[name]:
+                found[step][name] = math.nan
+        return found
 
     def cut(self, run: str, step: int) -> None:
         """Delete what was logged, measured and noticed of a run after a step: training went on from there."""
@@ -195,6 +207,7 @@ class Store:
             for table in (
                 "log",
                 "log_targets",
+                "log_nan",
                 "checkpoints",
                 "layers",
                 "evidence",
@@ -203,7 +216,7 @@ class Store:
                 "forecasts",
             ):
                 c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
-            for kind in ("log", "checkpoints", "measurements", "live"):
+            for kind in ("log", "log_nan", "checkpoints", "measurements", "live"):
                 checksums.seal(c, kind, run=run)
 
     def last_step(self, run: str) -> int | None:

@@ -17,6 +17,7 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
+from toposcope.logs.stored_nan import nan_steps, with_nan
 from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.study import checksums
@@ -223,7 +224,7 @@ class Study:
         )
 
     def log(self) -> pl.DataFrame:
-        """Return the training logs; see ``schema.sql`` for units."""
+        """Return the training logs, NaN where that was logged, null where nothing was; see ``schema.sql`` for units."""
         known = set(self._query("SELECT name FROM pragma_table_info('log')", {"name": pl.String})["name"])
         columns = [name if name in known else f"NULL AS {name}" for name in COLUMNS]  # an older store has fewer
         frame = self._query(
@@ -231,7 +232,10 @@ class Study:
             "ORDER BY position, l.step",
             {"run": pl.String, "step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)},
         )
-        return frame.filter(pl.col("run").is_in(self._run_names()))
+        logs = frame.filter(pl.col("run").is_in(self._run_names())).partition_by("run", maintain_order=True)
+        with self._connected() as connection:
+            logs = [with_nan(log, nan_steps(connection, log["run"][0])) for log in logs]
+        return pl.concat([frame.clear(), *logs])
 
     def checkpoints(self) -> pl.DataFrame:
         """Return the readable checkpoints: ``run, step, path``."""

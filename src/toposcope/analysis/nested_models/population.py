@@ -151,7 +151,7 @@ def _other_losses(further: pl.DataFrame) -> pl.DataFrame:
 def _losses(t: Trajectory, log: pl.DataFrame | None, others: pl.DataFrame | None) -> Losses:
     steps, training = np.empty(0, dtype=np.int64), np.empty(0)
     if log is not None:
-        rows = log.filter(pl.col("step") > 0).select("step", "loss").drop_nulls().sort("step")
+        rows = log.filter(pl.col("step") > 0).select("step", "loss").drop_nulls().drop_nans().sort("step")
         steps, training = rows.get_column("step").to_numpy(), rows.get_column("loss").to_numpy()
     at = dict(others.select("step", "value").iter_rows()) if others is not None else {}
     return Losses(steps, training, np.array([at.get(step, np.nan) for step in t.steps.tolist()], dtype=np.float64))

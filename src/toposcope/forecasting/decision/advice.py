@@ -297,8 +297,8 @@ def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float
     """
     if log.diverged is not None:
         raise ToposcopeError(
-            f"{log.name}: {log.diverged}; there is nothing to continue but a checkpoint from before: give the log up to "
-            "there"
+            f"{log.name}: {log.diverged}; there is nothing to continue but a checkpoint from before that: give the log "
+            "up to there"
         )
     N0 = log.parameters if parameters is None else parameters
     D0 = log.tokens_per_step * float(log.last_seen) if tokens is None else tokens

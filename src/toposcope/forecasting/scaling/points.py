@@ -122,8 +122,8 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
 def points_of(logs: Iterable[Log]) -> Points:
     """Return one point for each log: its final loss, at all the tokens that it was trained on.
 
-    Runs that diverged, logs without parameters or tokens, and logs that have not reached the end of their plan, are left out, with a
-    remark. Bits become nats.
+    Runs that diverged, logs without parameters or tokens, and logs that have not reached the end of their plan, are
+    left out, with a remark. Bits become nats.
 
     Raises
     ------

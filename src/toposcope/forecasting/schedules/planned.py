@@ -196,7 +196,7 @@ def _as_declared(log: Log, logged: LoggedRates | None, declared: Declared, last_
     remarks: list[str] = []
     if length is None:
         shape = None if logged is None else recognise(logged.steps, logged.rates, None)
-        if shape is None or shape.kind != declared.kind or declared.numbers.get("cycles", 1) > 1:
+        if logged is None or shape is None or shape.kind != declared.kind or declared.numbers.get("cycles", 1) > 1:
             raise _no_end(log)
         length = max(_estimated_end(shape, logged), log.last_seen)
         remarks.append(f"{shape.words}, {ESTIMATED}")

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.logs.raw import RawLog
+from toposcope.logs.stored_nan import nan_steps, with_nan
 
 FILES = ("study.toml", "study.db")
 
@@ -49,7 +50,8 @@ def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
     rows = store.execute("SELECT * FROM log WHERE run = ? ORDER BY step", (run,))
     types = {"run": pl.String, "step": pl.Int64}
     schema = {name: types.get(name, pl.Float64()) for name, *_ in rows.description}
-    return pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run")
+    frame = pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run")
+    return with_nan(frame, nan_steps(store, run))
 
 
 def _planned(store: sqlite3.Connection) -> dict[str, int]:

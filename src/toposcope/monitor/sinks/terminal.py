@@ -1,11 +1,12 @@
 """The terminal: a line on standard error for each alert, and from time to time for a measurement."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured
 from toposcope.probes.feature import NETWORK
 
 MIN_SECONDS_BETWEEN = 30.0
@@ -41,6 +42,8 @@ class TerminalSink:
             case Forecasted():
                 self._forecast = event
             case Alert():
+                if event.kind == DIVERGED:
+                    self._forecast = None
                 self._alert(event)
             case Measured():
                 if not self._quiet and time.monotonic() >= self._next_line:
@@ -66,7 +69,7 @@ class TerminalSink:
         if "loss" in self._logged:
             parts.append(f"loss {self._logged['loss']:.4g}")
         parts += _statistics(measured.rows)
-        if self._forecast is not None:
+        if self._forecast is not None and math.isfinite(self._logged.get("loss", 0.0)):
             f = self._forecast
             parts.append(f"final loss {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
         if hint := self._hint():

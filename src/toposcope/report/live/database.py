@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toposcope.logs.stored_nan import has_table
 from toposcope.report.live.thinning import Row, single, thinned
 from toposcope.study.checksums import log_after
 
@@ -126,11 +127,6 @@ class Database:
         if self._connection is None:
             raise sqlite3.OperationalError(f"{self.path}: the study does not exist yet")
         return self._connection
-
-
-def has_table(c: sqlite3.Connection, name: str) -> bool:
-    """Return whether the database has a table; older versions have fewer."""
-    return bool(c.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
 
 
 def runs(c: sqlite3.Connection) -> list[RunRow]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toposcope.logs.stored_nan import has_table
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.layer_table import LayerTable, layer_map
@@ -118,7 +119,7 @@ class StudyFeed:
     def _feature(self, c: sqlite3.Connection, key: str) -> dict[str, str]:
         quantity = self._quantities[key]
         kind = None
-        if db.has_table(c, "kinds"):
+        if has_table(c, "kinds"):
             pair = (quantity.probe, quantity.statistic)
             kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
         return {

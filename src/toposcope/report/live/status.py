@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from toposcope.logs.stored_nan import has_table, nan_steps
 from toposcope.report.live import database as db
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
@@ -39,6 +40,8 @@ class Status:
         Measurements that the monitor skipped.
     skipped : list of str
         Measurements that it skipped at the last measured step, with reasons.
+    diverged : str
+        How the run diverged, or since when its loss is lost: it then has no forecast. Else empty.
     updated : float, optional
         Time at which its monitor last wrote, in seconds since 1970.
     written : float
@@ -60,6 +63,7 @@ class Status:
     budget: float | None
     n_skipped: int = 0
     skipped: list[str] = field(default_factory=list)
+    diverged: str = ""
     updated: float | None = None
     written: float = 0.0
 
@@ -74,13 +78,17 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
         "SELECT step, loss FROM log WHERE run = ? ORDER BY step DESC LIMIT ?", (row.run, MAX_LOSS_ROWS)
     ).fetchall()
     first = recent[0][0] * (1 - MAX_LOSS_SHARE) if recent else 0
+    lost = nan_steps(c, row.run).get("loss", []) if any(loss is None for _, loss in recent) else []
+    recent = [(step, math.nan if step in lost else loss) for step, loss in recent]
     losses = [loss for step, loss in recent if loss is not None and step >= first]
     finite = [loss for loss in losses if math.isfinite(loss)]
     measured = c.execute("SELECT MAX(step), COUNT(*) FROM checkpoints WHERE run = ?", (row.run,)).fetchone()
     steps = [step for step in (recent[0][0] if recent else None, measured[0]) if step is not None]
-    forecast = _forecast(c, row.run)
     alerts, n_alerts = _alerts(c, row.run)
     monitor = db.meta(c, f"monitor {row.run}")
+    is_finite = not losses or math.isfinite(losses[0])
+    diverged = str(monitor.get("diverged") or "") or ("" if is_finite else _lost(c, row, lost))
+    forecast = _forecast(c, row.run)
     return Status(
         name=shown,
         status=row.status,
@@ -88,8 +96,9 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
         step=max(steps, default=None),
         last_step=_number(monitor.get("last_step"), int) or (forecast and forecast["last_step"]) or row.last_step,
         loss=sum(finite) / len(finite) if finite else None,
-        is_finite=not losses or math.isfinite(losses[0]),
-        forecast=forecast,
+        is_finite=is_finite,
+        diverged=diverged,
+        forecast=None if diverged else forecast,
         alerts=alerts,
         n_alerts=n_alerts,
         n_measured=measured[1],
@@ -102,10 +111,21 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
     )
 
 
+def _lost(c: sqlite3.Connection, row: db.RunRow, nan: Sequence[int]) -> str:
+    """Say since when the loss is not finite; in training it may recover."""
+    finite = f"loss BETWEEN -{db.MAX_VALUE} AND {db.MAX_VALUE}"
+    query = f"SELECT COALESCE(MAX(step), -1) FROM log WHERE run = ? AND {finite}"
+    (last,) = c.execute(query, (row.run,)).fetchone()
+    infinite = c.execute("SELECT MIN(step) FROM log WHERE run = ? AND step > ? AND loss IS NOT NULL", (row.run, last))
+    since = min(step for step in (*nan, *infinite.fetchone()) if step is not None and step > last)
+    is_over = row.status != "running"
+    return f"the run diverged at step {since:,}" if is_over else f"the loss is NaN or infinite since step {since:,}"
+
+
 def forecasts(c: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
     """Return the forecasts of a run's final loss, in order."""
     names = ("step", "last_step", "loss", "low", "high", "advice")
-    if not db.has_table(c, "forecasts"):
+    if not has_table(c, "forecasts"):
         return []
     query = f"SELECT {', '.join(names)} FROM forecasts WHERE run = ? ORDER BY step"
     return [dict(zip(names, row, strict=True)) for row in c.execute(query, (run,))]
@@ -117,7 +137,7 @@ def _forecast(c: sqlite3.Connection, run: str) -> dict[str, Any] | None:
 
 
 def _alerts(c: sqlite3.Connection, run: str) -> tuple[list[dict[str, Any]], int]:
-    if not db.has_table(c, "alerts"):
+    if not has_table(c, "alerts"):
         return [], 0
     names = ("step", "since", "check", "place", "message")
     rows = c.execute(

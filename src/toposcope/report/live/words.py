@@ -60,7 +60,7 @@ def _first(statuses: Sequence[Status]) -> str:
     if len(statuses) == 1:
         return _of_one(statuses[0])
     training = sum(s.status == TRAINING for s in statuses)
-    known = [s for s in statuses if s.loss is not None and s.is_finite]
+    known = [s for s in statuses if s.loss is not None and s.is_finite and not s.diverged]
     start = f"{len(statuses)} runs, {training or 'none'} in training"
     if not known:
         return f"{start}; no loss is logged yet."
@@ -73,8 +73,8 @@ def _of_one(status: Status) -> str:
         return f"{status.name} has started; nothing is logged yet."
     until = f" of {status.last_step:,}" if status.last_step and status.last_step > status.step else ""
     text = f"{status.name}: step {status.step:,}{until}"
-    if not status.is_finite:
-        return f"{text}; the loss is NaN or infinite."
+    if status.diverged or not status.is_finite:
+        return f"{text}; {status.diverged or 'the loss is NaN or infinite'}."
     text += f", loss {_number(status.loss)}" if status.loss is not None else ""
     forecast = status.forecast
     if forecast is None or status.status != TRAINING:
@@ -107,7 +107,7 @@ def _second(
         sentences.append("No alerts.")
     if len(statuses) == 1 and statuses[0].forecast and statuses[0].forecast["advice"]:
         sentences.append(_sentence(statuses[0].forecast["advice"]))
-    elif any(s.kind == "live" and s.status == TRAINING and s.forecast is None for s in statuses):
+    elif any(s.kind == "live" and s.status == TRAINING and not (s.forecast or s.diverged) for s in statuses):
         sentences.append("No forecast yet; it needs a longer log, or more time within the budget.")
     skipped = [text.partition(": ")[::2] for s in statuses if s.status == TRAINING for text in s.skipped]
     if skipped:

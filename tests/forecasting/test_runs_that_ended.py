@@ -1,0 +1,112 @@
+"""What becomes of runs that diverged, ended early or log another loss than the one that is forecast."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.decision.advice import decide
+from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.forecaster import fraction_seen
+from toposcope.forecasting.scaling.points import Points, points_of
+from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.siblings import complete_runs
+from toposcope.logs import Log, read_log
+from toposcope.logs.anomalies import Divergence
+
+STEPS = np.arange(10, 1001, 10)
+DIVERGED = Divergence(700, "the training loss is NaN in all 30 rows from there on, after 2.3 at step 690")
+
+
+def made(name: str, diverged: Divergence | None = None) -> Log:
+    loss = np.asarray(2 + int(name) / 10 + 3 * STEPS**-0.4)
+    return Log(
+        name, STEPS, loss, np.full(100, 1e-3), 1000, 1e8 * (1 + int(name)), tokens_per_step=1e6, diverged=diverged
+    )
+
+
+def test_a_diverged_run_is_no_sibling_and_no_point() -> None:
+    logs = [made("0"), made("1", DIVERGED), made("2")]
+    complete = complete_runs(logs)
+    assert [run.log.name for run in complete.runs] == ["0", "2"]
+    assert complete.remarks == (f"1: left out, {DIVERGED}",)
+    points = points_of(logs)
+    assert points.run.tolist() == ["0", "2"]
+    assert points.remarks == (f"1: left out, {DIVERGED}",)
+
+
+def test_a_diverged_run_is_not_advised_on() -> None:
+    N, D = (axis.ravel() for axis in np.meshgrid([5e7, 1e8, 2e8, 4e8], [5e9, 2e10, 8e10]))
+    points = Points(N, D, 1.8 + 400 / N**0.34 + 2000 / D**0.36)
+    with pytest.raises(ToposcopeError, match=r"1: the run diverged at step 700: .* nothing to continue but"):
+        decide(points, extra=1e20, log=made("1", DIVERGED), resamples=20)
+
+
+def test_the_part_before_a_divergence_is_healthy() -> None:
+    before = made("1", DIVERGED).until(690)
+    assert before is not None
+    assert before.diverged is None
+    assert forecast(before).default is not None
+
+
+def test_the_headline_names_the_other_losses() -> None:
+    log = replace(made("0"), target="eval_web_loss", peers=("eval_code_loss", "eval_g0_loss")).until(500)
+    assert log is not None
+    words = forecast(log).headline()
+    assert words.startswith("final validation loss ")
+    assert "), column 'eval_web_loss' (also logged: 'eval_code_loss', 'eval_g0_loss'); default: " in words
+    many = replace(log, peers=tuple("abcdef"))
+    assert "(also logged: 'a', 'b', 'c', 'd' and 2 more); " in forecast(many).headline()
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """The log of a Trainer that evaluated every 400 steps and wrote rates in the other rows; 900 of 1,200 steps."""
+    rate = 1e-3 * (1 - STEPS / 1200)
+    rows = [
+        {"step": int(s), "loss": 2 + 3 * s**-0.4, "learning_rate": r}
+        for s, r in zip(STEPS, rate, strict=True)
+        if s <= 900
+    ]
+    rows += [{"step": s, "eval_loss": 2.1 + 3 * s**-0.4} for s in (5, 205, 405, 605, 805)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": sorted(rows, key=lambda row: row["step"]), "max_steps": 1200}))
+    return path
+
+
+def test_rates_and_the_last_step_are_of_all_rows(trained: Path) -> None:
+    log = read_log(trained, columns={"loss": "eval_loss"})
+    assert (log.steps[-1], log.last_seen) == (805, 900)
+    schedule = planned(log)
+    assert schedule.rates[600] == pytest.approx(5e-4)
+    assert schedule.rates[-1] == pytest.approx(0, abs=1e-8)
+    assert fraction_seen(log, schedule) == 0.75
+    report = forecast(log)
+    assert report.inputs()["plan"].startswith("1,200 steps, 75% seen; learning rate at its peak, 0.000992, ")
+    assert not any("no learning rate" in remark for remark in report.remarks)
+
+
+def test_a_finished_run_is_complete_wherever_its_last_loss_is(trained: Path) -> None:
+    state = json.loads(trained.read_text())
+    trained.write_text(json.dumps({**state, "global_step": 1200}))
+    report = forecast(trained)
+    assert report.default is None
+    assert report.headline().startswith("the run is complete, at step 900 of 1,200: final training loss 2.")
+    # early stopping: the Trainer wrote its summary
+    state["log_history"].append({"step": 905, "train_runtime": 3.0})
+    trained.write_text(json.dumps(state))
+    report = forecast(read_log(trained, columns={"loss": "eval_loss"}))
+    assert "complete, at step 905 of 1,200: final validation loss 2.3" in report.headline()
+    assert "nats, that of the last evaluation, at step 805, column 'eval_loss'" in report.headline()
+    # whoever plans more steps gets a forecast
+    assert forecast(trained, last_step=2000).default is not None
+
+
+@pytest.mark.parametrize(("last", "complete"), [(2999, True), (2990, False), (3000, True)])
+def test_steps_counted_from_0(last: int, complete: bool) -> None:
+    steps = np.arange(last % 2, last + 1, 2) if last != 2990 else np.arange(0, last + 1, 2)
+    log = Log("run", steps, np.asarray(2 + 3 * (steps + 1.0) ** -0.4), np.full(len(steps), 1e-3), 3000)
+    assert (forecast(log).default is None) == complete
