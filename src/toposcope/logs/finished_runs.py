@@ -40,6 +40,8 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
     ToposcopeError
         Saying which command reads such tables, and which of the columns that it needs are missing.
     """
+    if len(table) < 2:
+        return
     columns = identify_columns(table.columns)
     names_differ = any(
         table[name].n_unique() == len(table) and not table[name].null_count()
@@ -48,9 +50,7 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
     )
     has_states = any(_holds_states(table[name]) for name in table.columns)
     ends = _are_ends(table, columns)
-    if len(table) < 2 or not (
-        (has_states and (names_differ or ends)) or (names_differ and ends and len(table) >= MIN_RUNS)
-    ):
+    if not ((has_states and (names_differ or ends)) or (names_differ and ends and len(table) >= MIN_RUNS)):
         return
     loss = columns.losses[-1].name if columns.losses else ""
     needed = {

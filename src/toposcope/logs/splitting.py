@@ -68,7 +68,7 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
     if key is not None:
         parts = [replace(part, table=pivot_long(part.table, key)) for part in parts]
-    return [appended for part in parts for appended in _by_restarts(part, columns)]
+    return parts if "run" in columns else [run for part in parts for run in _by_restarts(part, columns)]
 
 
 def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:

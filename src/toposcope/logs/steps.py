@@ -147,7 +147,7 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
     to_start = [int(i) for i in back if steps[i] < steps[0] + gap]
     begins = [0]
-    for i, after in zip(to_start, [*to_start[1:], len(steps)], strict=True):
+    for i, after in pairwise([*to_start, len(steps)]):
         change = None if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
         if change is not None and change > 0:
             continue

@@ -1,5 +1,6 @@
 """Which column of a log is the loss to forecast, and which step each row belongs to."""
 
+import shlex
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import AUXILIARY, Target
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
+from toposcope.logs.table import is_step
 
 MIN_VALIDATIONS = 20
 """Validation losses that make a curve of their own."""
@@ -16,6 +18,8 @@ MIN_VALIDATED_SHARE = 0.8
 """Share of the run's steps that validation losses must span to stand for the run."""
 MIN_STEP_SHARE = 0.9
 """Share of the rows with a loss that the column of steps must have."""
+MIN_ROWS, MIN_FIRST_LOSS, MAX_NAMES = 3, 0.1, 12
+"""Of a column that may be the loss by its numbers alone; and names in a message."""
 
 
 class Candidate(NamedTuple):
@@ -51,6 +55,8 @@ def choose_target(
         raise ToposcopeError("nothing was logged yet")
     if not losses:
         names = [name for name in table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
+        if not steps and names:
+            raise ToposcopeError(_unrecognised(table.select(names)))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
     candidates = [Candidate(loss, numbers(table[loss.name])) for loss in losses]
     logged = [c for one in candidates if (c := _without_gaps(one, candidates)).numbers.logged.any()]
@@ -72,6 +78,24 @@ def choose_target(
     if others:
         remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(others)})'}")
     return choice, _step_column(table, steps, choice.numbers)
+
+
+def _unrecognised(table: pl.DataFrame) -> str:
+    """Return which columns are there, and how to name those of steps and losses; their numbers may say which."""
+    columns = {name: values for name in table.columns if (values := numbers(table[name]).values).size > MIN_ROWS}
+    steps = [name for name, values in columns.items() if is_step(values).all() and (np.diff(values) > 0).all()]
+    losses = [
+        name
+        for name, values in columns.items()
+        if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
+    ]
+    step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
+    names = ", ".join(repr(one_line(name)) for name in table.columns[:MAX_NAMES])
+    more = f" and {len(table.columns) - MAX_NAMES} more" if len(table.columns) > MAX_NAMES else ""
+    return (
+        f"no column is recognised as the loss or the step among {names}{more}: name them, as in "
+        f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
+    )
 
 
 def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
