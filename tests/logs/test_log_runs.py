@@ -62,7 +62,9 @@ def several_runs(draw: st.DrawFn) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
     """Return a table and its runs: some of the combinations of one to three labels, of different lengths."""
     names = draw(st.lists(st.sampled_from(sorted(LABELS)), min_size=1, max_size=3, unique=True))
     combination = st.fixed_dictionaries({name: st.sampled_from(LABELS[name]) for name in names})
-    labels = draw(st.lists(combination, min_size=2, max_size=12, unique_by=lambda one: tuple(one[name] for name in names)))
+    labels = draw(
+        st.lists(combination, min_size=2, max_size=12, unique_by=lambda one: tuple(one[name] for name in names))
+    )
     lengths = st.integers(40, 120) if draw(st.booleans()) else st.just(60)
     runs = [run_table(draw(lengths), seed, **one) for seed, one in enumerate(labels)]
     return in_order(pl.concat(runs, how="diagonal"), draw(st.sampled_from(ORDERS)), draw(st.integers(0, 99))), runs

@@ -11,9 +11,9 @@ from toposcope.logs.columns import Columns
 from toposcope.logs.parts import is_part
 
 MAX_LABELS = 3
-MAX_CANDIDATES = 10
+MAX_CANDIDATES = 8
 MAX_REPEATED_SHARE = 0.1
-"""Of the rows that repeat a step: so many may still do where runs are told apart, as resumed runs do."""
+"""Of the rows that repeat a step: so many may still do by better labels, as those of resumed runs do."""
 MAX_LATE_SHARE = 0.2
 """Of the shortest run: how much later than the first another run may begin."""
 PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", "grad_norm"})
@@ -84,12 +84,15 @@ def name_runs(
                 )
             if _begin_together(rows, [name]) and n_repeated([name]) < before:
                 candidates.append(name)
-    for n in range(1, MAX_LABELS + 1):
-        for some in combinations(candidates[:MAX_CANDIDATES], n):
-            labels = list(some)
-            if n_repeated(labels) <= MAX_REPEATED_SHARE * before and _begin_together(rows, labels):
-                return RunNames(_names(table.select(labels)), labels)
-    return None
+    labels: list[str] = []
+    candidates = candidates[:MAX_CANDIDATES]
+    for some in (some for n in range(1, MAX_LABELS + 1) for some in combinations(candidates, n)):
+        if not before:
+            break
+        repeated = n_repeated(list(some))
+        if repeated <= MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
+            labels, before = list(some), repeated
+    return RunNames(_names(table.select(labels)), labels) if labels else None
 
 
 def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool:
