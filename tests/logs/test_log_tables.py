@@ -41,6 +41,7 @@ COUNTED: dict[str, object] = {
     "of Keras": {"loss": TRAINING, "accuracy": TRAINING, "lr": [0.1] * N},
     "of Keras, with parameters": {"history": {"loss": TRAINING}, "params": {"epochs": N}, "epoch": list(range(N))},
     "a number a line": "\n".join(map(str, TRAINING)),
+    "history in the name": {"train_loss_history": TRAINING, "val_loss_history": VALIDATION},
     "train alone": {"train": TRAINING},
     "a validation without steps": {"train": TRAINING, "val": VALIDATION},
 }
@@ -53,6 +54,8 @@ STATED: dict[str, object] = {
     "by step": {"loss": {str(t): x for t, x in pairs(TRAINING_ROWS)}},
     "of pandas, split": {"columns": ["step", "loss"], "index": list(range(N)), "data": pairs(TRAINING_ROWS)},
     "rows under a quantity": {"loss": [{"step": t, "value": x} for t, x in pairs(TRAINING_ROWS)]},
+    "an object a step": {f"step_{t}": {"loss": x, "val": {"loss": x}} for t, x in pairs(TRAINING_ROWS)},
+    "pairs of each": {"train_loss": pairs(TRAINING_ROWS), "lr": [[t, 0.1] for t in STEPS]},
     "a comma too many": json.dumps(TRAINING_ROWS)[:-1] + ",\n]",
     "texts": {"steps": [str(t) for t in STEPS], "loss": [str(x) for x in TRAINING]},
 }
@@ -82,7 +85,7 @@ def test_losses_without_steps_are_counted(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", STATED)
 def test_steps_and_losses(shape: str) -> None:
-    log = read(STATED[shape])
+    log = read(STATED[shape], **({"loss": "loss"} if shape == "an object a step" else {}))
     assert (log.steps.tolist(), log.loss.tolist()) == (STEPS, TRAINING)
 
 
@@ -100,6 +103,7 @@ def test_parts_of_a_run_are_no_runs(shape: str) -> None:
 def test_runs_of_lists_and_of_parts(tmp_path: Path) -> None:
     for document in (
         {"a": pairs(TRAINING_ROWS), "b": pairs(TRAINING_ROWS[:9])},
+        [{"name": "a", "losses": TRAINING}, {"name": "b", "losses": TRAINING[:9]}],
         {"a": {"train": TRAINING_ROWS, "val": VALIDATION_ROWS[:3]}, "b": {"train": TRAINING_ROWS[:9]}, "seed": 1},
     ):
         (tmp_path / "runs.json").write_text(json.dumps(document))
@@ -111,9 +115,11 @@ def test_numbers_that_are_not_finite() -> None:
     assert (log.steps.tolist(), log.loss.tolist()) == ([1, 4, 5, 6], [4.1, 3.9, 3.8, 3.7])
 
 
-@given(
-    st.sampled_from([*COUNTED.values(), *STATED.values(), *PARTS.values()]), st.floats(0, 1), st.sampled_from((None, 1))
-)
+# a number cut on a line of its own is a number
+CUT = [document for shape, document in (COUNTED | STATED | PARTS).items() if shape != "a number a line"]
+
+
+@given(st.sampled_from(CUT), st.floats(0, 0.999), st.sampled_from((None, 1)))
 @examples(100)
 def test_a_document_cut_anywhere(document: object, share: float, indent: int | None) -> None:
     """What is read of it was written, and that it was cut is remarked; anything else is refused in one line."""
@@ -140,6 +146,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "triples": ([[1, 4.2, 0.1], [2, 4.1, 0.1]], 'write the names as the first row, such as \\["step", "loss"\\]'),
     "ragged": ([[1, 4.2], [2]], "lists of different lengths"),
     "other lists": ({"layers": {"width": [1, 2]}}, "no losses in it but width; needed is"),
+    "steps of another length": ({"iter": STEPS, "loss": TRAINING[:5]}, "'loss' has 5 values beside 40 rows"),
     "a number": (3, "a single value"),
     "two documents": ("[1.5, 2.5] [3]", "neither JSON nor a JSON object a line"),
 }
@@ -204,3 +211,9 @@ def test_other_columns_without_a_header_are_refused(tmp_path: Path) -> None:
             read_log(tmp_path / "run.csv")
     (tmp_path / "run.csv").write_text("4.1\n4.0\n3.9\n")
     assert read_log(tmp_path / "run.csv").loss.tolist() == [4.1, 4.0, 3.9]
+
+
+def test_a_scalar_of_tensorboard_is_named_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "run-train-tag-loss.csv"
+    path.write_text("Wall time,Step,Value\n" + "".join(f"{1.7e9 + t},{t},{x}\n" for t, x in pairs(TRAINING_ROWS)))
+    assert (read_log(path).steps.tolist(), read_log(path).loss.tolist()) == (STEPS, TRAINING)

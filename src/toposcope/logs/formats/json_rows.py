@@ -27,7 +27,10 @@ CONTAINERS = frozenset(
     )
 )
 """Names around rows or columns that say nothing of what they are."""
+RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")
 MIN_ASCENDING_SHARE = 0.9
+_LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
 NEEDED = "needed is a list of objects, one a step, of losses, or of pairs of step and loss"
 
 LOSS, STEP = "loss", "step"
@@ -40,6 +43,10 @@ class _Gathered(NamedTuple):
 
     tables: list[Columns]
     columns: Columns
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all columns."""
+        return [name for columns in (*self.tables, self.columns) for name in columns]
 
 
 def looks_like(head: bytes) -> bool:
@@ -91,6 +98,10 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]
 
 def _runs(document: Any, source: Path, name: str) -> list[RawLog]:
     """Return the runs in a document, or in the part of it that is under the name of a run."""
+    document = _by_number(document)
+    if _is_rows(document) and all(_is_run_object(row) for row in document):
+        of_rows = [next((str(row[key]) for key in row if key.lower() in RUN_NAMES), "") for row in document]
+        return [run for row, of_row in zip(document, of_rows, strict=True) for run in _runs(row, source, of_row)]
     if isinstance(document, list):
         return [RawLog(source, name, *_of_list(document))]
     if not isinstance(document, dict):
@@ -115,6 +126,30 @@ def _runs(document: Any, source: Path, name: str) -> list[RawLog]:
             raise ToposcopeError(f"no losses in it but {join_names(found) if found else 'an empty object'}; {NEEDED}")
         return [RawLog(source, name, table_of([document]))]
     return [RawLog(source, name, _joined(tables), facts=facts, remarks=remarks)]
+
+
+def _is_run_object(row: Mapping[str, Any]) -> bool:
+    """Return whether an object of a list is a run: losses are in a list within it."""
+    return not any(_is_target(name) for name, _ in _flat(row)) and any(
+        _is_target(name)
+        for name in _gather({key: value for key, value in row.items() if _is_logged(value)}, ()).names()
+    )
+
+
+def _by_number(document: Any) -> Any:
+    """Return the rows of an object ``{"epoch_1": {"loss": 4}, "epoch_2": ...}``; anything else as it is."""
+    if (
+        not isinstance(document, dict)
+        or len(document) < 2
+        or not all(isinstance(row, dict) for row in document.values())
+    ):
+        return document
+    keys = [_NUMBERED.fullmatch(key) for key in document]
+    if not all(keys) or any(map(_is_logged, document.values())):
+        return document
+    return [
+        {(key[1] or STEP).lower(): int(key[2]), **row} for key, row in zip(keys, document.values(), strict=True) if key
+    ]
 
 
 def _is_run(key: str, value: Any) -> bool:
@@ -147,7 +182,7 @@ def _of_list(document: list[Any]) -> tuple[pl.DataFrame, dict[str, object], tupl
     raise ToposcopeError(f"no rows of a log in it but a list of {' and '.join(kind for kind, _ in kinds)}; {NEEDED}")
 
 
-def _of_lists(rows: list[list[Any]]) -> pl.DataFrame:
+def _of_lists(rows: list[list[Any]], quantity: str = LOSS) -> pl.DataFrame:
     """Return the table of rows that are lists: under a first row of names, or pairs of step and loss."""
     first, width = rows[0], len(rows[0])
     if any(len(row) != width for row in rows):
@@ -161,13 +196,13 @@ def _of_lists(rows: list[list[Any]]) -> pl.DataFrame:
     columns = [column for column in columns if not (numbers(pl.Series(column, strict=False)).values >= MIN_TIME).all()]
     steps = [i for i, column in enumerate(columns) if _ascends(column)]
     if len(columns) == 1:
-        return _table({LOSS: columns[0]})
+        return _table({quantity: columns[0]})
     if len(columns) != 2 or not steps:
         raise ToposcopeError(
             f"its rows are {width} numbers without names, and which are step and loss is not certain; write the names "
             'as the first row, such as ["step", "loss"]'
         )
-    return _table({STEP: columns.pop(steps[0]), LOSS: columns[0]})
+    return _table({STEP: columns.pop(steps[0]), quantity: columns[0]})
 
 
 def _gather(value: Any, path: tuple[str, ...]) -> _Gathered:
@@ -175,7 +210,8 @@ def _gather(value: Any, path: tuple[str, ...]) -> _Gathered:
     if (column := _as_column(value)) is not None:
         return _Gathered([], {_name(path): column})
     if _is_rows(value) or _is_lists(value):
-        table = table_of(value) if _is_rows(value) else _of_lists(value)
+        quantity = "value" if path and not is_part(path[-1]) and path[-1].lower() not in CONTAINERS else LOSS
+        table = table_of(value) if _is_rows(value) else _of_lists(value, quantity)
         return _with_steps({_name((*path, name)): table[name].to_list() for name in table.columns})
     tables: list[Columns] = []
     columns: Columns = {}
@@ -184,18 +220,19 @@ def _gather(value: Any, path: tuple[str, ...]) -> _Gathered:
         if _is_logged(inner):
             of_key = _gather(inner if has_steps else _by_step(inner), (*path, key))
             tables += of_key.tables
-            columns = {**of_key.columns, **columns}
+            columns = {**columns, **{name: v for name, v in of_key.columns.items() if name not in columns}}
     with_steps = _with_steps(columns)
     return _Gathered([*tables, *with_steps.tables], with_steps.columns)
 
 
 def _name(path: tuple[str, ...]) -> str:
     """Return the name of a column by its place: parts and quantities count, other names above it do not."""
-    keys = [part_of(key) if is_part(key) else _singular(key) for key in path]
-    above, name = [key for key in keys[:-1] if is_part(key) or _is_target(key)], keys[-1]
-    if above and _is_target(above[-1]) and (name == LOSS or name.lower() in CONTAINERS):
-        name = above.pop()
-    elif is_part(name) and not any(map(_is_target, above)):
+    keys = [part_of(key) if is_part(key) else key for key in map(_singular, path)]
+    name = keys.pop()
+    if keys and (name.lower() in CONTAINERS or (name == LOSS and _is_target(keys[-1]))):
+        name = keys.pop()
+    above = [key for key in keys if is_part(key) or _is_target(key)]
+    if is_part(name) and not any(map(_is_target, above)):
         above, name = [*above, name], LOSS
     if not _is_target(name) and identify_columns([name]).named:
         return name  # a step or rate is one of the run
@@ -203,7 +240,8 @@ def _name(path: tuple[str, ...]) -> str:
 
 
 def _singular(name: str) -> str:
-    return name.replace("losses", "loss").replace("Losses", "Loss")
+    """Return the name of a quantity by that of a list of it: ``train_loss`` of ``train_losses_history``."""
+    return _LIST.sub("", name).replace("losses", "loss").replace("Losses", "Loss")
 
 
 def _is_target(name: str) -> bool:
@@ -240,21 +278,24 @@ def _aligned(gathered: _Gathered) -> tuple[list[Columns], tuple[str, ...]]:
     """Return tables that hold the columns without steps too, counted by rows, and a remark on those that cannot be."""
     tables, columns = [dict(table) for table in gathered.tables], gathered.columns
     if not tables and columns:
-        losses = [loss.name for loss in identify_columns(columns).losses]
+        losses = sorted(filter(_is_target, columns), key=is_validation)
         usual = Counter(len(values) for values in columns.values()).most_common(1)[0][0]
         n = len(columns[losses[0]]) if losses else usual
         tables = [{name: values for name, values in columns.items() if len(values) == n}]
         columns = {name: values for name, values in columns.items() if len(values) != n}
     remarks = []
+    has_losses = any(_is_target(name) for table in tables for name in table)
     for name, values in columns.items():
         fitting = [table for table in tables if gathered.tables and _length(table) == len(values)]
         if len(fitting) == 1:
             fitting[0].setdefault(name, values)
         elif _is_target(name) or identify_columns([name]).named:
-            remarks.append(
-                f"{one_line(name)!r} has {plural(len(values), 'value', 'values')} beside "
-                f"{' and '.join(str(_length(table)) for table in tables)} rows, and no steps of its own: ignored"
-            )
+            rows = " and ".join(str(_length(table)) for table in tables)
+            count = plural(len(values), "value", "values")
+            missing = f"{one_line(name)!r} has {count} beside {rows} rows, and no steps of its own"
+            if _is_target(name) and not has_losses:
+                raise ToposcopeError(f"{missing}; write a step for each")
+            remarks.append(f"{missing}: ignored")
     return tables, tuple(remarks)
 
 
