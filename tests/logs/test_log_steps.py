@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log
+from toposcope.logs import Log, read_log, read_logs
 from toposcope.logs.raw import numbers
 
 STEPS = np.arange(50, 8001, 50)
@@ -126,14 +126,25 @@ def test_a_compressed_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_begun_again_is_no_epoch(tmp_path: Path) -> None:
-    """Its loss begins again too: the later row counts, and where the later part ends is remarked."""
-    path = tmp_path / "log.csv"
+    """Its loss begins again too: these are two runs, between which the caller chooses."""
+    path = tmp_path / "run.csv"
     again = "".join(f"{t},{x + 0.3:.4f},{r:.6g}\n" for t, x, r in ROWS[:100])
     path.write_text(table(plain) + again)
+    first, second = read_logs(path).logs
+    assert (first.steps.tolist(), second.steps.tolist()) == (STEPS.tolist(), STEPS[:100].tolist())
+    assert second.loss[99] == pytest.approx(LOSS[99] + 0.3, abs=1e-4)
+    assert "steps and loss go back to their beginning in row 161: 2 runs, one after the other" in first.remarks
+    with pytest.raises(ToposcopeError, match=r"2 runs; choose one with --run NAME .*: part 1, part 2"):
+        read_log(path)
+
+
+def test_a_resumed_run_that_ends_earlier_is_remarked(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    resumed = "".join(f"{t},{x:.4f},{r:.6g}\n" for t, x, r in ROWS[80:100])
+    path.write_text(table(plain) + resumed)
     log = read_log(path)
     assert log.steps.tolist() == STEPS.tolist()
-    assert log.loss[99] == pytest.approx(LOSS[99] + 0.3, abs=1e-4)
-    assert any("goes back to step 50 and ends at step 5000" in remark for remark in log.remarks)
+    assert any("goes back to step 4050 and ends at step 5000" in remark for remark in log.remarks)
 
 
 @pytest.mark.slow

@@ -2,12 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES, identify_columns
-from toposcope.logs.raw import RawLog, join_names, plural
+from toposcope.logs.finished_runs import refuse_finished_runs
+from toposcope.logs.parts import with_parts
+from toposcope.logs.raw import Numbers, RawLog, join_names, numbers, plural
+from toposcope.logs.run_labels import name_runs
+from toposcope.logs.steps import appended_runs, begins_with_every_epoch
+from toposcope.logs.target import MIN_STEP_SHARE
+from toposcope.typing import Vector
 
 KEYS = ("key", "metric", "metric_name", "tag")
 """Columns of a long table that name the quantity in a row."""
@@ -15,6 +24,17 @@ SPREAD = ("__MIN", "__MAX")
 """Ends of the columns that W&B writes beside a chart's own: the spread within a bin."""
 SEPARATOR = " - "
 """Between run and metric in a column of a W&B chart."""
+
+
+_RUN = "\0run"
+
+
+class _Curve(NamedTuple):
+    """Step or else epoch of every row, the epoch beside a step, and the loss."""
+
+    row: Vector
+    epoch: Vector | None
+    loss: Numbers
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
@@ -29,31 +49,94 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     Raises
     ------
     ToposcopeError
-        If the column of runs that was named is not there.
+        If the column of runs that was named is not there, or a row is a finished run.
     """
     run = columns.get("run")
     if run is not None and run not in raw.table.columns:
         raise ToposcopeError(f"no column {run!r}; it has {join_names(raw.table.columns)}")
     if charts := _charts(raw.table):
         return [replace(raw, name=name, table=table) for name, table in charts.items()]
+    refuse_finished_runs(raw.table)
+    names = {name.lower(): name for name in raw.table.columns}
+    is_long = {"step", "value"} <= set(raw.table.columns)
+    key = next((names[key] for key in KEYS if key in names), None) if is_long else None
+    table, remarks = with_parts(raw.table, columns.get("loss"), key)
+    raw = replace(raw, table=table, remarks=(*raw.remarks, *remarks))
     run = run or next(iter(identify_columns(raw.table.columns).named.get("run", [])), None)
-    key = next((name for name in raw.table.columns if name.lower() in KEYS), None)
-    parts = _by_run(raw, run) if run else [raw]
-    if key is not None and {"step", "value"} <= set(raw.table.columns):
-        return [replace(part, table=pivot_long(part.table, key)) for part in parts]
-    return parts
+    parts = _by_run(raw, run) if run in raw.table.columns else [raw]
+    if "run" not in columns:
+        parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
+    if key is not None:
+        parts = [replace(part, table=pivot_long(part.table, key)) for part in parts]
+    return parts if "run" in columns else [run for part in parts for run in _by_restarts(part, columns)]
 
 
-def _by_run(raw: RawLog, run: str) -> list[RawLog]:
+def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
+    """Return the runs of a column of runs, or of the columns it was made of."""
     table = raw.table.with_columns(pl.col(run).cast(pl.String))
     nameless = table[run].null_count()
     remarks = raw.remarks
     if nameless:
-        remarks = (*remarks, f"{plural(nameless, 'row names', 'rows name')} no run in column {run!r}: ignored")
+        names = what or f"column {run!r}"
+        remarks = (*remarks, f"{plural(nameless, 'row names', 'rows name')} no run in {names}: ignored")
     parts = table.filter(pl.col(run).is_not_null()).partition_by(run, as_dict=True, include_key=False)
     if not parts and not raw.table.is_empty():
         return [raw]  # a column of runs with nothing in it
     return [replace(raw, name=str(name), table=part, remarks=remarks) for (name,), part in parts.items()]
+
+
+def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
+    """Return the runs that columns such as ``variant`` and ``seed`` tell apart."""
+    identified, curve = identify_columns(raw.table.columns), _curve(raw.table, columns, key)
+    if curve is None or begins_with_every_epoch(curve.row, curve.epoch, curve.loss):
+        return [raw]
+    found = name_runs(raw.table, identified, pl.Series(curve.row), pl.Series(curve.loss.logged), key)
+    if found is None:
+        return [raw]
+    labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
+    named = raw.table.with_columns(found.names.alias(_RUN))
+    remarks = (*raw.remarks, f"runs are told apart by {labels}")
+    runs = _by_run(replace(raw, table=named, remarks=remarks), _RUN, labels)
+    return [replace(run, name=" ".join(filter(None, (raw.name, run.name)))) for run in runs]
+
+
+def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
+    """Return the runs that were written one after the other."""
+    curve = _curve(raw.table, columns, None)
+    if curve is None or identify_columns(raw.table.columns).named.get("rank"):
+        return [raw]
+    begins = appended_runs(curve.row, curve.epoch, curve.loss)
+    if not begins:
+        return [raw]
+    bounds = [0, *begins, len(raw.table)]
+    rows = " and ".join(str(i + 1) for i in begins)
+    remark = f"steps and loss go back to their beginning in row {rows}: {len(bounds) - 1} runs, one after the other"
+    return [
+        replace(
+            raw,
+            name=f"{raw.name} part {i}".strip(),
+            table=raw.table[begin:end],
+            remarks=(*raw.remarks, remark),
+        )
+        for i, (begin, end) in enumerate(pairwise(bounds), 1)
+    ]
+
+
+def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> _Curve | None:
+    """Return the step, or else the epoch, and the loss of every row; None without either."""
+    identified = identify_columns(table.columns)
+    losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in identified.losses]
+    read = [numbers(table[name]) for name in losses if name in table.columns]
+    loss = max(read, key=lambda values: int(np.isfinite(values.values).sum()), default=None)
+    if loss is None or not loss.logged.any():
+        return None
+    named = {**identified.named, **{quantity: [name] for quantity, name in columns.items() if name in table.columns}}
+    epoch = numbers(table[named["epoch"][0]]).values if named.get("epoch") else None
+    for name in named.get("step", []):
+        row = numbers(table[name])
+        if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
+            return _Curve(row.values, epoch, loss)
+    return None if epoch is None else _Curve(epoch, None, loss)
 
 
 def pivot_long(table: pl.DataFrame, key: str, step: str = "step", value: str = "value") -> pl.DataFrame:

@@ -19,6 +19,8 @@ MAX_RESTARTS_SHARE = 0.1
 """Of the rows: where steps go back more often, rows are out of order, and no part was given up."""
 N_LEVEL_ROWS, MIN_LEVEL_ROWS = 5, 3
 """Rows before and after a restart whose losses are compared, at most and at least."""
+MIN_FALL = 3.0
+"""Median changes from row to row by which a loss falls, where another run may begin."""
 RANK_SHARE = 0.9
 """Share of the steps that have the same number of rows, one after the other, where several processes wrote a log."""
 MIN_RANK_STEPS = 5
@@ -81,22 +83,33 @@ def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[s
     remarks : list of str
         What was done is added.
     """
-    usable = np.flatnonzero(loss.logged & is_step(row) & np.isfinite(loss.values))
-    steps = row[usable]
-    back = np.flatnonzero(np.diff(steps) < 0) + 1
-    if not len(back):
+    parts, gap = _parts(row, loss)
+    if len(parts) < 2:
         return row
-    parts = np.split(usable, back)
-    gap = float(np.median(np.diff(steps)[np.diff(steps) > 0])) if (np.diff(steps) > 0).any() else 1.0
     if _are_epochs(row, epoch, loss.values, parts, gap):
         return _with_offsets(row, parts, gap, remarks)
+    steps = row[np.concatenate(parts)]
     last = row[parts[-1]]
-    if last.max() < steps.max() and len(back) <= MAX_RESTARTS_SHARE * len(steps):
+    if last.max() < steps.max() and len(parts) - 1 <= MAX_RESTARTS_SHARE * len(steps):
         remarks.append(
             f"the log goes back to step {last[0]:.0f} and ends at step {last.max():.0f}: rows after that are of an "
             "earlier part; if it was given up, delete it"
         )
     return row
+
+
+def begins_with_every_epoch(row: Vector, epoch: Vector | None, loss: Numbers) -> bool:
+    """Return whether steps begin again with every epoch."""
+    parts, gap = _parts(row, loss)
+    return len(parts) > 1 and _are_epochs(row, epoch, loss.values, parts, gap)
+
+
+def _parts(row: Vector, loss: Numbers) -> tuple[list[Steps], float]:
+    """Return the rows with a step and a loss, parted where steps go back, and the usual distance of steps."""
+    usable = np.flatnonzero(loss.logged & is_step(row) & np.isfinite(loss.values))
+    changes = np.diff(row[usable])
+    gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
+    return np.split(usable, np.flatnonzero(changes < 0) + 1), gap
 
 
 def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[Steps], gap: float) -> bool:
@@ -111,6 +124,49 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
     begin = float(np.median(losses[parts[0][:N_LEVEL_ROWS]]))
     levels = [(np.median(losses[a[-N_LEVEL_ROWS:]]), np.median(losses[b[:N_LEVEL_ROWS]])) for a, b in pairwise(parts)]
     return all(abs(after - before) < abs(after - begin) for before, after in levels)
+
+
+def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]:
+    """Return the rows at which further runs begin: steps go back to the start, and the loss to its beginning.
+
+    Parameters
+    ----------
+    row : ndarray, shape (n,)
+        Step or, without steps, epoch of every row; NaN where it has none.
+    epoch : ndarray, shape (n,), or None
+        Epoch of every row beside its step: where it goes on, steps begin again with the epoch.
+    loss : Numbers
+        Of every row.
+    """
+    usable = np.flatnonzero(loss.logged & np.isfinite(row) & np.isfinite(loss.values))
+    steps, losses = row[usable], loss.values[usable]
+    changes = np.diff(steps)
+    back = np.flatnonzero(changes < 0) + 1
+    if not len(back) or len(back) > MAX_RESTARTS_SHARE * len(steps):
+        return []
+    gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
+    to_start = [int(i) for i in back if steps[i] < steps[0] + gap]
+    begins = [0]
+    for i, after in pairwise([*to_start, len(steps)]):
+        change = None if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
+        if change is not None and change > 0:
+            continue
+        if _loss_begins_again(losses[begins[-1] : i], losses[i:after], is_sure=change is not None and change < 0):
+            begins.append(i)
+    # rows without a loss at the start of a run lie before its first loss
+    return [
+        int(usable[i - 1] + 1 + np.argmax(row[usable[i - 1] + 1 : usable[i] + 1] <= row[usable[i]])) for i in begins[1:]
+    ]
+
+
+def _loss_begins_again(before: Vector, after: Vector, *, is_sure: bool) -> bool:
+    """Return whether a loss is nearer to its beginning than to where it was, and these differ by more than noise."""
+    n = min(N_LEVEL_ROWS, len(before) // MIN_LEVEL_ROWS, len(after))
+    if not n:
+        return False
+    first, last, again = (float(np.median(part)) for part in (before[:n], before[-n:], after[:n]))
+    noise = float(np.median(np.abs(np.diff(before))))
+    return abs(again - first) < abs(again - last) and (is_sure or first - last > MIN_FALL * noise)
 
 
 def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:

@@ -4,6 +4,7 @@ The rules look at what is logged how often, which a log shows from its beginning
 loss of a log that grows stays the same.
 """
 
+import shlex
 from itertools import groupby
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ MIN_STEP_SHARE = 0.9
 """Share of the rows with a loss that the column of steps must have."""
 MIN_WHOLE_SHARE = 0.5
 """Of these, how many are whole in a column of steps."""
+MIN_ROWS, MIN_FIRST_LOSS, MAX_NAMES = 3, 0.1, 12
+"""Of a column that may be the loss by its numbers alone; and names in a message."""
 LATE = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
@@ -84,6 +87,8 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
         raise ToposcopeError("nothing was logged yet")
     if not losses:
         names = [name for name in table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
+        if not steps and names:
+            raise ToposcopeError(_unrecognised(table.select(names)))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
     candidates = [Candidate(loss, numbers(table[loss.name])) for loss in losses]
     logged = [c for one in candidates if (c := _without_gaps(one, candidates)).numbers.logged.any()]
@@ -111,6 +116,24 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
     if step is None:
         step = _epoch_column(table, columns.named.get("epoch", []), choice.numbers, remarks)
     return Choice(*choice, step, peers)
+
+
+def _unrecognised(table: pl.DataFrame) -> str:
+    """Return which columns are there, and how to name those of steps and losses; their numbers may say which."""
+    columns = {name: values for name in table.columns if (values := numbers(table[name]).values).size > MIN_ROWS}
+    steps = [name for name, values in columns.items() if is_step(values).all() and (np.diff(values) > 0).all()]
+    losses = [
+        name
+        for name, values in columns.items()
+        if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
+    ]
+    step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
+    names = ", ".join(repr(one_line(name)) for name in table.columns[:MAX_NAMES])
+    more = f" and {len(table.columns) - MAX_NAMES} more" if len(table.columns) > MAX_NAMES else ""
+    return (
+        f"no column is recognised as the loss or the step among {names}{more}: name them, as in "
+        f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
+    )
 
 
 def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:

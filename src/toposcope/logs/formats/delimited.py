@@ -1,18 +1,23 @@
 """CSV, and the same with tabs or semicolons."""
 
-import codecs
 import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import RawLog, one_line, plural
+from toposcope.logs.encodings import decoded
+from toposcope.logs.raw import RawLog, numbers, one_line, plural
+from toposcope.logs.table import is_step
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t", "|")
+MIN_UNNAMED_ROWS = 2
+"""Rows by which columns without names may be recognised."""
 _COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+")
+_NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?|[+-]?\d*\.\d+|nan|NaN|[+-]?inf")
 _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")
 
 
@@ -34,20 +39,13 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     """Return the table in the content of a file."""
     if not content.strip():
         raise ToposcopeError("the file is empty")
-    wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    if b"\0" in content and not wide:
-        raise ToposcopeError("not a table of text (it holds zero bytes)")
-    try:
-        text = content.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        # in a growing log, the last character may be cut in two
-        if error.start < len(content) - 4:
-            raise ToposcopeError("not UTF-8 text; save it as such") from error
-        text = content[: error.start].decode("utf-16" if wide else "utf-8-sig")
+    text, encoding = decoded(content)
     text = _in_lines(text)
     text, remarks = _whole_lines(text)
+    separator = _separator(text.partition("\n")[0])
+    text, header_remarks = _with_header(text, separator)
     header = text.partition("\n")[0]
-    separator = max(SEPARATORS, key=header.count)
+    remarks = (*encoding, *remarks, *header_remarks)
     try:
         table = pl.read_csv(text.encode(), separator=separator, infer_schema=False, truncate_ragged_lines=True)
     except pl.exceptions.PolarsError as error:
@@ -57,6 +55,12 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if twice:
         remarks = (*remarks, f"several columns are called {', '.join(map(one_line, twice))}: the first of each is read")
     table, repeated = _without_headers(table)
+    if [name.lower() for name in table.columns] == [
+        "wall time",
+        "step",
+        "value",
+    ]:  # of TensorBoard, which names the file
+        table = table.rename({table.columns[-1]: source.stem.rpartition("tag-")[2]})
     return [RawLog(source, "", table, remarks=(*remarks, *repeated))]
 
 
@@ -75,6 +79,41 @@ def _in_lines(text: str) -> str:
     if n > 1 and not any(sign in header for sign in SEPARATORS) and len(after.partition("\n")[0].split()) == n:
         text = "\n".join(",".join(line.split()) for line in text.split("\n"))
     return text
+
+
+def _separator(header: str) -> str:
+    """Return the sign between columns; of numbers alone, a comma may stand before decimals."""
+    signs = SEPARATORS[1:] if not re.search(r"[^\W\d_]", header) and re.search(r"[;\t|]", header) else SEPARATORS
+    return max(signs, key=header.count)
+
+
+def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
+    """Return a table with names above its numbers, and a remark if these were missing.
+
+    Raises
+    ------
+    ToposcopeError
+        If they are missing, and the columns are not surely the losses, or steps and losses.
+    """
+    lines = text.split("\n")
+    first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
+    if not all(_NUMBER.fullmatch(cell) for cell in first):
+        return text, ()
+    if first == [str(i) for i in range(len(first))] and len(first) > 1:  # names by pandas
+        lines = lines[1:]
+    table = pl.read_csv("\n".join(lines).encode(), separator=separator, has_header=False, infer_schema=False)
+    columns = [numbers(column).values for column in table]
+    ascend = [bool(len(values) > 1 and is_step(values).all() and (np.diff(values) > 0).all()) for values in columns]
+    names = {(False,): ["loss"], (True, False): ["step", "loss"]}.get(tuple(ascend))
+    if len(table) < MIN_UNNAMED_ROWS or (names == ["loss"] and is_step(columns[0]).all()):
+        names = None
+    if names is None:
+        shown = one_line(", ".join(first))
+        raise ToposcopeError(
+            f"no header: the first line holds numbers ({shown}); write the names of the columns above it, such as "
+            f"{separator.join(('step', 'loss', 'lr'))}"
+        )
+    return "\n".join([separator.join(names), *lines]), (f"no header: read as {' and '.join(names)}",)
 
 
 def _without_headers(table: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -108,7 +147,7 @@ def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:
     if not body or not last.strip():
         return text, ()
     lines = body.split("\n")
-    separator = max(SEPARATORS, key=lines[0].count)
+    separator = _separator(lines[0])
     header, fields = (next(csv.reader([line], delimiter=separator), []) for line in (lines[0], last))
     before = [line.rstrip("\r").rpartition(separator)[2].strip('"') for line in lines[1:]]
     if len(fields) < len(header) or last.count('"') % 2 or (before and _is_cut(fields[-1], before)):

@@ -1,0 +1,155 @@
+"""Which columns of a table tell its runs apart: those that tell rows of one step apart and are constant in a run."""
+
+import re
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from toposcope.logs.columns import Columns
+from toposcope.logs.parts import is_part
+
+MAX_LABELS = 3
+MAX_CANDIDATES = 8
+MAX_REPEATED_SHARE = 0.1
+"""Of the rows that repeat a step: so many may still do by better labels, as those of resumed runs do."""
+MAX_LATE_SHARE = 0.2
+"""Of the shortest run: how much later than the first another run may begin."""
+PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", "grad_norm"})
+"""Quantities that are never the label of a run."""
+NO_LABELS = frozenset(
+    (
+        *("time", "timestamp", "date", "datetime", "elapsed", "eta", "seconds", "sec", "ms", "hours", "memory", "mem"),
+        *("throughput", "speed", "mfu", "tflops", "loss", "value", "attempt", "restart", "session"),
+        *("rank", "gpu", "gpus", "cuda", "device", "host", "hostname", "node", "process", "pid", "worker", "replica"),
+    )
+)
+"""Words of columns that vary within a run, by row or by process."""
+MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1
+"""Rows without a label are a run if they are at least so many as other runs have, and repeat steps as these do."""
+_STEP, _EPOCH = "\0step", "\0epoch"
+
+
+class RunNames(NamedTuple):
+    """The run of every row.
+
+    Attributes
+    ----------
+    names : polars.Series
+        Null where a row does not say.
+    labels : list of str
+        The columns that they are made of.
+    """
+
+    names: pl.Series
+    labels: list[str]
+
+
+def name_runs(
+    table: pl.DataFrame, columns: Columns, steps: pl.Series, logged: pl.Series, key: str | None = None
+) -> RunNames | None:
+    """Return the run of every row by the columns that tell runs apart; None if the table holds one run.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+    columns : Columns
+        What its columns are.
+    steps : polars.Series
+        Step of every row, of floats.
+    logged : polars.Series
+        Whether a row has a loss.
+    key : str or None
+        The column that names the quantity in each row, of a long table.
+    """
+    row_key = [_STEP, _EPOCH, *columns.named.get("rank", [])[:1], *([key] if key else [])]
+    epoch = pl.col(columns.named["epoch"][0]) if columns.named.get("epoch") else pl.lit(0.0)
+    rows = table.with_columns(steps.alias(_STEP), epoch.cast(pl.Float64, strict=False).floor().alias(_EPOCH))
+    rows = rows.filter(logged & steps.is_finite())
+
+    def n_repeated(labels: list[str]) -> int:
+        known = rows.drop_nulls(labels) if labels else rows
+        return len(known) - known.select(*labels, *row_key).n_unique()
+
+    before = n_repeated([])
+    if not before:
+        return None
+    candidates = []
+    for name in _candidates(table, columns, key):
+        if 1 < rows[name].n_unique() <= len(rows) / 2:
+            if _are_blanks_a_run(rows, name, row_key):
+                rows, table = (
+                    frame.with_columns(pl.col(name).cast(pl.String).fill_null("none")) for frame in (rows, table)
+                )
+            if _begin_together(rows, [name]) and n_repeated([name]) < before:
+                candidates.append(name)
+    labels: list[str] = []
+    candidates = candidates[:MAX_CANDIDATES]
+    for some in (some for n in range(1, MAX_LABELS + 1) for some in combinations(candidates, n)):
+        if not before:
+            break
+        repeated = n_repeated(list(some))
+        if repeated <= MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
+            labels, before = list(some), repeated
+    return RunNames(_names(table.select(labels)), labels) if labels else None
+
+
+def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool:
+    """Return whether rows without a value are those of a run: as many as others have, and as often one a step."""
+    groups = rows.group_by(name).agg(n=pl.len(), unique=pl.struct(row_key).n_unique())
+    blank, others = groups.filter(pl.col(name).is_null()), groups.drop_nulls(name)
+    if blank.is_empty() or others.is_empty():
+        return False
+    n, unique = blank["n"][0], blank["unique"][0]
+    usual = float(np.median(others["n"].to_numpy()))
+    share = float(np.median((others["unique"] / others["n"]).to_numpy()))
+    return bool(n >= MIN_BLANK_SHARE * usual and abs(unique / n - share) <= MAX_SHARE_DIFFERENCE)
+
+
+def _candidates(table: pl.DataFrame, columns: Columns, key: str | None) -> list[str]:
+    """Return the columns that may be labels, by their names: texts before numbers, a learning rate last."""
+    varying = {name for quantity in PER_ROW for name in columns.named.get(quantity, [])}
+    varying |= {target.name for target in (*columns.losses, *columns.accuracies)}
+    named_runs, rates = columns.named.get("run", []), columns.named.get("learning_rate", [])
+    names = [
+        name
+        for name in table.columns
+        if name not in varying
+        and name != key
+        and NO_LABELS.isdisjoint(re.findall(r"[a-z]+", name.lower()))
+        and not is_part(name)
+    ]
+
+    def preference(name: str) -> tuple[bool, bool, bool]:
+        return name not in named_runs, name in rates, _are_numbers(table[name])
+
+    return sorted(names, key=preference)
+
+
+def _begin_together(rows: pl.DataFrame, labels: list[str]) -> bool:
+    """Return whether groups begin at about the same step, as runs do, and parts of a resumed run do not."""
+    groups = (
+        rows.drop_nulls(labels)
+        .group_by(labels)
+        .agg(first=pl.col(_STEP).min(), last=pl.col(_STEP).max(), n=pl.col(_STEP).n_unique())
+    )
+    if len(groups) < 2:
+        return False
+    first, span = groups["first"].to_numpy(), (groups["last"] - groups["first"]).to_numpy()
+    gap = float(np.median(span / np.maximum(groups["n"].to_numpy() - 1, 1)))
+    return bool(np.ptp(first) <= max(2 * gap, MAX_LATE_SHARE * span.min()))
+
+
+def _names(values: pl.DataFrame) -> pl.Series:
+    """Return names by labels, ``variant=a seed=1``; the label of a single column of texts alone."""
+    labels = values.columns
+    texts = [pl.col(label).cast(pl.String) for label in labels]
+    if len(labels) == 1 and not _are_numbers(values[labels[0]]):
+        return values.select(texts[0])[labels[0]]
+    pattern = " ".join(f"{label.replace('{', '(').replace('}', ')')}={{}}" for label in labels)
+    return values.select(pl.format(pattern, *texts).alias("run"))["run"]
+
+
+def _are_numbers(column: pl.Series) -> bool:
+    return column.dtype != pl.String or column.drop_nulls().head(1).cast(pl.Float64, strict=False).null_count() == 0
