@@ -171,6 +171,28 @@ def diffusers(run: Run) -> ConsoleLog:
     return log.log(run.last_step, table=True)
 
 
+def tqdm_postfix(run: Run) -> ConsoleLog:
+    """A script's own bar an epoch, with what ``set_postfix`` puts behind it."""
+    log = Console("tqdm postfix")
+    batches = 10 * run.every
+    for row in run.trained():
+        epoch, batch = divmod(row.step - 1, batches)
+        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.2e}")
+        log.raw(f"\rEpoch {epoch + 1}/10: {bar(batch + 1, batches)[:-1]}, loss={loss}, lr={rate}, mem=10.2GB]")
+        if batch + 1 == batches:
+            log.line()
+    log.line()
+    return log.log(step_name="(epoch - 1) times batches, plus the batch", table=True)
+
+
+def tqdm_description(run: Run) -> ConsoleLog:
+    """A bar of the whole run whose description is the loss, each drawing on a line of its own."""
+    log = Console("tqdm description")
+    for row in run.trained():
+        log.line(f"loss: {log.loss(row.step, f'{row.loss:.4f}')}: {bar(row.step, run.last_step)}")
+    return log.log(run.last_step)
+
+
 def kohya(run: Run) -> ConsoleLog:
     """The loss is a running mean."""
     log = Console("kohya sd-scripts")
@@ -299,6 +321,8 @@ WRITERS = (
     unsloth,
     hf_no_trainer,
     diffusers,
+    tqdm_postfix,
+    tqdm_description,
     kohya,
     keras2,
     keras2_carriage_return,

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 
@@ -83,6 +83,14 @@ def made_up_run(seed: int, n: int = 60, every: int = 10, *, seen: float = 1.0, v
     losses = tuple(fall(s, 0, 0.04) for s in steps)
     validations = {s: fall(s, 0.08, 0.01) for i, s in enumerate(steps) if i % validate_every == 0}
     return Run(steps, losses, rates, norms, validations, last, seed)
+
+
+def diverged(run: Run, index: int) -> Run:
+    """The run with NaN from a row on."""
+    rows = len(run.steps) - index
+    losses, norms = (values[:index] + (math.nan,) * rows for values in (run.losses, run.norms))
+    validations = {s: math.nan if s >= run.steps[index] else value for s, value in run.validations.items()}
+    return replace(run, losses=losses, norms=norms, validations=validations)
 
 
 @dataclass(frozen=True)
