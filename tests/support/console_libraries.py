@@ -41,6 +41,24 @@ def _hf_summary(run: Run, row: Row, *, as_text: bool) -> str:
     return str({name: f"{value:.4g}" for name, value in values.items()} if as_text else values)
 
 
+def hf_trainer_bars_on_lines(run: Run) -> ConsoleLog:
+    """Numbers below drawings of the bar that each end their line, as they are pasted."""
+    log = Console("HF Trainer, bars on lines")
+    for row in run.trained():
+        values = {
+            "loss": float(log.loss(row.step, str(round(row.loss, 4)))),
+            "grad_norm": float(log.norm(row.step, str(row.norm))),
+            "learning_rate": float(log.rate(row.step, str(row.rate))),
+            "epoch": round(_epoch(row, run), 2),
+        }
+        log.line(f"\n {bar(row.step, run.last_step)}\n{values}")
+        if row.validation is not None:
+            value = float(log.validation(row.step, str(row.validation)))
+            log.line(str({"eval_loss": value, "eval_runtime": 12.1622, "epoch": values["epoch"]}))
+    log.line(_hf_summary(run, row, as_text=False))
+    return log.log(run.last_step)
+
+
 def hf_trainer_text(run: Run) -> ConsoleLog:
     """Strings, as newer versions print them, between the redrawings of a bar: the bar states the step."""
     return _hf_with_bar(run, "HF Trainer, strings", {}, {})
@@ -311,6 +329,7 @@ def allennlp(run: Run) -> ConsoleLog:
 
 WRITERS = (
     hf_trainer,
+    hf_trainer_bars_on_lines,
     hf_trainer_text,
     trl_sft,
     trl_dpo,

@@ -208,11 +208,19 @@ def _olmo_float(value: float) -> str:
 
 
 def olmo(run: Run) -> ConsoleLog:
-    log = Console("OLMo")
+    return _olmo(run, "OLMo", "{:%Y-%m-%d %H:%M:%S}.123\tnode-17:0\tolmo.train:967\tINFO\t")
+
+
+def olmo_rich(run: Run) -> ConsoleLog:
+    return _olmo(run, "OLMo, rich", "[{:%Y-%m-%d %H:%M:%S}] INFO     [olmo.train:816, rank=0] ")
+
+
+def _olmo(run: Run, tool: str, stamp: str) -> ConsoleLog:
+    log = Console(tool)
 
     def info(row: Row, text: str, **metrics: str) -> None:
         lines = [text, *(f"    {name}={value}" for name, value in metrics.items())]
-        log.line(f"{row.time:%Y-%m-%d %H:%M:%S}.123\tnode-17:0\tolmo.train:967\tINFO\t" + "\n".join(lines))
+        log.line(stamp.format(row.time) + "\n".join(lines))
 
     for row in run.trained():
         metrics = {
@@ -387,6 +395,7 @@ WRITERS = (
     fairseq,
     fairseq_json,
     olmo,
+    olmo_rich,
     composer,
     maxtext,
     levanter,
