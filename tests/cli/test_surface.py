@@ -55,7 +55,7 @@ COMMANDS = {
             "--schedule",
             "--siblings",
         ),
-        *("--steps", "--task", "--unit", "--watch", "-h", "LOG"),
+        *("--pattern", "--steps", "--task", "--unit", "--watch", "-h", "LOG"),
     ],
     "toposcope downstream": [
         *(
@@ -74,7 +74,7 @@ COMMANDS = {
         *("--recipe", "--seed", "--task", "--to", "-h", "EVALUATIONS"),
     ],
     "toposcope backtest": [
-        *("--column", "--fractions", "--help", "--json", "--out", "--split", "--unit", "--workers", "-h", "DATA"),
+        *("--column", "--fractions", "--help", "--json", "--out", "--pattern", "--split", "--unit", "--workers", "-h", "DATA"),
     ],
     "toposcope grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
     "toposcope regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],

@@ -157,11 +157,10 @@ def test_parts_are_of_one_run(column: str, words: tuple[str, str], tmp_path: Pat
         part.with_columns(pl.lit(word).alias(column)) for part, word in zip((training, validation), words, strict=True)
     ]
     pl.concat(parts).sort("step").write_csv(tmp_path / "run.csv")
-    held_out = read_log(tmp_path / "run.csv")
-    assert held_out.is_validation
-    assert held_out.loss.tolist() == validation["loss"].to_list()
-    log = read_log(tmp_path / "run.csv", columns={"loss": "loss"})
+    log = read_log(tmp_path / "run.csv")
     assert log.loss.tolist() == training["loss"].to_list()
+    assert log.validation is not None
+    assert log.validation.values.tolist() == validation["loss"].to_list()
 
 
 def test_parts_of_several_runs_in_a_long_table(tmp_path: Path) -> None:
