@@ -16,7 +16,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "learning_rate": (
         *("learning_rate", "lr", "optimizer_lr", "lr_group0", "learning_rate_group0", "lr_group_0", "lr_pg1"),
         *("lr_adam_w", "lr_adam_w_pg1", "lr_adam", "lr_adam_pg1", "lr_sgd", "learning_rate_learning_rate"),
-        *("lr_decoupled_adam_w_group0", "lr_decoupled_lion_w_group0", "last_lr"),
+        *("lr_decoupled_adam_w_group0", "lr_decoupled_lion_w_group0", "last_lr", "optim0_lr0"),
     ),
     "tokens": (
         *("tokens", "total_tokens", "tokens_seen", "num_tokens", "n_tokens", "num_input_tokens_seen"),
@@ -56,7 +56,7 @@ LOSSES = (
     *("loss", "cross_entropy_loss", "cross_entropy", "crossentropy", "ce_loss", "lm_loss", "lm_loss_training_lm_loss"),
     *("language_cross_entropy", "nll_loss", "nll", "ce", "loss_step", "step_loss", "loss_train", "loss_train_total"),
     *("global_avg_loss", "loss_metrics_global_avg_loss", "avg_loss", "mean_loss", "loss_mean", "loss_avg"),
-    *("total_loss", "loss_total", "loss_epoch", "loss_ce", "next_token_loss", "running_loss"),
+    *("total_loss", "loss_total", "loss_epoch", "loss_ce", "next_token_loss", "running_loss", "avr_loss"),
 )
 UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("bits", "per", "byte"), "bits per byte"),
@@ -76,8 +76,18 @@ PREFIXES = frozenset(
     )
 )
 """Words before a name that do not change its meaning."""
-VALIDATION = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"})
-AUXILIARY = frozenset({"aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale"})
+VALIDATION = frozenset(
+    (
+        *("eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"),
+        *("validate", "validating", "evaluate", "evaluating", "testing"),
+    )
+)
+AUXILIARY = frozenset(
+    (
+        *("aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale", "best"),
+        *("lowest", "target", "delta", "previous", "threshold"),
+    )
+)
 """Words of a loss that is not the model's own, or of a spread."""
 _BRACKETS = re.compile(r"\([^)]*\)|\[[^]]*\]")
 """A unit after a name: ``step (iterations)``."""
@@ -177,8 +187,10 @@ def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
 def target_of(name: str) -> Target:
     """Return the target that a column holds, by its name: an accuracy if it says so, else a loss."""
     words = words_of(name)
-    unit = _unit(words)[0] if ACCURACIES.isdisjoint(words) else ACCURACY
-    return Target(name, unit, not VALIDATION.isdisjoint(words))
+    if not ACCURACIES.isdisjoint(words):
+        return Target(name, ACCURACY, not VALIDATION.isdisjoint(words))
+    loss = _loss(name, words)
+    return loss[-1] if loss else Target(name, _unit(words)[0], not VALIDATION.isdisjoint(words))
 
 
 def words_of(name: str) -> list[str]:
@@ -215,6 +227,9 @@ def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, Target] | N
     if not AUXILIARY.isdisjoint(words):
         return None
     unit, base = _unit(words)
+    last = words_of(name.rpartition("/")[2])
+    if unit != "nats" and last and _unit(last)[0] == "nats" and _rank(last, LOSSES):
+        unit, base = "nats", words  # eval/c4-ppl/CrossEntropyLoss
     validation = not VALIDATION.isdisjoint(base)
     if validation:
         # eval/wikitext/loss: the text stands in the middle; lm loss validation: the word comes last

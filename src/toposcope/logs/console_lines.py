@@ -5,7 +5,6 @@ taken out, is a template; what its numbers are is worked out once, and holds for
 """
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,7 +12,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from toposcope.logs.columns import VALIDATION, identify_columns, words_of
-from toposcope.logs.raw import plural
 
 PARTS = VALIDATION | {"train", "training"}
 _NUMBER = re.compile(
@@ -23,7 +21,10 @@ _NUMBER = re.compile(
     r"(?! (?:iter|step|grad|value|loss|count|found|detected|in\b|or\b))))"
 )
 """A number that stands alone; its first character comes first, which is several times as fast to look for."""
-_TIME = re.compile(r"\W?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\W*")
+_TIME = re.compile(
+    r"(\D{0,30}?)\d{1,4}[-/.]\d{1,2}(?:[-/.]\d{1,4})?[T ,]\s?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\W*"
+)
+"""Date and time at the beginning of a line, after few other words."""
 _RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(\d{1,5}):\s")
 """The number of a process before its lines, as srun puts it."""
@@ -39,12 +40,16 @@ _UNIT = re.compile(
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | {"at", "on", "the", "average", "mean", "current", "set"}
+_OPERATORS = tuple("+*%<!&^")
+"""Before a number of a program: ``step % 100``."""
 _OF = frozenset({"/", "of", "out of"})
 _NAMED = (
     (re.compile(r"^\[#, ?#\] "), ("epoch", "batch")),  # [1, 2000] loss: 2.2, of PyTorch's tutorials
     (re.compile(r"^#\|#\|[Ll]oss"), ("epoch", "step")),  # 1|10|Loss: 1.9, of torchtune
 )
 """Sentences whose numbers have no names, # standing for a number, and what the first of them are."""
+_EPOCH_MEANS = re.compile(r"\| train \|")
+"""Of fairseq, whose rows are called train_inner."""
 ALL = "/all"
 """Ends the name of how many there are of something: of steps, of epochs."""
 BATCH, EPOCH, STEP = "batch", "epoch", "step"
@@ -74,33 +79,29 @@ class Template(NamedTuple):
     ----------
     fields : tuple of Field
         Those with a name.
-    names, times : frozenset of str
-        Their names, and the names that say how far the run is: steps and epochs.
-    has_step, has_loss : bool
+    times, losses : frozenset of str
+        The names that say how far the run is, steps and epochs, and those of losses.
+    has_step : bool
     is_bar : bool
         Whether it is a progress bar.
+    is_of_epoch : bool
+        Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
     """
 
     fields: tuple[Field, ...]
-    names: frozenset[str]
     times: frozenset[str]
+    losses: frozenset[str]
     has_step: bool
-    has_loss: bool
     is_bar: bool
+    is_of_epoch: bool
 
 
-class Reading(NamedTuple):
-    """Columns of text, what is said of the run as a whole, and remarks."""
+class Line(NamedTuple):
+    """A line with numbers that have names: what it says, how many lines are like it, and the process it is of."""
 
-    columns: dict[str, list[str | None]]
-    facts: dict[str, object]
-    remarks: tuple[str, ...] = ()
-
-
-class _Line(NamedTuple):
     template: Template
     said: dict[str, str]
-    repeats: bool
+    n_alike: int
     rank: str | None
 
 
@@ -121,108 +122,7 @@ def kind_of(name: str) -> str:
     return next(iter(found.named), "")
 
 
-def read_lines(lines: Sequence[str]) -> Reading:
-    """Return what lines say: a row for each that states a loss, or something else of a step."""
-    parsed = _parsed(lines)
-    bars, length = _next_bars(parsed)
-    first = next((i for i, line in enumerate(parsed) if line.template.has_loss and line.repeats), 0)
-    facts: dict[str, object] = {"max_steps": length} if bars else {}
-    rows: list[dict[str, str]] = []
-    clock: dict[str, str] = {}
-    stated = any(line.template.has_loss and line.template.has_step for line in parsed)
-    early = 0
-    for i, (template, said, repeats, rank) in enumerate(parsed):
-        if "train_runtime" in said:
-            facts["finished"] = True
-        if i < first and not repeats and not (template.has_loss and template.has_step):
-            facts |= {name: value for name, value in said.items() if _is_fact(name)}
-            continue  # a configuration, or a program, that was printed before the log
-        if not template.has_loss:
-            said = {name: value for name, value in said.items() if _is_known(name)}
-        times = {name: said[name] for name in template.times}
-        if not template.has_loss and (len(times) == len(said) or not (template.has_step or (clock and repeats))):
-            clock |= times if repeats or all(map(_is_epoch, times)) else {}
-            continue
-        if template.has_step:
-            row = said if said.keys() >= clock.keys() else {**{n: v for n, v in clock.items() if _is_epoch(n)}, **said}
-            clock |= times
-        elif bars:
-            row = said | {STEP: bars[i]}
-        elif clock or not stated:
-            if rows and clock and all(rows[-1].get(n, v) == v for n, v in (clock | said).items()):
-                rows[-1] |= said
-                continue
-            row = {**clock, **said}
-        else:
-            early += 1
-            continue
-        rows.append(row if rank is None else row | {"rank": rank})
-    remarks = (f"{plural(early, 'line states', 'lines state')} a loss before any step: ignored",) if early else ()
-    return _with_plan(_columns(rows), facts)._replace(remarks=remarks)
-
-
-def _is_fact(name: str) -> bool:
-    return len(name) > 1 and (kind_of(name) == "last_step" or (kind_of(name) == "parameters" and "param" in name))
-
-
-def _is_known(name: str) -> bool:
-    return name.endswith(ALL) or kind_of(name) not in ("", "run")
-
-
-def _with_plan(columns: dict[str, list[str | None]], facts: dict[str, object]) -> Reading:
-    """Return columns with steps counted through epochs, and what their totals say of the plan.
-
-    A step that begins again with every epoch is one of ``<name>/all`` in the epoch, and the epochs are one of
-    ``epoch/all``.
-    """
-    plans = {name.removesuffix(ALL): values for name, values in columns.items() if name.endswith(ALL)}
-    kept: dict[str, list[str | None]] = {name: column for name, column in columns.items() if not name.endswith(ALL)}
-    names = sorted((name for name in kept if kind_of(name) == STEP), key=lambda name: name == BATCH)
-    epoch = next((name for name in kept if kind_of(name) == EPOCH), "")
-    epochs, n_epochs = _whole(kept.get(epoch, [])), _last(plans.get(epoch, []))
-    # a progress bar beside the steps counts them too
-    planned = next((name for name in names if name in plans and kept[name][-1] == kept[names[0]][-1]), None)
-    if planned is None:
-        if n_epochs and not names:
-            facts["max_steps"] = n_epochs
-        return Reading(kept, facts)
-    steps, length = _whole(kept[planned]), _last(plans[planned])
-    seen = [step for step in steps if step is not None]
-    again = any(b < a for a, b in pairwise(seen)) or (n_epochs or 1) > 1
-    if length and epochs and again and None not in epochs:
-        base = 0 if min(e for e in epochs if e is not None) == 0 else 1
-        kept[planned] = [
-            str(((e or 0) - base + (s is None)) * length + (s or 0)) for s, e in zip(steps, epochs, strict=True)
-        ]
-        if n_epochs:
-            facts.setdefault("max_steps", n_epochs * length)
-    elif length and not again:
-        facts["max_steps"] = length
-    return Reading(kept, facts)
-
-
-def _whole(column: Sequence[str | None]) -> list[int | None]:
-    return [int(value) if value is not None and value.isdigit() else None for value in column]
-
-
-def _last(column: Sequence[str | None]) -> int | None:
-    """Return the last whole number of a column."""
-    return next((value for value in reversed(_whole(column)) if value is not None), None)
-
-
-def _is_epoch(name: str) -> bool:
-    return kind_of(name.removesuffix(ALL)) == EPOCH
-
-
-def _columns(rows: list[dict[str, str]]) -> dict[str, list[str | None]]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    if len(set(columns.get("rank", ()))) < 2:
-        columns.pop("rank", None)
-    return columns
-
-
-def _parsed(lines: Sequence[str]) -> list[_Line]:
+def parse_lines(lines: Sequence[str]) -> list[Line]:
     """Return the lines with a number that has a name."""
     ranks = _labels(lines)
     keys: dict[tuple[str, ...], Template] = {}
@@ -235,7 +135,7 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
         if match := _RANK.match(text):
             rank, text = match[1], text[match.end() :]
         if match := _TIME.match(text):
-            text = text[match.end() :]
+            text = f"{match[1]} {text[match.end() :]}"
         parts = _NUMBER.split(" ".join(text.split()))
         if len(parts) == 1:
             under = MAX_UNDER if _is_heading(parts[0].strip()) else under
@@ -245,26 +145,22 @@ def _parsed(lines: Sequence[str]) -> list[_Line]:
         if key in keys or len(keys) < MAX_TEMPLATES:
             if key not in keys:
                 keys[key] = _template(key)
-            under *= not keys[key].has_loss
+            under *= not keys[key].losses
             if keys[key].fields:
                 found.append((key, parts[1::2], rank))
-    clocks = Counter(key for key, *_ in found)
-    kinds: Counter[frozenset[str]] = Counter()
-    for key, n in clocks.items():
-        kinds[keys[key].names] += n
+    counts = Counter(key for key, *_ in found)
     parsed = []
     for key, values, rank in found:
         template = keys[key]
         # of a name that a line has twice, the first counts
         said = {name: values[place] + multiple for place, name, multiple in reversed(template.fields)}
-        n = kinds[template.names] if template.has_loss else clocks[key]
-        parsed.append(_Line(template, said, n >= MIN_REPEATS, rank))
+        parsed.append(Line(template, said, counts[key], rank))
     return parsed
 
 
 def _is_heading(text: str) -> bool:
     """Return whether a line without numbers says that what follows is of held-out data."""
-    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-" and _is_held_out(text, so_far=False)
+    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-." and _is_held_out(text, so_far=False)
 
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
@@ -273,33 +169,12 @@ def _labels(lines: Sequence[str]) -> list[str] | None:
     return labels if len(labels) == len(lines) and len(set(labels)) <= max(1, len(lines) // MIN_REPEATS) else None
 
 
-def _next_bars(parsed: Sequence[_Line]) -> tuple[list[str], str]:
-    """Return the step that the next progress bar of the training shows, for each line, and its length; else nothing.
-
-    Of bars of several lengths, that of the training never begins again.
-    """
-    by_length: dict[str, list[tuple[int, int]]] = {}
-    for i, (template, said, *_) in enumerate(parsed):
-        if template.is_bar and not template.has_loss and said[BATCH].isdigit():
-            by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
-    steady = {
-        length: bars
-        for length, bars in by_length.items()
-        if len(bars) >= MIN_REPEATS and all(a[1] <= b[1] for a, b in pairwise(bars))
-    }
-    if not steady or any(line.template.has_loss and line.template.has_step for line in parsed):
-        return [], ""
-    length = max(steady, key=lambda length: len({n for _, n in steady[length]}))
-    bars = steady[length]
-    places = [i for i, _ in bars]
-    return [str(bars[min(bisect_left(places, i), len(bars) - 1)][1]) for i in range(len(parsed))], length
-
-
 def _template(parts: tuple[str, ...]) -> Template:
     """Return what the numbers between the parts of a line are."""
+    line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
-    held_out, previous = False, ""
+    held_out, evaluates, previous = False, False, ""
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
@@ -310,25 +185,37 @@ def _template(parts: tuple[str, ...]) -> Template:
             previous = ""
             continue
         name, rest = _name(_ATTACHED.sub("", before) if place else before, first=not fields)
-        held_out = _is_held_out(rest, so_far=held_out)
+        held_out = _is_held_out(f"{rest} {name}" if name.lower() in PARTS else rest, so_far=held_out)
         following = parts[place + 1].strip() in _OF and place + 2 < len(parts)
-        if not name and following and not unit and not held_out and all(field.name != BATCH for field in fields):
-            name = BATCH
+        if following and not unit and (not name or name.lower() in PARTS) and all(f.name != BATCH for f in fields):
+            name = BATCH  # [ 10/5005], Test: [10/78]
+        elif place == 0 and not name and not unit and _is_named(after):
+            name = STEP  # 100 train 3.2
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
+        evaluates |= held_out and kind_of(name) == STEP and "batch" in name.lower()
         previous = name if following else ""
         if not name:
             continue
-        name = _full_name(name, held_out, " ".join(parts))
+        name = _full_name(name, held_out, line)
         if multiple and kind_of(name) not in ("loss", ""):
             fields.append(Field(place, name, multiple[1]))
         else:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
+    if evaluates or _EPOCH_MEANS.search(line):
+        fields = []
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
-    is_step = any(kinds[name] == STEP for name in times)
+    losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
     is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))
-    return Template(tuple(fields), frozenset(kinds), times, is_step, "loss" in kinds.values(), is_bar)
+    is_of_epoch = BATCH + ALL in times and ("s/step" in line or "- ETA:" in line)
+    return Template(tuple(fields), times, losses, any(kinds[n] == STEP for n in times), is_bar, is_of_epoch)
+
+
+def _is_named(after: str) -> bool:
+    """Return whether the text after a number at the beginning of a line is the name of a loss, or of a part."""
+    text = _TAIL.sub("", after).strip(" :|,-])\t")
+    return text.lower() in PARTS or kind_of(text) == "loss"
 
 
 def _full_name(name: str, held_out: bool, line: str) -> str:
@@ -336,7 +223,7 @@ def _full_name(name: str, held_out: bool, line: str) -> str:
     words = words_of(name)
     name = SHORT.get(name.lower(), name) if name.lower() != "s" or re.search(r"\bt[re]l:", line) else name
     if set(words) <= PARTS and len(words) == 1:
-        return f"{name} loss" if name.lower() != "test" or "loss" in line.lower() else name
+        return f"{name} loss" if (words[0][0] in "tv" and words[0] != "test") or "loss" in line.lower() else name
     if held_out and VALIDATION.isdisjoint(words) and kind_of(name) in ("loss", "accuracy"):
         return f"valid/{name}"
     return name
@@ -359,13 +246,15 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
     Before the first name of a line there may be any words; `number of skipped iterations` further on is no step.
     """
     text = _TAIL.sub("", _CALL.sub("", before))
+    if text[-1:] in _OPERATORS:
+        return "", before
     unit = ""
     if match := _IN_BRACKETS.search(text):
         inner = match[1].strip().lower()
         text = text[: match.start()]
         if inner in _UNIT_WORDS:
             unit = f" in {inner}"
-        elif inner in PARTS and not kind_of(text):
+        elif inner in PARTS and not kind_of(text.split()[-1] if text.split() else ""):
             text = f"{text} {inner}"
     start = max((match.end() for match in _SEPARATORS.finditer(text)), default=0)
     words = text[start:].split()[-MAX_KEY_WORDS:]

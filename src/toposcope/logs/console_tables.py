@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from toposcope.logs.console_lines import Reading, kind_of
+from toposcope.logs.console_lines import kind_of
+from toposcope.logs.console_rows import Reading
 
 _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\s*\t\s*"), re.compile(r"\s{2,}"), re.compile(r"\s+"))
 """What stands between cells, the surest first."""

@@ -11,7 +11,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
-from toposcope.logs.console_lines import Reading, read_lines
+from toposcope.logs.console_rows import Reading, read_lines
 from toposcope.logs.console_tables import read_tables
 from toposcope.logs.formats.delimited import SEPARATORS
 from toposcope.logs.raw import RawLog, join_names, one_line
@@ -24,10 +24,12 @@ MIN_LOSSES = 5
 """Rows with a loss; with fewer in sentences, there may be more in a table."""
 MAX_STRANGE = 0.1
 """Share of characters that cannot be printed, in a text; those of another encoding are among them."""
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x08+")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 """Colours, movements of the cursor and titles of a terminal."""
+_BACK = re.compile(r"\x08+")
 _BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
 """What a progress bar draws."""
+_NOTEBOOK_BAR = re.compile(r"\[ *\d+/(\d+) [\d:]+ *[,<]")
 _BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 
 
@@ -89,13 +91,19 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if _n_losses(found) < MIN_LOSSES:
         table = read_tables(lines)
         if _n_losses(table) > _n_losses(found) or not found.columns:
-            found = table._replace(facts=found.facts)
+            found = table._replace(facts=found.facts | _planned(text))
     if not found.columns:
         raise ToposcopeError(
             f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
             "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
         )
     return [RawLog(source, "", pl.DataFrame(found.columns), facts=found.facts, remarks=found.remarks)]
+
+
+def _planned(text: str) -> dict[str, object]:
+    """Return the steps that the bar above a table in a notebook counts to."""
+    match = _NOTEBOOK_BAR.search(text)
+    return {"max_steps": match[1]} if match else {}
 
 
 def _n_losses(found: Reading) -> int:
@@ -139,7 +147,7 @@ def _decoded(content: bytes) -> str:
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines of a text as a terminal would have shown them one after the other, without empty ones."""
     if "\x1b" in text or "\x08" in text:
-        text = _ESCAPES.sub("", text)
+        text = _ESCAPES.sub("", _BACK.sub("\n", text))
     for line in text.replace("\r", "\n").split("\n"):
         if line and not line.isspace():
             yield _BAR.sub(" | ", line) if any(map(line.__contains__, _BAR_SIGNS)) else line

@@ -1,0 +1,250 @@
+"""Rows of a console log: its lines put together by the step that they are of."""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from toposcope.logs.columns import identify_columns, target_of, words_of
+from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, kind_of, parse_lines
+from toposcope.logs.raw import plural
+
+MIN_REPEATS = 3
+"""Lines that state a loss under one name, by which it is one of the log."""
+BARS_A_ROW = 1.5
+"""Progress bars for each row with a loss, from which on a bar is drawn anew below the row."""
+MIN_STALE = 0.5
+"""Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
+
+Row = dict[str, str]
+
+
+class Reading(NamedTuple):
+    """Columns of text, what is said of the run as a whole, and remarks."""
+
+    columns: dict[str, list[str | None]]
+    facts: dict[str, object]
+    remarks: tuple[str, ...] = ()
+
+
+def read_lines(lines: Sequence[str]) -> Reading:
+    """Return what lines say: a row for each step of which a loss or something else is stated."""
+    parsed = parse_lines(lines)
+    names = Counter(name for line in parsed for name in line.template.losses)
+    usual = {name for name, n in names.items() if n >= MIN_REPEATS} or set(names)
+    first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
+    facts: dict[str, object] = {}
+    for line in parsed[:first]:  # a configuration, or a program, that was printed before the log
+        facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
+    if any("train_runtime" in line.said for line in parsed):
+        facts["finished"] = True
+    rows, remarks = _rows(parsed, first, usual, facts)
+    _place(rows, facts)
+    _without_stale(rows, remarks)
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
+    if len(set(columns.get("rank", ()))) < 2:
+        columns.pop("rank", None)
+    return Reading(columns, facts, tuple(remarks))
+
+
+def _is_row(line: Line, usual: set[str]) -> bool:
+    """Return whether a line states a loss of the log: not one of a program, a sample or a summary."""
+    if line.template.losses.isdisjoint(usual):
+        return False
+    return line.template.has_step or line.n_alike > 1 or EPOCH in map(kind_of, line.said)
+
+
+def _is_fact(name: str) -> bool:
+    return len(name) > 1 and (kind_of(name) == "last_step" or (kind_of(name) == "parameters" and "param" in name))
+
+
+def _is_kept(name: str, usual: set[str]) -> bool:
+    """Return whether a name is of a row: of steps, of a quantity that is known, or of a loss that is stated often."""
+    kind = kind_of(name)
+    if kind == "loss":
+        return name in usual or target_of(name).validation
+    return name.endswith(ALL) or "loss" in words_of(name) or kind not in ("", "run")
+
+
+def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, object]) -> tuple[list[Row], list[str]]:
+    """Return a row for each line of the log, with the times of its own or of the lines before it."""
+    bars, length = _steps_by_bars(parsed, usual)
+    if bars:
+        facts["max_steps"] = length
+    stated = any(line.template.has_step and _is_row(line, usual) for line in parsed)
+    rows: list[Row] = []
+    clock: Row = {}
+    early: list[Row] = []
+    ahead = False
+    for i, (template, said, n_alike, rank) in enumerate(parsed):
+        if template.is_of_epoch:
+            if said[BATCH] != said[BATCH + ALL]:
+                continue
+            said = {name: value for name, value in said.items() if name not in template.times or kind_of(name) == EPOCH}
+        times = {name: said[name] for name in template.times if name in said}
+        of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
+        if not of_log and ((i < first and n_alike < MIN_REPEATS) or template.losses):
+            clock |= times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times)
+            continue
+        said = {name: value for name, value in said.items() if _is_kept(name, usual)}
+        has_step = template.has_step and not template.is_of_epoch
+        if not of_log and (len(times) == len(said) or not (has_step or (clock and n_alike >= MIN_REPEATS))):
+            clock |= times if n_alike >= MIN_REPEATS else _epochs(times)
+            continue
+        if rank is not None:
+            said["rank"] = rank
+        if has_step:
+            row = {**_epochs(clock), **said}
+            clock |= times
+        elif bars:
+            row = said | {STEP: bars[i]}
+        elif (not clock and stated) or (ahead and all(target_of(name).validation for name in template.losses)):
+            early.append(said)
+            continue
+        else:
+            row = {**clock, **said}
+            clock |= times
+        if early and has_step:
+            ahead = ahead or (not rows and _number(row) == 0)
+            rows += [{**({} if ahead else {STEP: "0"}), **_times(row, ahead=ahead), **one} for one in early]
+            early = []
+        if rows and _times(rows[-1]) == _times(row) != {} and all(rows[-1].get(n, v) == v for n, v in row.items()):
+            rows[-1] |= row
+        else:
+            rows.append(row)
+    remarks = []
+    if early:
+        remarks.append(f"{plural(len(early), 'line states', 'lines state')} a loss without any step: ignored")
+    return rows, remarks
+
+
+def _epochs(times: Mapping[str, str]) -> Row:
+    return {name: value for name, value in times.items() if kind_of(name.removesuffix(ALL)) == EPOCH}
+
+
+def _times(row: Row, *, ahead: bool = True) -> Row:
+    if not ahead:
+        return {}
+    return {name: value for name, value in row.items() if kind_of(name.removesuffix(ALL)) in (STEP, EPOCH)}
+
+
+def _number(row: Row) -> int | None:
+    """Return the step of a row, by the likeliest of its names."""
+    name = next(iter(identify_columns(row).named.get("step", [])), "")
+    return int(row[name]) if row.get(name, "").isdigit() else None
+
+
+def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], str]:
+    """Return the step that the progress bar of the training shows at each line, and its length; else nothing.
+
+    Of bars of several lengths, that of the training never begins again. Where bars are many, one is drawn anew below
+    what is printed, with the step of that; where there is one for each row, it stands above.
+    """
+    by_length: dict[str, list[tuple[int, int]]] = {}
+    for i, (template, said, *_) in enumerate(parsed):
+        if template.is_bar and not template.losses and said[BATCH].isdigit() and BATCH + ALL in said:
+            by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
+    steady = {
+        length: bars
+        for length, bars in by_length.items()
+        if len(bars) >= MIN_REPEATS and all(a[1] <= b[1] for a, b in pairwise(bars))
+    }
+    with_loss = [line for line in parsed if not line.template.losses.isdisjoint(usual)]
+    if not steady or any(line.template.has_step for line in with_loss):
+        return [], ""
+    length = max(steady, key=lambda length: len({n for _, n in steady[length]}))
+    places, steps = zip(*steady[length], strict=True)
+    below = len(places) > BARS_A_ROW * len(with_loss)
+    at = [bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in range(len(parsed))]
+    return [str(steps[min(max(place, 0), len(steps) - 1)]) for place in at], length
+
+
+def _place(rows: list[Row], facts: dict[str, object]) -> None:
+    """Put one step into each row in place of its steps of several names, counted through epochs; and the plan."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in identify_columns(columns).named.get("step", []) if name != BATCH]
+    names += [BATCH] if BATCH in columns else []
+    epoch = next((name for name in columns if kind_of(name) == EPOCH), "")
+    n_epochs = _last(rows, epoch + ALL)
+    if not names:
+        if n_epochs:
+            facts["max_steps"] = n_epochs
+        return
+    for name in names:
+        if length := _last(rows, name + ALL):
+            _count_through(rows, name, epoch, length, n_epochs, facts)
+    pairs = {name: _pairs(rows, name, names[: k + 1]) for k, name in enumerate(names)}
+    for row in rows:
+        own = [name for name in names if row.get(name, "").isdigit()]
+        step = _translated(int(row[own[0]]), pairs[own[0]]) if own else None
+        for name in (*names, *(name + ALL for name in names), epoch + ALL):
+            row.pop(name, None)
+        if step is not None:
+            row[STEP] = str(step)
+
+
+def _last(rows: list[Row], name: str) -> int | None:
+    """Return the last whole number of a name."""
+    return next((int(row[name]) for row in reversed(rows) if row.get(name, "").isdigit()), None)
+
+
+def _count_through(
+    rows: list[Row], name: str, epoch: str, length: int, n_epochs: int | None, facts: dict[str, object]
+) -> None:
+    """Count a step that begins again with every epoch through all of them; else its length is that of the plan."""
+    steps = [int(row[name]) for row in rows if row.get(name, "").isdigit()]
+    epochs = [int(row[epoch]) for row in rows if row.get(epoch, "").isdigit()]
+    both = [(int(r[epoch]), int(r[name])) for r in rows if r.get(epoch, "").isdigit() and r.get(name, "").isdigit()]
+    goes_on = any(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(both))
+    again = any(b < a for a, b in pairwise(steps)) or (not goes_on and ((n_epochs or 1) > 1 or len(set(epochs)) > 1))
+    if not again:
+        facts["max_steps"] = length
+        return
+    if max(steps) > length or not epochs:
+        return
+    base = 0 if min(epochs) == 0 else 1
+    for row in rows:
+        if row.get(name, "").isdigit() and row.get(epoch, "").isdigit():
+            row[name] = str((int(row[epoch]) - base) * length + int(row[name]))
+    if n_epochs:
+        facts.setdefault("max_steps", n_epochs * length)
+
+
+def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, int]]:
+    """Return the numbers of a name that stand beside one of a likelier name, and those; ascending."""
+    found = {}
+    for row in rows:
+        best = next((other for other in likelier if row.get(other, "").isdigit()), name)
+        if best != name and row.get(name, "").isdigit():
+            found[int(row[name])] = int(row[best])
+    return sorted(found.items())
+
+
+def _translated(number: int, pairs: list[tuple[int, int]]) -> int:
+    """Return the step that a number of another name stands for: iteration 40 is step 10 where batches are gathered."""
+    if not pairs or all(a == b for a, b in pairs):
+        return number
+    place = bisect_right(pairs, (number, 2**62)) - 1
+    return pairs[max(place, 0)][1]
+
+
+def _without_stale(rows: list[Row], remarks: list[str]) -> None:
+    """Take out the validation losses that lines go on to show until the next one is measured."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    for name in [n for n in names if kind_of(n) == "loss" and target_of(n).validation]:
+        shown = [row for row in rows if name in row]
+        stale = [b for a, b in pairwise(shown) if _repeats(a[name], b[name])]
+        if len(stale) > MIN_STALE * len(shown):
+            for row in stale:
+                del row[name]
+            remarks.append(f"{name!r} is shown again in {plural(len(stale), 'row', 'rows')} until the next: ignored")
+
+
+def _repeats(before: str, text: str) -> bool:
+    """Return whether a number is one before it, to the digits that both have."""
+    try:
+        digits = min(len(one.partition(".")[2]) for one in (before, text))
+        return abs(float(before) - float(text)) <= 0.51 * 10.0**-digits and (digits > 0 or before == text)
+    except ValueError:
+        return before == text
