@@ -25,14 +25,18 @@ _TIME = re.compile(
     r"(\D{0,30}?)\d{1,4}[-/.]\d{1,2}(?:[-/.]\d{1,4})?[T ,]\s?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\W*"
 )
 """Date and time at the beginning of a line, after few other words."""
-_RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
-_LABEL = re.compile(r"^\s*(\d{1,5}):\s")
+RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
+LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")
 """The number of a process before its lines, as srun puts it."""
 _CALL = re.compile(r"(?<=[:=\[(,])\s*[A-Za-z_][\w.]*[(\[]+\s*$")
 """``tensor(`` before a number."""
 _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
+_LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
+_BRACKETS = re.compile(r"[\s\[\]()|]+")
+_NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
+_CODE = re.compile(r"[=(){}\"'#]")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*)")
 _UNIT = re.compile(
     r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])"
@@ -86,6 +90,8 @@ class Template(NamedTuple):
         Whether it is a progress bar.
     is_of_epoch : bool
         Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
+    is_code : bool
+        Whether it begins as a line of a program may.
     """
 
     fields: tuple[Field, ...]
@@ -94,6 +100,7 @@ class Template(NamedTuple):
     has_step: bool
     is_bar: bool
     is_of_epoch: bool
+    is_code: bool
 
 
 class Line(NamedTuple):
@@ -132,7 +139,7 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         rank = None
         if ranks:
             rank, text = ranks[i], text.partition(":")[2]
-        if match := _RANK.match(text):
+        if match := RANK.match(text):
             rank, text = match[1], text[match.end() :]
         if match := _TIME.match(text):
             text = f"{match[1]} {text[match.end() :]}"
@@ -148,13 +155,13 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
             under *= not keys[key].losses
             if keys[key].fields:
                 found.append((key, parts[1::2], rank))
-    counts = Counter(key for key, *_ in found)
+    counts = Counter((key, rank) for key, _, rank in found)
     parsed = []
     for key, values, rank in found:
         template = keys[key]
         # of a name that a line has twice, the first counts
         said = {name: values[place] + multiple for place, name, multiple in reversed(template.fields)}
-        parsed.append(Line(template, said, counts[key], rank))
+        parsed.append(Line(template, said, counts[key, rank], rank))
     return parsed
 
 
@@ -165,7 +172,7 @@ def _is_heading(text: str) -> bool:
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
     """Return the number of a process before each line, where every line has one of a few."""
-    labels = [match[1] for line in lines if (match := _LABEL.match(line))]
+    labels = [match[1] for line in lines if (match := LABEL.match(line))]
     return labels if len(labels) == len(lines) and len(set(labels)) <= max(1, len(lines) // MIN_REPEATS) else None
 
 
@@ -174,7 +181,7 @@ def _template(parts: tuple[str, ...]) -> Template:
     line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
-    held_out, evaluates, previous = False, False, ""
+    held_out, evaluates, previous, begin = False, False, "", ""
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
@@ -184,17 +191,20 @@ def _template(parts: tuple[str, ...]) -> Template:
             fields.append(Field(place, previous + ALL))
             previous = ""
             continue
-        name, rest = _name(_ATTACHED.sub("", before) if place else before, first=not fields)
+        name, rest = _name(
+            _ATTACHED.sub("", before) if place else before, first=not any(kind_of(field.name) for field in fields)
+        )
         held_out = _is_held_out(f"{rest} {name}" if name.lower() in PARTS else rest, so_far=held_out)
-        following = parts[place + 1].strip() in _OF and place + 2 < len(parts)
+        following = parts[place + 1].strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
         if following and not unit and (not name or name.lower() in PARTS) and all(f.name != BATCH for f in fields):
             name = BATCH  # [ 10/5005], Test: [10/78]
-        elif place == 0 and not name and not unit and _is_named(after):
+        elif not fields and not name and before[-1:] in ("", " ") and _NAMED_AFTER.match(after) and _is_named(after):
             name = STEP  # 100 train 3.2
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
         evaluates |= held_out and kind_of(name) == STEP and "batch" in name.lower()
         previous = name if following else ""
+        begin += before if not fields else ""
         if not name:
             continue
         name = _full_name(name, held_out, line)
@@ -209,17 +219,26 @@ def _template(parts: tuple[str, ...]) -> Template:
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
     is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))
     is_of_epoch = BATCH + ALL in times and ("s/step" in line or "- ETA:" in line)
-    return Template(tuple(fields), times, losses, any(kinds[n] == STEP for n in times), is_bar, is_of_epoch)
+    has_step = any(kinds[name] == STEP for name in times)
+    return Template(tuple(fields), times, losses, has_step, is_bar, is_of_epoch, _CODE.search(begin) is not None)
+
+
+def _is_date(parts: tuple[str, ...], place: int) -> bool:
+    """Return whether numbers with a stroke between them are of a date: 2024/05/01, 05/01 09:12."""
+    before, after, then = parts[place], parts[place + 2], parts[place + 3 : place + 4]
+    return "/" in (before[-1:], after) or (after.strip() == "" and then == (":",))
 
 
 def _is_named(after: str) -> bool:
     """Return whether the text after a number at the beginning of a line is the name of a loss, or of a part."""
-    text = _TAIL.sub("", after).strip(" :|,-])\t")
+    text = _TAIL.sub("", after).strip(" :|,-\t")
     return text.lower() in PARTS or kind_of(text) == "loss"
 
 
 def _full_name(name: str, held_out: bool, line: str) -> str:
     """Return a name with what the rest of its line says of it."""
+    if kind_of(name) == EPOCH:
+        return EPOCH
     words = words_of(name)
     name = SHORT.get(name.lower(), name) if name.lower() != "s" or re.search(r"\bt[re]l:", line) else name
     if set(words) <= PARTS and len(words) == 1:
@@ -229,9 +248,15 @@ def _full_name(name: str, held_out: bool, line: str) -> str:
     return name
 
 
+def _is_location(before: str) -> bool:
+    """Return whether a number is a line of a program: ``train.py:88``, ``__main__:train:88``."""
+    match = _LOCATION.search(before)
+    return match is not None and (match[1] in PARTS or not kind_of(match[1] or ""))
+
+
 def _is_held_out(text: str, *, so_far: bool) -> bool:
     """Return whether what follows in a line is of held-out data, by the words that stand alone in it."""
-    for word in text.lower().split():
+    for word in _BRACKETS.split(text.lower()):
         bare = word.strip("[](){}<>:,;|='\"-")
         if bare in VALIDATION:
             so_far = True
@@ -246,7 +271,7 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
     Before the first name of a line there may be any words; `number of skipped iterations` further on is no step.
     """
     text = _TAIL.sub("", _CALL.sub("", before))
-    if text[-1:] in _OPERATORS:
+    if text[-1:] in _OPERATORS or _is_location(before):
         return "", before
     unit = ""
     if match := _IN_BRACKETS.search(text):

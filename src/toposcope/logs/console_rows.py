@@ -1,5 +1,6 @@
 """Rows of a console log: its lines put together by the step that they are of."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,15 @@ from toposcope.logs.raw import plural
 
 MIN_REPEATS = 3
 """Lines that state a loss under one name, by which it is one of the log."""
+MIN_MOVES = 0.3
+"""Share of the rows with a loss at which the bar of the training has moved; several may be of one step."""
 BARS_A_ROW = 1.5
 """Progress bars for each row with a loss, from which on a bar is drawn anew below the row."""
 MIN_STALE = 0.5
 """Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
+
+_PROGRAM = re.compile(r"(?:import|from) [a-z]\w*|(?:def|class) \w+[(:]")
+"""A line of a program, whose settings need not be those of the run."""
 
 Row = dict[str, str]
 
@@ -31,21 +37,35 @@ class Reading(NamedTuple):
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
     parsed = parse_lines(lines)
-    names = Counter(name for line in parsed for name in line.template.losses)
-    usual = {name for name, n in names.items() if n >= MIN_REPEATS} or set(names)
+    usual = _usual(parsed, MIN_REPEATS) or _usual(parsed, 1)
+    # a configuration, or a program, may have been printed before the log
+    first = next((i for i, line in enumerate(parsed) if _is_row(line, usual) and line.n_alike >= MIN_REPEATS), 0)
+    parsed = [
+        line for i, line in enumerate(parsed) if i >= first or not (line.template.is_code and line.template.losses)
+    ]
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
     facts: dict[str, object] = {}
-    for line in parsed[:first]:  # a configuration, or a program, that was printed before the log
-        facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
+    if not any(map(_PROGRAM.match, lines)):
+        for line in parsed[:first]:
+            facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
     if any("train_runtime" in line.said for line in parsed):
         facts["finished"] = True
     rows, remarks = _rows(parsed, first, usual, facts)
-    _place(rows, facts)
+    _place(rows, facts, remarks)
     _without_stale(rows, remarks)
+    if not any(STEP in row for row in rows) and len(ranks := dict.fromkeys(row.get("rank") for row in rows)) > 1:
+        rows = [row for row in rows if row.get("rank") == next(iter(ranks))]
+        remarks.append(f"lines of {len(ranks)} processes, and no steps to tell which are of one: the first counts")
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
     if len(set(columns.get("rank", ()))) < 2:
         columns.pop("rank", None)
     return Reading(columns, facts, tuple(remarks))
+
+
+def _usual(parsed: Sequence[Line], n: int) -> set[str]:
+    """Return the names of the losses that are stated so often, in lines of which there are as many."""
+    names = Counter(name for line in parsed if line.n_alike >= n for name in line.template.losses)
+    return {name for name, times in names.items() if times >= n}
 
 
 def _is_row(line: Line, usual: set[str]) -> bool:
@@ -64,15 +84,17 @@ def _is_kept(name: str, usual: set[str]) -> bool:
     kind = kind_of(name)
     if kind == "loss":
         return name in usual or target_of(name).validation
-    return name.endswith(ALL) or "loss" in words_of(name) or kind not in ("", "run")
+    return "loss" in words_of(name) or kind_of(name.removesuffix(ALL)) not in ("", "run")
 
 
 def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, object]) -> tuple[list[Row], list[str]]:
     """Return a row for each line of the log, with the times of its own or of the lines before it."""
     bars, length = _steps_by_bars(parsed, usual)
-    if bars:
-        facts["max_steps"] = length
-    stated = any(line.template.has_step and _is_row(line, usual) for line in parsed)
+    stated = any(
+        line.template.has_step and not (line.template.is_bar or line.template.is_of_epoch)
+        for line in parsed
+        if line.n_alike >= MIN_REPEATS
+    )
     rows: list[Row] = []
     clock: Row = {}
     early: list[Row] = []
@@ -82,6 +104,8 @@ def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, 
             if said[BATCH] != said[BATCH + ALL]:
                 continue
             said = {name: value for name, value in said.items() if name not in template.times or kind_of(name) == EPOCH}
+        if template.is_bar and not template.losses:
+            continue  # of the training, or of a download
         times = {name: said[name] for name in template.times if name in said}
         of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
         if not of_log and ((i < first and n_alike < MIN_REPEATS) or template.losses):
@@ -99,7 +123,10 @@ def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, 
             clock |= times
         elif bars:
             row = said | {STEP: bars[i]}
-        elif (not clock and stated) or (ahead and all(target_of(name).validation for name in template.losses)):
+            facts["max_steps"] = length
+        elif (stated and not any(kind_of(name) == STEP for name in clock)) or (
+            ahead and all(target_of(name).validation for name in template.losses)
+        ):
             early.append(said)
             continue
         else:
@@ -141,26 +168,27 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
     Of bars of several lengths, that of the training never begins again. Where bars are many, one is drawn anew below
     what is printed, with the step of that; where there is one for each row, it stands above.
     """
-    by_length: dict[str, list[tuple[int, int]]] = {}
-    for i, (template, said, *_) in enumerate(parsed):
-        if template.is_bar and not template.losses and said[BATCH].isdigit() and BATCH + ALL in said:
-            by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
-    steady = {
-        length: bars
-        for length, bars in by_length.items()
-        if len(bars) >= MIN_REPEATS and all(a[1] <= b[1] for a, b in pairwise(bars))
-    }
-    with_loss = [line for line in parsed if not line.template.losses.isdisjoint(usual)]
-    if not steady or any(line.template.has_step for line in with_loss):
+    with_loss = [i for i, line in enumerate(parsed) if not line.template.losses.isdisjoint(usual)]
+    if any(parsed[i].template.has_step for i in with_loss):
         return [], ""
-    length = max(steady, key=lambda length: len({n for _, n in steady[length]}))
-    places, steps = zip(*steady[length], strict=True)
-    below = len(places) > BARS_A_ROW * len(with_loss)
-    at = [bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in range(len(parsed))]
-    return [str(steps[min(max(place, 0), len(steps) - 1)]) for place in at], length
+    by_length: dict[str, list[tuple[int, int]]] = {}
+    ranks = [line.rank for line in parsed if line.template.is_bar]
+    for i, (template, said, _, rank) in enumerate(parsed):
+        if template.is_bar and rank == ranks[0] and said[BATCH].isdigit() and BATCH + ALL in said:
+            by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
+    for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
+        if len(bars) < MIN_REPEATS or any(a[1] > b[1] for a, b in pairwise(bars)):
+            continue
+        places, steps = zip(*bars, strict=True)
+        below = len(places) > BARS_A_ROW * len(with_loss)
+        at = [bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in range(len(parsed))]
+        found = [steps[min(max(place, 0), len(steps) - 1)] for place in at]
+        if len({found[i] for i in with_loss}) > MIN_MOVES * len(with_loss):
+            return [str(step) for step in found], length
+    return [], ""
 
 
-def _place(rows: list[Row], facts: dict[str, object]) -> None:
+def _place(rows: list[Row], facts: dict[str, object], remarks: list[str]) -> None:
     """Put one step into each row in place of its steps of several names, counted through epochs; and the plan."""
     columns = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in identify_columns(columns).named.get("step", []) if name != BATCH]
@@ -168,6 +196,10 @@ def _place(rows: list[Row], facts: dict[str, object]) -> None:
     epoch = next((name for name in columns if kind_of(name) == EPOCH), "")
     n_epochs = _last(rows, epoch + ALL)
     if not names:
+        if epoch and all(row.get(epoch, "").isdigit() for row in rows):
+            remarks.append("no line states a step: epochs are the steps, and --steps counts epochs too")
+            for row in rows:
+                row[STEP] = row.pop(epoch)
         if n_epochs:
             facts["max_steps"] = n_epochs
         return
@@ -234,7 +266,10 @@ def _without_stale(rows: list[Row], remarks: list[str]) -> None:
     names = dict.fromkeys(name for row in rows for name in row)
     for name in [n for n in names if kind_of(n) == "loss" and target_of(n).validation]:
         shown = [row for row in rows if name in row]
-        stale = [b for a, b in pairwise(shown) if _repeats(a[name], b[name])]
+        stale = []
+        for rank in {row.get("rank") for row in shown}:
+            own = [row for row in shown if row.get("rank") == rank]
+            stale += [b for a, b in pairwise(own) if a.get(STEP) != b.get(STEP) and _repeats(a[name], b[name])]
         if len(stale) > MIN_STALE * len(shown):
             for row in stale:
                 del row[name]

@@ -1,6 +1,5 @@
 """Console logs: what a training script printed, line by line, whatever stands around it."""
 
-import codecs
 import csv
 import json
 import re
@@ -11,8 +10,10 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
+from toposcope.logs.console_lines import LABEL, RANK
 from toposcope.logs.console_rows import Reading, read_lines
 from toposcope.logs.console_tables import read_tables
+from toposcope.logs.encodings import decoded
 from toposcope.logs.formats.delimited import SEPARATORS
 from toposcope.logs.raw import RawLog, join_names, one_line
 
@@ -35,15 +36,13 @@ _BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 
 def looks_like(head: bytes) -> bool:
     """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
-    if b"\0" in head and head[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return False
     text = _decoded(head).strip()
     strange = sum(not (c.isprintable() or c.isspace() or c in "\x1b\x08") or c == "\ufffd" for c in text)
     return bool(text) and strange <= MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
 
 
-def _is_json(text: str) -> bool:
-    """Return whether a text is the beginning of JSON: whole, or in order up to where it was cut."""
+def _is_json(text: str, *, first: bool = True) -> bool:
+    """Return whether a text is the beginning of JSON, or of values of it: whole, or in order up to where it was cut."""
     if text[:1] not in ("{", "["):
         return False
     try:
@@ -54,7 +53,10 @@ def _is_json(text: str) -> bool:
         return not rest.strip() or (error.msg.startswith("Unterminated") and "\n" not in rest)
     except RecursionError:
         return True
-    return not text[end:].partition("\n")[0].strip(" \r,")
+    line, _, more = text[end:].partition("\n")
+    return not line.strip(" \r,") and (
+        first is False or not more.strip() or _is_json(more.lstrip(" \r\n,"), first=False)
+    )
 
 
 def _is_table(text: str) -> bool:
@@ -140,14 +142,29 @@ def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
 
 
 def _decoded(content: bytes) -> str:
-    wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    """Return the text, with a sign for each character that cannot be read: no number is one."""
+    try:
+        return decoded(content)[0]
+    except ToposcopeError:
+        return content.decode("utf-8-sig", errors="replace")
 
 
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines of a text as a terminal would have shown them one after the other, without empty ones."""
     if "\x1b" in text or "\x08" in text:
         text = _ESCAPES.sub("", _BACK.sub("\n", text))
-    for line in text.replace("\r", "\n").split("\n"):
+    for line in _parts(text):
         if line and not line.isspace():
             yield _BAR.sub(" | ", line) if any(map(line.__contains__, _BAR_SIGNS)) else line
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield lines, and what stood in a line one after the other, each with the process before it."""
+    for line in text.replace("\r\n", "\n").split("\n"):
+        if "\r" not in line:
+            yield line
+            continue
+        rank = RANK.match(line) or LABEL.match(line)
+        first, *rest = line.split("\r")
+        yield first
+        yield from (f"{rank[0]} {part}" if rank else part for part in rest)

@@ -52,7 +52,7 @@ class _Gathered(NamedTuple):
 
 def looks_like(head: bytes) -> bool:
     """Return whether a file could be JSON."""
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    return head.lstrip(b"\xff\xfe\xef\xbb\xbf\0 \t\r\n")[:1] in (b"{", b"[")
 
 
 def runs(path: Path) -> list[RawLog]:
