@@ -9,6 +9,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "step": (
         *("global_step", "iter_num", "step", "optimizer_step", "update_step", "iteration", "iter", "it", "update"),
         *("num_updates", "n_iter", "train_step", "steps", "iterations", "iters", "t"),
+        *("current_step", "current_steps", "cur_step", "global_steps", "training_step", "up"),
         *("batch", "batch_idx", "batch_id"),
     ),
     "rank": ("rank", "global_rank", "local_rank", "process_index", "worker", "replica"),
@@ -16,7 +17,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "learning_rate": (
         *("learning_rate", "lr", "optimizer_lr", "lr_group0", "learning_rate_group0", "lr_group_0", "lr_pg1"),
         *("lr_adam_w", "lr_adam_w_pg1", "lr_adam", "lr_adam_pg1", "lr_sgd", "learning_rate_learning_rate"),
-        *("lr_decoupled_adam_w_group0", "lr_decoupled_lion_w_group0", "last_lr", "optim0_lr0"),
+        *("lr_decoupled_adam_w_group0", "lr_decoupled_lion_w_group0", "last_lr", "optim0_lr0", "current_lr", "l_r"),
     ),
     "tokens": (
         *("tokens", "total_tokens", "tokens_seen", "num_tokens", "n_tokens", "num_input_tokens_seen"),
@@ -29,10 +30,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "grad_norm": (
         *("grad_norm", "gradient_norm", "total_grad_norm", "grad_norm_total", "global_grad_norm", "gnorm"),
-        *("grad_norm_grad_norm", "grad_2_0_norm_total", "l2_norm_grad_global", "grad_l2_norm"),
+        *("g_norm", "grad_norm_grad_norm", "grad_2_0_norm_total", "l2_norm_grad_global", "grad_l2_norm"),
     ),
     "last_step": (
         *("T", "last_step", "max_steps", "total_steps", "num_training_steps", "total_train_steps", "train_iters"),
+        *("total_optimization_steps", "total_training_steps", "total_iterations", "num_iterations", "total_iters"),
+        *("max_step", "max_iter", "max_updates", "max_update", "total_updates"),
         *("max_iters", "max_iterations", "num_train_steps", "num_steps", "n_steps", "steps"),
     ),
     "parameters": (
@@ -56,7 +59,17 @@ LOSSES = (
     *("loss", "cross_entropy_loss", "cross_entropy", "crossentropy", "ce_loss", "lm_loss", "lm_loss_training_lm_loss"),
     *("language_cross_entropy", "nll_loss", "nll", "ce", "loss_step", "step_loss", "loss_train", "loss_train_total"),
     *("global_avg_loss", "loss_metrics_global_avg_loss", "avg_loss", "mean_loss", "loss_mean", "loss_avg"),
-    *("total_loss", "loss_total", "loss_epoch", "loss_ce", "next_token_loss", "running_loss", "avr_loss"),
+    *(
+        "total_loss",
+        "loss_total",
+        "loss_epoch",
+        "loss_ce",
+        "next_token_loss",
+        "running_loss",
+        "avr_loss",
+        "reduced_train_loss",
+    ),
+    *("xent", "cost", "ce_mean_words", "logloss", "log_loss", "binary_logloss", "multi_logloss", "mlogloss"),
 )
 UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("bits", "per", "byte"), "bits per byte"),

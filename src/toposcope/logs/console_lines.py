@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from toposcope.logs.columns import VALIDATION, identify_columns, words_of
+from toposcope.logs.raw import MULTIPLES
 
 PARTS = VALIDATION | {"train", "training"}
 _NUMBER = re.compile(
@@ -33,11 +34,13 @@ _CALL = re.compile(r"(?<=[:=\[(,])\s*[A-Za-z_][\w.]*[(\[]+\s*$")
 _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
+_COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
+_CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|]+")
 _NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
 _CODE = re.compile(r"[=(){}\"'#]")
-_ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*)")
+_ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*|(?:/[A-Za-z]+)+)")
 _UNIT = re.compile(
     r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])"
 )
@@ -104,12 +107,13 @@ class Template(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line with numbers that have names: what it says, how many lines are like it, and the process it is of."""
+    """A line with numbers that have names: what it says, how many lines are like it, the process, and all numbers."""
 
     template: Template
     said: dict[str, str]
     n_alike: int
     rank: str | None
+    numbers: list[str]
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +155,7 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         under -= 1
         if key in keys or len(keys) < MAX_TEMPLATES:
             if key not in keys:
-                keys[key] = _template(key)
+                keys[key] = _template(key, parts[1::2])
             under *= not keys[key].losses
             if keys[key].fields:
                 found.append((key, parts[1::2], rank))
@@ -161,8 +165,19 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         template = keys[key]
         # of a name that a line has twice, the first counts
         said = {name: values[place] + multiple for place, name, multiple in reversed(template.fields)}
-        parsed.append(Line(template, said, counts[key, rank], rank))
+        for name in template.times:
+            said[name] = _as_whole(said[name])
+        parsed.append(Line(template, said, counts[key, rank], rank, values))
     return parsed
+
+
+def _as_whole(text: str) -> str:
+    """Return a number of steps in digits: 1,000 and 9.000 and 1.2k."""
+    match = None if text.isdigit() else _COUNT.fullmatch(text)
+    if not match:
+        return text
+    value = float(re.sub("[,_]", "", match[1])) * MULTIPLES.get(match[2], 1)
+    return str(int(value)) if value.is_integer() else text
 
 
 def _is_heading(text: str) -> bool:
@@ -176,8 +191,8 @@ def _labels(lines: Sequence[str]) -> list[str] | None:
     return labels if len(labels) == len(lines) and len(set(labels)) <= max(1, len(lines) // MIN_REPEATS) else None
 
 
-def _template(parts: tuple[str, ...]) -> Template:
-    """Return what the numbers between the parts of a line are."""
+def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
+    """Return what the numbers between the parts of a line are; `values` are those of the first such line."""
     line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
@@ -194,20 +209,22 @@ def _template(parts: tuple[str, ...]) -> Template:
         name, rest = _name(
             _ATTACHED.sub("", before) if place else before, first=not any(kind_of(field.name) for field in fields)
         )
-        held_out = _is_held_out(f"{rest} {name}" if name.lower() in PARTS else rest, so_far=held_out)
+        held_out = _is_held_out(rest if kind_of(name) else f"{rest} {name}", so_far=held_out)
         following = parts[place + 1].strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
-        if following and not unit and (not name or name.lower() in PARTS) and all(f.name != BATCH for f in fields):
+        is_progress = following and not unit and not _UNIT.match(parts[place + 2])
+        if is_progress and (not name or name.lower() in PARTS) and not any(map(_is_planned, fields)):
             name = BATCH  # [ 10/5005], Test: [10/78]
         elif not fields and not name and before[-1:] in ("", " ") and _NAMED_AFTER.match(after) and _is_named(after):
             name = STEP  # 100 train 3.2
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
         evaluates |= held_out and kind_of(name) == STEP and "batch" in name.lower()
-        previous = name if following else ""
+        previous = ""
         begin += before if not fields else ""
-        if not name:
+        if not name or (name.lower() in PARTS and values[place].isdigit()):
             continue
         name = _full_name(name, held_out, line)
+        previous = name if following else ""
         if multiple and kind_of(name) not in ("loss", ""):
             fields.append(Field(place, name, multiple[1]))
         else:
@@ -221,6 +238,11 @@ def _template(parts: tuple[str, ...]) -> Template:
     is_of_epoch = BATCH + ALL in times and ("s/step" in line or "- ETA:" in line)
     has_step = any(kinds[name] == STEP for name in times)
     return Template(tuple(fields), times, losses, has_step, is_bar, is_of_epoch, _CODE.search(begin) is not None)
+
+
+def _is_planned(field: Field) -> bool:
+    """Return whether it is the number of all steps."""
+    return field.name.endswith(ALL) and kind_of(field.name.removesuffix(ALL)) == STEP
 
 
 def _is_date(parts: tuple[str, ...], place: int) -> bool:
@@ -256,6 +278,7 @@ def _is_location(before: str) -> bool:
 
 def _is_held_out(text: str, *, so_far: bool) -> bool:
     """Return whether what follows in a line is of held-out data, by the words that stand alone in it."""
+    so_far = so_far or "Saving dict for" in text  # of TensorFlow's estimators, after an evaluation
     for word in _BRACKETS.split(text.lower()):
         bare = word.strip("[](){}<>:,;|='\"-")
         if bare in VALIDATION:

@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from toposcope.logs.columns import identify_columns, target_of, words_of
-from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, kind_of, parse_lines
+from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
 from toposcope.logs.raw import plural
+from toposcope.logs.steps import MIN_TIME
 
 MIN_REPEATS = 3
 """Lines that state a loss under one name, by which it is one of the log."""
@@ -50,7 +51,9 @@ def read_lines(lines: Sequence[str]) -> Reading:
             facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
     if any("train_runtime" in line.said for line in parsed):
         facts["finished"] = True
-    rows, remarks = _rows(parsed, first, usual, facts)
+    remarks: list[str] = []
+    parsed = _with_unnamed_steps(parsed, usual, remarks)
+    rows = _rows(parsed, first, usual, facts, remarks)
     _place(rows, facts, remarks)
     _without_stale(rows, remarks)
     if not any(STEP in row for row in rows) and len(ranks := dict.fromkeys(row.get("rank") for row in rows)) > 1:
@@ -87,7 +90,43 @@ def _is_kept(name: str, usual: set[str]) -> bool:
     return "loss" in words_of(name) or kind_of(name.removesuffix(ALL)) not in ("", "run")
 
 
-def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, object]) -> tuple[list[Row], list[str]]:
+def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str]) -> list[Line]:
+    """Return lines with their steps, where no line names one: the first whole number that grows from line to line."""
+    if any(line.template.has_step for line in parsed if line.n_alike >= MIN_REPEATS):
+        return parsed
+    kinds: dict[Template, list[Line]] = {}
+    for line in parsed:
+        if not line.template.losses.isdisjoint(usual):
+            kinds.setdefault(line.template, []).append(line)
+    steps: dict[Template, int] = {}
+    for template, lines in kinds.items():
+        named = {field.place for field in template.fields}
+        for place in range(min(field.place for field in template.fields if field.name in template.losses)):
+            column = [int(n) if (n := line.numbers[place]).isdigit() else -1 for line in lines]
+            if len(lines) >= MIN_REPEATS and place not in named and column[0] >= 0 and _ascends(column):
+                steps[template] = place
+                break
+    if not steps:
+        return parsed
+    remarks.append("no line names its step: the first number that grows from line to line is taken for it")
+    return [
+        line._replace(
+            template=line.template._replace(times=line.template.times | {STEP}, has_step=True),
+            said=line.said | {STEP: line.numbers[steps[line.template]]},
+        )
+        if line.template in steps
+        else line
+        for line in parsed
+    ]
+
+
+def _ascends(column: list[int]) -> bool:
+    return all(a < b for a, b in pairwise(column)) and column[-1] < MIN_TIME
+
+
+def _rows(
+    parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, object], remarks: list[str]
+) -> list[Row]:
     """Return a row for each line of the log, with the times of its own or of the lines before it."""
     bars, length = _steps_by_bars(parsed, usual)
     stated = any(
@@ -95,11 +134,13 @@ def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, 
         for line in parsed
         if line.n_alike >= MIN_REPEATS
     )
+    if not bars and _step_comes_last(parsed, usual):
+        parsed = _with_steps_first(parsed, usual)
     rows: list[Row] = []
     clock: Row = {}
     early: list[Row] = []
     ahead = False
-    for i, (template, said, n_alike, rank) in enumerate(parsed):
+    for i, (template, said, n_alike, rank, _) in enumerate(parsed):
         if template.is_of_epoch:
             if said[BATCH] != said[BATCH + ALL]:
                 continue
@@ -143,7 +184,34 @@ def _rows(parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, 
     remarks = []
     if early:
         remarks.append(f"{plural(len(early), 'line states', 'lines state')} a loss without any step: ignored")
-    return rows, remarks
+    return rows
+
+
+def _is_clock(line: Line) -> bool:
+    """Return whether a line says the step, and no loss, as others do."""
+    return line.template.has_step and not line.template.losses and line.n_alike >= MIN_REPEATS
+
+
+def _step_comes_last(parsed: Sequence[Line], usual: set[str]) -> bool:
+    """Return whether the losses of a step stand above the line that says the step, as in boxes sorted by name."""
+    losses = [i for i, line in enumerate(parsed) if line.n_alike >= MIN_REPEATS and line.template.losses & usual]
+    clocks = [i for i, line in enumerate(parsed) if _is_clock(line)]
+    if not losses or not clocks or any(parsed[i].template.has_step for i in losses):
+        return False
+    return losses[0] < clocks[0] and losses[-1] < clocks[-1]
+
+
+def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
+    """Return lines in blocks that begin with the line of the step."""
+    found: list[Line] = []
+    block: list[Line] = []
+    for line in parsed:
+        if _is_clock(line):
+            found += [line, *block]
+            block = []
+        else:
+            block.append(line)
+    return found + block
 
 
 def _epochs(times: Mapping[str, str]) -> Row:
@@ -173,7 +241,7 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
         return [], ""
     by_length: dict[str, list[tuple[int, int]]] = {}
     ranks = [line.rank for line in parsed if line.template.is_bar]
-    for i, (template, said, _, rank) in enumerate(parsed):
+    for i, (template, said, _, rank, _) in enumerate(parsed):
         if template.is_bar and rank == ranks[0] and said[BATCH].isdigit() and BATCH + ALL in said:
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
@@ -205,7 +273,8 @@ def _place(rows: list[Row], facts: dict[str, object], remarks: list[str]) -> Non
         return
     for name in names:
         if length := _last(rows, name + ALL):
-            _count_through(rows, name, epoch, length, n_epochs, facts)
+            is_main = all(row.get(names[0], row.get(name)) == row.get(name) for row in rows if name in row)
+            _count_through(rows, name, epoch, length, n_epochs, facts if is_main else {})
     pairs = {name: _pairs(rows, name, names[: k + 1]) for k, name in enumerate(names)}
     for row in rows:
         own = [name for name in names if row.get(name, "").isdigit()]

@@ -20,7 +20,7 @@ _GROUPED_BY_POINTS = r"^[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?$"
 _DECIMAL_COMMA = r"^[+-]?\d+,\d+(?:[eE][+-]?\d+)?$"
 _NO_GROUP = r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+|\d+,\d+[eE][+-]?\d+)$"
 """A comma that can only stand before decimals."""
-_MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _WITH_MULTIPLE = r"^([+-]?\d+(?:\.\d+)?)\s?([kKMBT])$"
 _OF_ALL = r"^(\d+)\s?/\s?\d+$"
 """Step 100 of 20,000: 100/20000."""
@@ -128,7 +128,7 @@ def _plain(text: pl.Series) -> pl.Series:
                 pl.col("t").str.extract(_WITH_MULTIPLE, 1).cast(pl.Float64, strict=False)
                 * pl.col("t")
                 .str.extract(_WITH_MULTIPLE, 2)
-                .replace_strict(_MULTIPLES, default=None, return_dtype=pl.Float64)
+                .replace_strict(MULTIPLES, default=None, return_dtype=pl.Float64)
             )
             .round(6)
             .cast(pl.String)

@@ -66,7 +66,7 @@ def _is_table(text: str) -> bool:
         return False
     separator = max(SEPARATORS, key=lines[0].count)
     header, row = next(csv.reader([lines[0]], delimiter=separator)), next(csv.reader([lines[1]], delimiter=separator))
-    if len(header) < 2 or len(row) != len(header) or any(re.search(r"[:=]\s*\S|^\s*[\d.]+\s*$", c) for c in header):
+    if len(header) < 2 or len(row) != len(header) or any(re.search(r"[:=]\s*\S|(?<![\w.])\d", c) for c in header):
         return False
     found = identify_columns(name for name in header if name.strip())
     return bool(found.losses or found.named.get("step"))
