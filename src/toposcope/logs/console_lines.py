@@ -206,9 +206,10 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, previous + ALL))
             previous = ""
             continue
-        name, rest = _name(
-            _ATTACHED.sub("", before) if place else before, first=not any(kind_of(field.name) for field in fields)
-        )
+        text = _ATTACHED.sub("", before) if place else before
+        if place and _CLOSED.match(before):  # lr (group 0)=1e-4
+            text = _OPENED.sub("", parts[place - 1]) + before.strip(")] ")
+        name, rest = _name(text, first=not any(kind_of(field.name) for field in fields))
         held_out = _is_held_out(rest if kind_of(name) else f"{rest} {name}", so_far=held_out)
         following = parts[place + 1].strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
         is_progress = following and not unit and not _UNIT.match(parts[place + 2])
@@ -293,7 +294,7 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
 
     Before the first name of a line there may be any words; `number of skipped iterations` further on is no step.
     """
-    text = _TAIL.sub("", _CALL.sub("", before))
+    text = _TAIL.sub("", _CALL.sub("", before)).replace("'s ", " ")
     if text[-1:] in _OPERATORS or _is_location(before):
         return "", before
     unit = ""

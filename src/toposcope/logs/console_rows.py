@@ -41,12 +41,14 @@ def read_lines(lines: Sequence[str]) -> Reading:
     usual = _usual(parsed, MIN_REPEATS) or _usual(parsed, 1)
     # a configuration, or a program, may have been printed before the log
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual) and line.n_alike >= MIN_REPEATS), 0)
-    parsed = [
-        line for i, line in enumerate(parsed) if i >= first or not (line.template.is_code and line.template.losses)
-    ]
+    has_program = any(map(_PROGRAM.match, lines))
+    if has_program:
+        parsed = [
+            line for i, line in enumerate(parsed) if i >= first or not (line.template.is_code and line.template.losses)
+        ]
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
     facts: dict[str, object] = {}
-    if not any(map(_PROGRAM.match, lines)):
+    if not has_program:
         for line in parsed[:first]:
             facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
     if any("train_runtime" in line.said for line in parsed):
@@ -92,22 +94,25 @@ def _is_kept(name: str, usual: set[str]) -> bool:
 
 def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str]) -> list[Line]:
     """Return lines with their steps, where no line names one: the first whole number that grows from line to line."""
-    if any(line.template.has_step for line in parsed if line.n_alike >= MIN_REPEATS):
-        return parsed
     kinds: dict[Template, list[Line]] = {}
     for line in parsed:
-        if not line.template.losses.isdisjoint(usual):
+        if line.template.losses & usual:
             kinds.setdefault(line.template, []).append(line)
+    largest = sorted(kinds, key=lambda template: -len(kinds[template]))
+    if not largest or largest[0].has_step or any(map(_is_clock, parsed)):
+        return parsed
     steps: dict[Template, int] = {}
-    for template, lines in kinds.items():
+    for template in largest:
+        end = min(field.place for field in template.fields if field.name in template.losses)
         named = {field.place for field in template.fields}
-        for place in range(min(field.place for field in template.fields if field.name in template.losses)):
-            column = [int(n) if (n := line.numbers[place]).isdigit() else -1 for line in lines]
-            if len(lines) >= MIN_REPEATS and place not in named and column[0] >= 0 and _ascends(column):
+        likely = steps.get(largest[0], 0)
+        for place in sorted(set(range(end)) - named, key=lambda place: place != likely):
+            column = [int(n) if (n := line.numbers[place]).isdigit() else -1 for line in kinds[template]]
+            if len(column) >= MIN_REPEATS and column[0] >= 0 and _ascends(column):
                 steps[template] = place
                 break
-    if not steps:
-        return parsed
+        if not steps:
+            return parsed
     remarks.append("no line names its step: the first number that grows from line to line is taken for it")
     return [
         line._replace(
@@ -117,6 +122,7 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         if line.template in steps
         else line
         for line in parsed
+        if line.template in steps or not line.template.has_step
     ]
 
 
