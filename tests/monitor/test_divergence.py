@@ -23,7 +23,7 @@ LAST = 2000
 
 
 def loss(step: int) -> float:
-    return 1.8 + 20 / (step + 20) ** 0.5 + 0.01 * math.sin(step * 1.7)
+    return 1.8 + 20 / math.sqrt(step + 20) + 0.01 * math.sin(step * 1.7)
 
 
 def watched(tmp_path: Path, losses: list[float]) -> tuple[Watch, list[Event]]:

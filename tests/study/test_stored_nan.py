@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from live_studies import LiveStudy
 
 from toposcope.cli.export import export
-from toposcope.logs import LogTable, read_log
+from toposcope.logs import LogTable, log_beside, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
 from toposcope.report.live.status import Status, status_of
+from toposcope.report.material import Material
+from toposcope.report.sections.monitor import _divergences, final_losses
 from toposcope.study import Study, checksums
 from toposcope.study.store import Store
 
@@ -201,3 +203,38 @@ def test_export(tmp_path: Path) -> None:
     at = {name: [line.split(",")[header.split(",").index(name)] for line in lines] for name in ("loss", "tokens")}
     assert at["loss"][2:] == ["NaN", "NaN"]
     assert set(at["tokens"]) == {""}
+
+
+def test_a_log_beside_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss,validation_loss\n1,3.0,\n2,nan,\n3,nan,2.5\n4,inf,nan\n")
+    table = log_beside(tmp_path)
+    assert table is not None
+    assert {name: at.tolist() for name, at in table.nan_steps.items()} == {"loss": [2, 3], "validation_loss": [4]}
+    store = Store(tmp_path / "study.db")
+    store.put_log("run", table)
+    rows = store.log_rows("run")
+    assert same(
+        rows,
+        {
+            1: {"loss": 3.0},
+            2: {"loss": math.nan},
+            3: {"loss": math.nan, "validation_loss": 2.5},
+            4: {"loss": math.inf, "validation_loss": math.nan},
+        },
+    )
+    store.put_log("run", LogTable.from_rows({1: {"loss": 3.0}, 2: {"loss": 2.5}}))
+    store.close()
+    again = Store(tmp_path / "study.db")
+    assert again.dropped == []
+    assert stored(again) == ({1: {"loss": 3.0}, 2: {"loss": 2.5}}, [])
+    again.close()
+
+
+def test_the_report_names_the_run_that_has_no_final_loss(tmp_path: Path) -> None:
+    live = died(tmp_path / "run")
+    live.forecast(70)
+    live.store.close()
+    material = Material.of(Study.load(tmp_path / "run"), {})
+    (sentence,) = _divergences(material)
+    assert sentence.startswith("run has no final loss: the run diverged at step 81: the training loss is NaN in all 40")
+    assert final_losses(material) == {}

@@ -1,10 +1,7 @@
 """Where the logs in a study's database hold NaN, which SQLite stores as NULL: the table ``log_nan``."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-
-import numpy as np
-import polars as pl
+from itertools import pairwise
 
 FIRST_VERSION = 7
 """Of the schema, with ``log_nan``; in older ones a NaN is as empty as what was not logged."""
@@ -12,8 +9,8 @@ FIRST_VERSION = 7
 
 def nan_steps(c: sqlite3.Connection, run: str) -> dict[str, list[int]]:
     """Return the steps at which a run logged NaN, by column of ``log`` or further target."""
-    version = c.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    if version is not None and int(version[0]) < FIRST_VERSION:
+    version = c.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() or (0,)
+    if int(version[0]) < FIRST_VERSION:
         lost = lost_losses(c, run)
         return {"loss": lost} if lost else {}
     found: dict[str, list[int]] = {}
@@ -38,17 +35,8 @@ def lost_losses(c: sqlite3.Connection, run: str) -> list[int]:
         return []
     known = set().union(*(logged[steps[place]] for place in with_loss))
     tail = [step for step in steps[with_loss[-1] + 1 :] if logged[step] <= known]
-    longest = max(with_loss[0], *(np.diff(with_loss) - 1), 0)
+    longest = max(with_loss[0], *(b - a - 1 for a, b in pairwise(with_loss)), 0)
     return tail if len(tail) > longest else []
-
-
-def with_nan(log: pl.DataFrame, steps: Mapping[str, Sequence[int]]) -> pl.DataFrame:
-    """Return the log of a run with NaN at some steps of its columns."""
-    return log.with_columns(
-        pl.when(pl.col("step").is_in(list(at))).then(np.nan).otherwise(pl.col(name)).alias(name)
-        for name, at in steps.items()
-        if name in log.columns
-    )
 
 
 def has_table(c: sqlite3.Connection, name: str) -> bool:

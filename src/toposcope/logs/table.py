@@ -1,5 +1,6 @@
 """What a run logged, a row a step."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -43,7 +44,9 @@ class LogTable:
         """Return the table of rows by step; a column that a row lacks was not logged."""
         steps = sorted(rows)
         names = dict.fromkeys([*COLUMNS, *(name for row in rows.values() for name in row)])
-        nan = {name: np.array([s for s in steps if np.isnan(rows[s].get(name, 0.0))], dtype=np.int64) for name in names}
+        nan = {
+            name: np.array([s for s in steps if math.isnan(rows[s].get(name, 0.0))], dtype=np.int64) for name in names
+        }
         return cls(
             np.array(steps, dtype=np.int64),
             {c: np.array([rows[s].get(c, np.nan) for s in steps], dtype=np.float64) for c in names},

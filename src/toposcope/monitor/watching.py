@@ -47,7 +47,7 @@ class Watch:
         budget.expect(FORECAST, "", FIRST_FORECAST_SECONDS)
         self._log = ShortLog()
         self.diverged: Divergence | None = None
-        self._is_lost = False
+        self._next_lost = MIN_LOST_ROWS  # rows at which the lost ones are looked at again
 
     def remember(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Add rows that were logged before the run was resumed, by step, under stored names."""
@@ -73,10 +73,12 @@ class Watch:
         A final one is made whatever it costs.
         """
         if self._log.n_lost:  # there is nothing to forecast
-            self._is_lost = True
-            return self._alert(self._log.divergence()) if final or self._log.n_lost >= MIN_LOST_ROWS else ()
-        if self._is_lost:  # the loss has recovered
-            self._is_lost, self.diverged = False, None
+            if not final and self._log.n_lost < self._next_lost:
+                return ()
+            self._next_lost = 2 * self._log.n_lost
+            return self._alert(self._log.divergence())
+        if self._next_lost > MIN_LOST_ROWS:  # the loss has recovered
+            self._next_lost, self.diverged = MIN_LOST_ROWS, None
         steps = self._log.steps
         if not steps or not self._forecast.due(steps[-1], self._log.n_added):
             return ()
@@ -169,8 +171,9 @@ class ShortLog:
         rows = [(step, row["loss"]) for step, row in zip(self.steps, self._rows, strict=True) if "loss" in row]
         before = [row for row in rows if row[0] < self.steps[self._first_lost]]
         lost = np.resize([loss for _, loss in rows[len(before) :]], self.n_lost)
-        steps = [*(step for step, _ in before), *(self.steps[self._first_lost] + np.arange(self.n_lost))]
-        return divergence(np.array(steps, np.int64), np.array([*(loss for _, loss in before), *lost]), "training")
+        later = self.steps[self._first_lost] + np.arange(self.n_lost)
+        steps = np.concatenate([np.array([step for step, _ in before], np.int64), later])
+        return divergence(steps, np.concatenate([[loss for _, loss in before], lost]), "training")
 
 
 def stored_names(values: Mapping[str, float]) -> dict[str, float]:

@@ -74,7 +74,11 @@ def stored_losses(directory: Path, sha256: Mapping[str, str]) -> LogTable:
     stored = _read(directory, sha256)
     steps = sorted({step for losses in stored.values() for step in losses})
     values = {name: np.array([_or_nan(losses.get(step)) for step in steps]) for name, losses in stored.items()}
-    return LogTable(np.array(steps, dtype=np.int64), values)
+    nan = {
+        name: np.array([s for s in steps if s in losses and losses[s] is None], dtype=np.int64)
+        for name, losses in stored.items()
+    }
+    return LogTable(np.array(steps, dtype=np.int64), values, {name: at for name, at in nan.items() if len(at)})
 
 
 def measure_missing(

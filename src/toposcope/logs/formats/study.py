@@ -1,8 +1,9 @@
 """A study of ours, with the training logs of all its runs; tables and columns are those of ``docs/store.md``."""
 
+import math
 import sqlite3
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.logs.raw import RawLog
-from toposcope.logs.stored_nan import nan_steps, with_nan
+from toposcope.logs.stored_nan import nan_steps
 
 FILES = ("study.toml", "study.db")
 
@@ -52,6 +53,15 @@ def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
     schema = {name: types.get(name, pl.Float64()) for name, *_ in rows.description}
     frame = pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run")
     return with_nan(frame, nan_steps(store, run))
+
+
+def with_nan(log: pl.DataFrame, steps: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+    """Return the log of a run with NaN at some steps of its columns."""
+    return log.with_columns(
+        pl.when(pl.col("step").is_in(list(at))).then(math.nan).otherwise(pl.col(name)).alias(name)
+        for name, at in steps.items()
+        if name in log.columns
+    )
 
 
 def _planned(store: sqlite3.Connection) -> dict[str, int]:

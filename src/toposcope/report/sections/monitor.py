@@ -7,6 +7,7 @@ import polars as pl
 from toposcope.analysis.wording import counted, examples
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
+from toposcope.logs.anomalies import divergence
 from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -51,7 +52,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     yield from _alerts(material)
     if len(material.forecasts):
         yield say("Forecasts of the final loss made while the runs trained. ", *_outcomes(material),
-                  "All of them: ", csv("forecasts"), ".")  # fmt: skip
+                  *_divergences(material), "All of them: ", csv("forecasts"), ".")  # fmt: skip
     yield from pictures
 
 
@@ -79,6 +80,15 @@ def _outcomes(material: Material) -> Iterable[str]:
         made = material.forecasts.filter(run=run)
         n = len(made.filter(pl.col("low") <= loss, pl.col("high") >= loss))
         yield f"{run} ended at {loss:.3f}, within the interval of {n} of {counted(len(made), 'forecast')}. "
+
+
+def _divergences(material: Material) -> Iterable[str]:
+    """Yield, for each run with forecasts that diverged, where it did."""
+    for run in material.forecasts.get_column("run").unique(maintain_order=True):
+        rows = material.log.filter(run=run).drop_nulls("loss")
+        found = divergence(rows.get_column("step").to_numpy(), rows.get_column("loss").to_numpy(), "training")
+        if found is not None:
+            yield f"{run} has no final loss: {found}. "
 
 
 def _finding(material: Material) -> str:
