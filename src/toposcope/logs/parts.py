@@ -63,7 +63,8 @@ def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[
             *(pl.when(part == v).then(pl.col(name)).alias(f"{v}/{name}") for v in validations for name in shared),
             *(pl.when(part.is_in(validations)).then(None).otherwise(pl.col(name)).alias(name) for name in shared),
         )
-        table = table.drop(name for name in table.columns if table[name].null_count() == len(table))
+        made = [f"{v}/{name}" for v in validations for name in shared]
+        table = table.drop(name for name in made if table[name].null_count() == len(table))
     texts = ", ".join(one_line(text) for text in names)
     return table.drop(column), (f"column {one_line(column)!r} says which rows are of which part of the run: {texts}",)
 

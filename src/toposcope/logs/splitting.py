@@ -30,11 +30,12 @@ _RUN = "\0run"
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, the epoch beside a step, and the loss."""
+    """Step or else epoch of every row, the epoch beside a step, the loss, and its column."""
 
     row: Vector
     epoch: Vector | None
     loss: Numbers
+    name: str
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
@@ -68,7 +69,8 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
     if key is not None:
         parts = [replace(part, table=pivot_long(part.table, key)) for part in parts]
-    return parts if "run" in columns else [run for part in parts for run in _by_restarts(part, columns)]
+    # rows under one name are of one run, which may have been begun again
+    return parts if run else [restarted for part in parts for restarted in _by_restarts(part, columns)]
 
 
 def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
@@ -90,7 +92,7 @@ def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list
     identified, curve = identify_columns(raw.table.columns), _curve(raw.table, columns, key)
     if curve is None or begins_with_every_epoch(curve.row, curve.epoch, curve.loss):
         return [raw]
-    found = name_runs(raw.table, identified, pl.Series(curve.row), pl.Series(curve.loss.logged), key)
+    found = name_runs(raw.table, identified, pl.Series(curve.row), curve.name, key)
     if found is None:
         return [raw]
     labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
@@ -126,17 +128,18 @@ def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> 
     """Return the step, or else the epoch, and the loss of every row; None without either."""
     identified = identify_columns(table.columns)
     losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in identified.losses]
-    read = [numbers(table[name]) for name in losses if name in table.columns]
-    loss = max(read, key=lambda values: int(np.isfinite(values.values).sum()), default=None)
-    if loss is None or not loss.logged.any():
+    read = {name: numbers(table[name]) for name in losses if name in table.columns}
+    most = max(read, key=lambda name: int(np.isfinite(read[name].values).sum()), default=None)
+    if most is None or not read[most].logged.any():
         return None
+    loss = read[most]
     named = {**identified.named, **{quantity: [name] for quantity, name in columns.items() if name in table.columns}}
     epoch = numbers(table[named["epoch"][0]]).values if named.get("epoch") else None
     for name in named.get("step", []):
         row = numbers(table[name])
         if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
-            return _Curve(row.values, epoch, loss)
-    return None if epoch is None else _Curve(epoch, None, loss)
+            return _Curve(row.values, epoch, loss, most)
+    return None if epoch is None else _Curve(epoch, None, loss, most)
 
 
 def pivot_long(table: pl.DataFrame, key: str, step: str = "step", value: str = "value") -> pl.DataFrame:
