@@ -168,6 +168,31 @@ def test_parts_are_of_one_run(column: str, words: tuple[str, str], tmp_path: Pat
     assert log.loss.tolist() == training["loss"].to_list()
 
 
+@pytest.mark.parametrize(("column", "values"), [("is_train", (True, False)), ("event", ("train_step", "eval"))])
+def test_parts_by_epoch(column: str, values: tuple[object, object], tmp_path: Path) -> None:
+    """A part that has a row of its own in every epoch is no run, and its losses are of the same epochs."""
+    parts = [
+        run_table(60, noise).select("loss", epoch=pl.int_range(pl.len()) + 1).with_columns(pl.lit(value).alias(column))
+        for noise, value in enumerate(values)
+    ]
+    pl.concat(parts).write_csv(tmp_path / "run.csv")
+    log = read_log(tmp_path / "run.csv")
+    assert log.table is not None
+    assert log.table.values["loss"].tolist() == parts[0]["loss"].to_list()
+    assert log.table.values["validation_loss"].tolist() == parts[1]["loss"].to_list()
+
+
+def test_labelled_blocks_without_steps(tmp_path: Path) -> None:
+    runs = [run_table(80, noise, variant=name).select("variant", "loss") for noise, name in enumerate("abc")]
+    pl.concat(runs).write_csv(tmp_path / "runs.csv")
+    logs, _ = read_logs(tmp_path / "runs.csv")
+    assert [(log.name, log.loss.tolist()) for log in logs] == [
+        (name, run["loss"].to_list()) for name, run in zip("abc", runs, strict=True)
+    ]
+    run_table(80, 0).select("stage", "loss").write_csv(tmp_path / "one.csv")
+    assert len(read_log(tmp_path / "one.csv").steps) == 80
+
+
 def test_parts_of_several_runs_in_a_long_table(tmp_path: Path) -> None:
     runs = [run_table(100, 2 * seed + k, seed=seed, split=("train", "val")[k]) for seed in (0, 1) for k in (0, 1)]
     table = pl.concat(runs).select("step", "seed", "split", pl.lit("loss").alias("metric"), value="loss")

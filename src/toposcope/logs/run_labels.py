@@ -9,6 +9,8 @@ import polars as pl
 
 from toposcope.logs.columns import Columns
 from toposcope.logs.parts import is_part
+from toposcope.logs.raw import Numbers
+from toposcope.logs.steps import appended_runs
 
 MAX_LABELS = 3
 MAX_CANDIDATES = 8
@@ -95,6 +97,18 @@ def name_runs(
         if repeated <= MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
             labels, before = list(some), repeated
     return RunNames(_names(table.select(labels)), labels) if labels else None
+
+
+def name_blocks(table: pl.DataFrame, columns: Columns, loss: Numbers) -> RunNames | None:
+    """Return the run of every row of a table without steps: by a label with whose changes the loss begins again."""
+    for name in _candidates(table, columns, None):
+        block = table[name].rle_id()
+        n = block.n_unique()
+        if n > 1 and n == table[name].n_unique():
+            places = pl.int_range(pl.len()).over(block).cast(pl.Float64)
+            if len(appended_runs(table.select(places).to_series().to_numpy(), None, loss)) == n - 1:
+                return RunNames(_names(table.select(name)), [name])
+    return None
 
 
 def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool:

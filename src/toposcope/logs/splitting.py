@@ -11,9 +11,9 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES, identify_columns
 from toposcope.logs.finished_runs import refuse_finished_runs
-from toposcope.logs.parts import with_parts
+from toposcope.logs.parts import one_row_per_epoch, with_parts
 from toposcope.logs.raw import Numbers, RawLog, join_names, numbers, plural
-from toposcope.logs.run_labels import name_runs
+from toposcope.logs.run_labels import name_blocks, name_runs
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
 from toposcope.logs.target import MIN_STEP_SHARE
 from toposcope.typing import Vector
@@ -30,9 +30,9 @@ _RUN = "\0run"
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, the epoch beside a step, the loss, and its column."""
+    """Step or else epoch of every row, None without either; the epoch beside a step; the loss, and its column."""
 
-    row: Vector
+    row: Vector | None
     epoch: Vector | None
     loss: Numbers
     name: str
@@ -67,6 +67,8 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     parts = _by_run(raw, run) if run in raw.table.columns else [raw]
     if "run" not in columns:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
+    if remarks:
+        parts = [_without_steps_by_epoch(part, columns) for part in parts]
     if key is not None:
         parts = [replace(part, table=pivot_long(part.table, key)) for part in parts]
     # rows under one name are of one run, which may have been begun again
@@ -90,9 +92,12 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
     """Return the runs that columns such as ``variant`` and ``seed`` tell apart."""
     identified, curve = identify_columns(raw.table.columns), _curve(raw.table, columns, key)
-    if curve is None or begins_with_every_epoch(curve.row, curve.epoch, curve.loss):
+    if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]
-    found = name_runs(raw.table, identified, pl.Series(curve.row), curve.name, key)
+    if curve.row is None:
+        found = name_blocks(raw.table, identified, curve.loss)
+    else:
+        found = name_runs(raw.table, identified, pl.Series(curve.row), curve.name, key)
     if found is None:
         return [raw]
     labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
@@ -102,10 +107,18 @@ def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list
     return [replace(run, name=" ".join(filter(None, (raw.name, run.name)))) for run in runs]
 
 
+def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
+    """Return a log of parts with a row an epoch, where it has no steps by which rows belong together."""
+    curve, epoch = _curve(raw.table, columns, None), identify_columns(raw.table.columns).named.get("epoch")
+    if curve is None or epoch is None or curve.epoch is not None:
+        return raw
+    return replace(raw, table=one_row_per_epoch(raw.table, epoch[0], curve.name))
+
+
 def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     """Return the runs that were written one after the other."""
     curve = _curve(raw.table, columns, None)
-    if curve is None or identify_columns(raw.table.columns).named.get("rank"):
+    if curve is None or curve.row is None or identify_columns(raw.table.columns).named.get("rank"):
         return [raw]
     begins = appended_runs(curve.row, curve.epoch, curve.loss)
     if not begins:
@@ -125,7 +138,7 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
 
 
 def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> _Curve | None:
-    """Return the step, or else the epoch, and the loss of every row; None without either."""
+    """Return the step, or else the epoch, and the loss of every row; None without a loss."""
     identified = identify_columns(table.columns)
     losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in identified.losses]
     read = {name: numbers(table[name]) for name in losses if name in table.columns}
@@ -139,7 +152,7 @@ def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> 
         row = numbers(table[name])
         if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
             return _Curve(row.values, epoch, loss, most)
-    return None if epoch is None else _Curve(epoch, None, loss, most)
+    return _Curve(epoch, None, loss, most)
 
 
 def pivot_long(table: pl.DataFrame, key: str, step: str = "step", value: str = "value") -> pl.DataFrame:
