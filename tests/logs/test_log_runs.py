@@ -243,7 +243,7 @@ FINISHED: dict[str, tuple[dict[str, list[Any]], str]] = {
             **{"Name": ["base"] * 4, "State": ["finished"] * 4, "n_params": [10**7] * 4, "max_iters": [5000] * 4},
             **{"iter": [5000] * 4, "train/loss": [0.63, 0.64, 0.65, 0.66], "val/loss": [1.7] * 4, "seed": [0, 1, 2, 3]},
         },
-        r"4 finished runs.*decide --points FILE.*which this one lacks: training tokens \(D\)",
+        r"4 finished runs.*decide --points FILE.*missing here: training tokens \(D\)",
     ),
     "ends that differ": (
         {
@@ -252,7 +252,7 @@ FINISHED: dict[str, tuple[dict[str, list[Any]], str]] = {
             "step": [10, 400, 30],
             "loss": [3, 2, 1],
         },
-        r"lacks: parameters \(N\) and training tokens \(D\)",
+        r"missing here: parameters \(N\) and training tokens \(D\)",
     ),
     "points": ({"run": ["a", "b", "c"], "N": [1e6, 2e6, 3e6], "D": [1e9] * 3, "loss": [3, 2, 1]}, "the loss$"),
 }

@@ -77,9 +77,9 @@ def _parts(column: pl.Series) -> dict[str, str]:
 
     ``val_c4`` is a part beside ``train``; of a column ``is_train``, ``true`` and ``false`` are parts.
     """
-    texts = column.cast(pl.String).drop_nulls().unique().sort().to_list() if column.dtype in _TEXTS else []
-    if not 0 < len(texts) <= MAX_PARTS:
+    if column.dtype not in _TEXTS or not 0 < column.n_unique() <= MAX_PARTS:
         return {}
+    texts = column.cast(pl.String).drop_nulls().unique().sort().to_list()
     if part_of(column.name.lower().removeprefix("is_")) and {text.lower() for text in texts} <= {"true", "false"}:
         is_training = not is_validation(column.name)
         return {text: "train" if (text.lower() == "true") == is_training else "val" for text in texts}
@@ -87,7 +87,7 @@ def _parts(column: pl.Series) -> dict[str, str]:
     further = [part for part in parts.values() if "/" in part]
     has_validation = any(is_validation(part) for part in parts.values())
     are_sets = not further or (not TRAINING.isdisjoint(parts.values()) and all(map(is_validation, further)))
-    return parts if all(parts.values()) and has_validation and are_sets else {}
+    return parts if texts and all(parts.values()) and has_validation and are_sets else {}
 
 
 def one_row_per_epoch(table: pl.DataFrame, epoch: str, loss: str) -> pl.DataFrame:

@@ -24,8 +24,6 @@ SPREAD = ("__MIN", "__MAX")
 """Ends of the columns that W&B writes beside a chart's own: the spread within a bin."""
 SEPARATOR = " - "
 """Between run and metric in a column of a W&B chart."""
-
-
 _RUN = "\0run"
 
 
@@ -45,7 +43,7 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     ----------
     raw : RawLog
     columns : mapping
-        Columns that the caller named; only ``run`` matters here.
+        Columns that the caller named, by what they are.
 
     Raises
     ------
