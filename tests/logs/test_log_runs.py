@@ -85,7 +85,7 @@ def one_run(draw: st.DrawFn) -> pl.DataFrame:
     """Return the table of one run: resumed, of several processes, with epochs, and odd columns beside it."""
     n = draw(st.integers(60, 200))
     table = run_table(n, draw(st.integers(0, 99)))
-    way = draw(st.sampled_from(("plain", "resumed", "ranks", "unnamed ranks", "epochs", "shuffled")))
+    way = draw(st.sampled_from(("plain", "resumed", "twice", "layers", "ranks", "unnamed ranks", "epochs", "shuffled")))
     if way == "resumed":
         at = sorted(draw(st.lists(st.integers(n // 4, n - 1), min_size=1, max_size=3, unique=True)))
         back = draw(st.integers(1, n // 6))
@@ -95,6 +95,10 @@ def one_run(draw: st.DrawFn) -> pl.DataFrame:
             table[begin:end].with_columns(job=pl.lit(f"job-{i}"), version=pl.lit(i))
             for i, (begin, end) in enumerate(parts)
         )
+    if way == "twice":  # as copies of a log, one of them cut, are put together
+        table = pl.concat([table, table[: draw(st.integers(3, n))]])
+    if way == "layers":
+        table = pl.concat(table.with_columns(name=pl.lit(f"h.{k}"), norm=pl.lit(k)) for k in range(4))
     if way in ("ranks", "unnamed ranks"):
         name = "rank" if way == "ranks" else draw(st.sampled_from(("gpu", "hostname", "device_id", "node")))
         ranks = [table.with_columns(pl.lit(f"{k}").alias(name), loss=pl.col("loss") + k / 100) for k in range(4)]
@@ -163,6 +167,31 @@ def test_parts_are_of_one_run(column: str, words: tuple[str, str], tmp_path: Pat
     assert log.validation.values.tolist() == validation["loss"].to_list()
 
 
+@pytest.mark.parametrize(("column", "values"), [("is_train", (True, False)), ("event", ("train_step", "eval"))])
+def test_parts_by_epoch(column: str, values: tuple[object, object], tmp_path: Path) -> None:
+    """A part that has a row of its own in every epoch is no run, and its losses are of the same epochs."""
+    parts = [
+        run_table(60, noise).select("loss", epoch=pl.int_range(pl.len()) + 1).with_columns(pl.lit(value).alias(column))
+        for noise, value in enumerate(values)
+    ]
+    pl.concat(parts).write_csv(tmp_path / "run.csv")
+    log = read_log(tmp_path / "run.csv")
+    assert log.table is not None
+    assert log.table.values["loss"].tolist() == parts[0]["loss"].to_list()
+    assert log.table.values["validation_loss"].tolist() == parts[1]["loss"].to_list()
+
+
+def test_labelled_blocks_without_steps(tmp_path: Path) -> None:
+    runs = [run_table(80, noise, variant=name).select("variant", "loss") for noise, name in enumerate("abc")]
+    pl.concat(runs).write_csv(tmp_path / "runs.csv")
+    logs, _ = read_logs(tmp_path / "runs.csv")
+    assert [(log.name, log.loss.tolist()) for log in logs] == [
+        (name, run["loss"].to_list()) for name, run in zip("abc", runs, strict=True)
+    ]
+    run_table(80, 0).select("stage", "loss").write_csv(tmp_path / "one.csv")
+    assert len(read_log(tmp_path / "one.csv").steps) == 80
+
+
 def test_parts_of_several_runs_in_a_long_table(tmp_path: Path) -> None:
     runs = [run_table(100, 2 * seed + k, seed=seed, split=("train", "val")[k]) for seed in (0, 1) for k in (0, 1)]
     table = pl.concat(runs).select("step", "seed", "split", pl.lit("loss").alias("metric"), value="loss")
@@ -178,7 +207,8 @@ def test_parts_of_several_runs_in_a_long_table(tmp_path: Path) -> None:
 def test_appended_runs(again: tuple[int, ...], tmp_path: Path) -> None:
     """By steps, also of runs that were resumed (60), or by epochs, and not where a run is only resumed."""
     run = run_table(100, 0).select("step", "loss", epoch=pl.int_range(pl.len()) // 4)
-    table = pl.concat([run, *(run[i:] for i in again)])
+    another = run.with_columns(loss=pl.col("loss") + 0.01)
+    table = pl.concat([run, *((another if i == 0 else run)[i:] for i in again)])
     n_runs = 1 + (0 in again)
     for name, columns in {"steps": ["step", "loss"], "both": ["step", "epoch", "loss"]}.items():
         table.select(columns).write_csv(tmp_path / f"{name}.csv")
@@ -186,6 +216,16 @@ def test_appended_runs(again: tuple[int, ...], tmp_path: Path) -> None:
     table.select("epoch", "loss").write_csv(tmp_path / "epochs.csv")
     logs, _ = read_logs(tmp_path / "epochs.csv")
     assert [len(log.steps) for log in logs][:1] == [100 if 0 in again else len(table)]
+
+
+def test_rows_under_one_name_are_of_one_run(tmp_path: Path) -> None:
+    """It was begun again, or its parts were put together with the last first."""
+    run, again = (run_table(100, noise, run="a").select("run", "step", "loss") for noise in (0, 1))
+    pl.concat([run, again]).write_csv(tmp_path / "named.csv")
+    pl.concat([run[60:], run[:70], again[60:80]]).select("step", "loss").write_csv(tmp_path / "last_first.csv")
+    for name in ("named.csv", "last_first.csv"):
+        (log,) = read_logs(tmp_path / name).logs
+        assert len(log.steps) == 100
 
 
 def test_a_flat_loss_does_not_begin_again(tmp_path: Path) -> None:
@@ -202,7 +242,7 @@ FINISHED: dict[str, tuple[dict[str, list[Any]], str]] = {
             **{"Name": ["base"] * 4, "State": ["finished"] * 4, "n_params": [10**7] * 4, "max_iters": [5000] * 4},
             **{"iter": [5000] * 4, "train/loss": [0.63, 0.64, 0.65, 0.66], "val/loss": [1.7] * 4, "seed": [0, 1, 2, 3]},
         },
-        r"4 finished runs.*decide --points FILE.*which this one lacks: training tokens \(D\)",
+        r"4 finished runs.*decide --points FILE.*missing here: training tokens \(D\)",
     ),
     "ends that differ": (
         {
@@ -211,7 +251,7 @@ FINISHED: dict[str, tuple[dict[str, list[Any]], str]] = {
             "step": [10, 400, 30],
             "loss": [3, 2, 1],
         },
-        r"lacks: parameters \(N\) and training tokens \(D\)",
+        r"missing here: parameters \(N\) and training tokens \(D\)",
     ),
     "points": ({"run": ["a", "b", "c"], "N": [1e6, 2e6, 3e6], "D": [1e9] * 3, "loss": [3, 2, 1]}, "the loss$"),
 }

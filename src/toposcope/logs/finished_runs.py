@@ -1,4 +1,4 @@
-"""A table with one row a finished run, such as the table of runs of W&B, is no log: it is told and refused."""
+"""A table with one row a finished run, such as the table of runs of W&B, is no log: it is refused."""
 
 import numpy as np
 import polars as pl
@@ -52,18 +52,17 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
     ends = _are_ends(table, columns)
     if not ((has_states and (names_differ or ends)) or (names_differ and ends and len(table) >= MIN_RUNS)):
         return
-    loss = columns.losses[-1].name if columns.losses else ""
     needed = {
         "parameters (N)": "parameters" in columns.named,
         "training tokens (D)": bool({"tokens", "flops"} & set(columns.named))
         or not {"D", "C"}.isdisjoint(table.columns),
-        "the loss": bool(loss),
+        "the loss": bool(columns.losses),
     }
     missing = [what for what, is_there in needed.items() if not is_there]
-    lacks = f", which this one lacks: {' and '.join(missing)}" if missing else ""
+    lacks = f"; missing here: {' and '.join(missing)}" if missing else ""
     raise ToposcopeError(
         f"a table of {len(table)} finished runs, one a row, not a log of steps; `toposcope decide --points FILE` reads "
-        f"such tables: it needs columns of parameters, training tokens and the loss{lacks}"
+        f"such tables, by columns of parameters (N), training tokens (D) and the loss{lacks}"
     )
 
 

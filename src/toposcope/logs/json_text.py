@@ -76,7 +76,7 @@ def _repaired(text: str) -> tuple[Any, tuple[str, ...]] | None:
                 start = place
         if sign in "[{":
             opened.append(sign)
-        elif sign in "]},":
+        elif sign in "]}" or (sign == "," and opened[-2:] != ["[", "["]):  # a list in a list is a row: all of it counts
             end, closing = place + (sign != ","), "".join(_CLOSING[sign] for sign in reversed(opened))
         comma = place if sign == "," else -1
     if not closing and text[end:].strip():

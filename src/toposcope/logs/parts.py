@@ -14,6 +14,9 @@ ALIASES = {
 }
 """Other words for parts, by those in `identify_columns`."""
 MAX_PARTS = 20
+_TEXTS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
+_EVENT = re.compile(r"(?<=[A-Za-z])[_ -](?:step|epoch|batch|iter|loop|phase|end|metrics|log)s?$", re.IGNORECASE)
+"""Ends of words for parts: ``train_step``."""
 
 
 def part_of(name: str) -> str:
@@ -45,11 +48,11 @@ def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[
     key : str or None
         The column that names the quantity in each row, of a long table.
     """
-    column = next((name for name in table.columns if name not in (loss, key) and _tells_parts(table[name])), None)
+    column = next((name for name in table.columns if name not in (loss, key) and _parts(table[name])), None)
     if column is None:
         return table, ()
-    names = {text: part_of(text) for text in table[column].drop_nulls().unique(maintain_order=True).sort()}
-    part = pl.col(column).replace_strict(names, default=None, return_dtype=pl.String)
+    names = _parts(table[column])
+    part = pl.col(column).cast(pl.String).replace_strict(names, default=None, return_dtype=pl.String)
     validations = list(dict.fromkeys(name for name in names.values() if is_validation(name)))
     if key is not None:
         table = table.with_columns(
@@ -63,22 +66,33 @@ def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[
             *(pl.when(part == v).then(pl.col(name)).alias(f"{v}/{name}") for v in validations for name in shared),
             *(pl.when(part.is_in(validations)).then(None).otherwise(pl.col(name)).alias(name) for name in shared),
         )
-        table = table.drop(name for name in table.columns if table[name].null_count() == len(table))
+        made = [f"{v}/{name}" for v in validations for name in shared]
+        table = table.drop(name for name in made if table[name].null_count() == len(table))
     texts = ", ".join(one_line(text) for text in names)
     return table.drop(column), (f"column {one_line(column)!r} says which rows are of which part of the run: {texts}",)
 
 
-def _tells_parts(column: pl.Series) -> bool:
-    """Return whether every value is a part, one of them of validation; ``val_c4`` is one beside ``train``."""
-    if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
-        return False
-    texts = column.drop_nulls().unique()
-    if not 0 < len(texts) <= MAX_PARTS:
-        return False
-    parts = [part_of(text) for text in texts]
-    further = [part for part in parts if "/" in part]
-    return (
-        all(parts)
-        and any(is_validation(part) for part in parts)
-        and (not further or (bool(TRAINING & set(parts)) and all(is_validation(part) for part in further)))
-    )
+def _parts(column: pl.Series) -> dict[str, str]:
+    """Return the part that each text of a column is; nothing unless all are parts, one of them of validation.
+
+    ``val_c4`` is a part beside ``train``; of a column ``is_train``, ``true`` and ``false`` are parts.
+    """
+    if column.dtype not in _TEXTS or not 0 < column.n_unique() <= MAX_PARTS:
+        return {}
+    texts = column.cast(pl.String).drop_nulls().unique().sort().to_list()
+    if part_of(column.name.lower().removeprefix("is_")) and {text.lower() for text in texts} <= {"true", "false"}:
+        is_training = not is_validation(column.name)
+        return {text: "train" if (text.lower() == "true") == is_training else "val" for text in texts}
+    parts = {text: part_of(_EVENT.sub("", text)) for text in texts}
+    further = [part for part in parts.values() if "/" in part]
+    has_validation = any(is_validation(part) for part in parts.values())
+    are_sets = not further or (not TRAINING.isdisjoint(parts.values()) and all(map(is_validation, further)))
+    return parts if texts and all(parts.values()) and has_validation and are_sets else {}
+
+
+def one_row_per_epoch(table: pl.DataFrame, epoch: str, loss: str) -> pl.DataFrame:
+    """Return a table in which rows of an epoch, of its training and of its validation, are one row."""
+    training = table.filter(pl.col(loss).is_not_null())
+    if training[epoch].n_unique() < len(training):
+        return table
+    return table.group_by(epoch, maintain_order=True).agg(pl.all().drop_nulls().last()).select(table.columns)

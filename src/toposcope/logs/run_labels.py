@@ -9,6 +9,8 @@ import polars as pl
 
 from toposcope.logs.columns import Columns
 from toposcope.logs.parts import is_part
+from toposcope.logs.raw import Numbers
+from toposcope.logs.steps import appended_runs
 
 MAX_LABELS = 3
 MAX_CANDIDATES = 8
@@ -21,6 +23,7 @@ PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", 
 NO_LABELS = frozenset(
     (
         *("time", "timestamp", "date", "datetime", "elapsed", "eta", "seconds", "sec", "ms", "hours", "memory", "mem"),
+        *("task", "benchmark", "domain", "layer", "metric"),
         *("throughput", "speed", "mfu", "tflops", "loss", "value", "attempt", "restart", "session"),
         *("rank", "gpu", "gpus", "cuda", "device", "host", "hostname", "node", "process", "pid", "worker", "replica"),
     )
@@ -47,7 +50,7 @@ class RunNames(NamedTuple):
 
 
 def name_runs(
-    table: pl.DataFrame, columns: Columns, steps: pl.Series, logged: pl.Series, key: str | None = None
+    table: pl.DataFrame, columns: Columns, steps: pl.Series, loss: str, key: str | None = None
 ) -> RunNames | None:
     """Return the run of every row by the columns that tell runs apart; None if the table holds one run.
 
@@ -58,22 +61,23 @@ def name_runs(
         What its columns are.
     steps : polars.Series
         Step of every row, of floats.
-    logged : polars.Series
-        Whether a row has a loss.
+    loss : str
+        The column of the loss; it is empty in rows without one.
     key : str or None
         The column that names the quantity in each row, of a long table.
     """
     row_key = [_STEP, _EPOCH, *columns.named.get("rank", [])[:1], *([key] if key else [])]
     epoch = pl.col(columns.named["epoch"][0]) if columns.named.get("epoch") else pl.lit(0.0)
     rows = table.with_columns(steps.alias(_STEP), epoch.cast(pl.Float64, strict=False).floor().alias(_EPOCH))
-    rows = rows.filter(logged & steps.is_finite())
+    rows = rows.filter(pl.col(loss).is_not_null() & steps.is_finite())
 
     def n_repeated(labels: list[str]) -> int:
         known = rows.drop_nulls(labels) if labels else rows
         return len(known) - known.select(*labels, *row_key).n_unique()
 
     before = n_repeated([])
-    if not before:
+    n_steps = len(rows) - before
+    if rows.select(*row_key, loss).n_unique() - n_steps <= before / 2:  # no row, or one of the same loss
         return None
     candidates = []
     for name in _candidates(table, columns, key):
@@ -93,6 +97,18 @@ def name_runs(
         if repeated <= MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
             labels, before = list(some), repeated
     return RunNames(_names(table.select(labels)), labels) if labels else None
+
+
+def name_blocks(table: pl.DataFrame, columns: Columns, loss: Numbers) -> RunNames | None:
+    """Return the run of every row of a table without steps: by a label with whose changes the loss begins again."""
+    for name in _candidates(table, columns, None):
+        block = table[name].rle_id()
+        n = block.n_unique()
+        if n > 1 and n == table[name].n_unique():
+            places = pl.int_range(pl.len()).over(block).cast(pl.Float64)
+            if len(appended_runs(table.select(places).to_series().to_numpy(), None, loss)) == n - 1:
+                return RunNames(_names(table.select(name)), [name])
+    return None
 
 
 def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool:

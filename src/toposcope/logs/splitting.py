@@ -11,9 +11,9 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES, identify_columns
 from toposcope.logs.finished_runs import refuse_finished_runs
-from toposcope.logs.parts import with_parts
+from toposcope.logs.parts import one_row_per_epoch, with_parts
 from toposcope.logs.raw import Numbers, RawLog, join_names, numbers, plural
-from toposcope.logs.run_labels import name_runs
+from toposcope.logs.run_labels import name_blocks, name_runs
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
 from toposcope.logs.target import MIN_STEP_SHARE
 from toposcope.typing import Vector
@@ -24,17 +24,16 @@ SPREAD = ("__MIN", "__MAX")
 """Ends of the columns that W&B writes beside a chart's own: the spread within a bin."""
 SEPARATOR = " - "
 """Between run and metric in a column of a W&B chart."""
-
-
 _RUN = "\0run"
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, the epoch beside a step, and the loss."""
+    """Step or else epoch of every row, None without either; the epoch beside a step; the loss, and its column."""
 
-    row: Vector
+    row: Vector | None
     epoch: Vector | None
     loss: Numbers
+    name: str
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
@@ -44,7 +43,7 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     ----------
     raw : RawLog
     columns : mapping
-        Columns that the caller named; only ``run`` matters here.
+        Columns that the caller named, by what they are.
 
     Raises
     ------
@@ -66,9 +65,12 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     parts = _by_run(raw, run) if run in raw.table.columns else [raw]
     if "run" not in columns:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
+    if remarks:
+        parts = [_without_steps_by_epoch(part, columns) for part in parts]
     if key is not None:
         parts = [replace(part, table=pivot_long(part.table, key)) for part in parts]
-    return parts if "run" in columns else [run for part in parts for run in _by_restarts(part, columns)]
+    # rows under one name are of one run, which may have been begun again
+    return parts if run else [restarted for part in parts for restarted in _by_restarts(part, columns)]
 
 
 def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
@@ -88,9 +90,12 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
     """Return the runs that columns such as ``variant`` and ``seed`` tell apart."""
     identified, curve = identify_columns(raw.table.columns), _curve(raw.table, columns, key)
-    if curve is None or begins_with_every_epoch(curve.row, curve.epoch, curve.loss):
+    if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]
-    found = name_runs(raw.table, identified, pl.Series(curve.row), pl.Series(curve.loss.logged), key)
+    if curve.row is None:
+        found = name_blocks(raw.table, identified, curve.loss)
+    else:
+        found = name_runs(raw.table, identified, pl.Series(curve.row), curve.name, key)
     if found is None:
         return [raw]
     labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
@@ -100,10 +105,18 @@ def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list
     return [replace(run, name=" ".join(filter(None, (raw.name, run.name)))) for run in runs]
 
 
+def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
+    """Return a log of parts with a row an epoch, where it has no steps by which rows belong together."""
+    curve, epoch = _curve(raw.table, columns, None), identify_columns(raw.table.columns).named.get("epoch")
+    if curve is None or epoch is None or curve.epoch is not None:
+        return raw
+    return replace(raw, table=one_row_per_epoch(raw.table, epoch[0], curve.name))
+
+
 def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     """Return the runs that were written one after the other."""
     curve = _curve(raw.table, columns, None)
-    if curve is None or identify_columns(raw.table.columns).named.get("rank"):
+    if curve is None or curve.row is None or identify_columns(raw.table.columns).named.get("rank"):
         return [raw]
     begins = appended_runs(curve.row, curve.epoch, curve.loss)
     if not begins:
@@ -123,20 +136,21 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
 
 
 def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> _Curve | None:
-    """Return the step, or else the epoch, and the loss of every row; None without either."""
+    """Return the step, or else the epoch, and the loss of every row; None without a loss."""
     identified = identify_columns(table.columns)
     losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in identified.losses]
-    read = [numbers(table[name]) for name in losses if name in table.columns]
-    loss = max(read, key=lambda values: int(np.isfinite(values.values).sum()), default=None)
-    if loss is None or not loss.logged.any():
+    read = {name: numbers(table[name]) for name in losses if name in table.columns}
+    most = max(read, key=lambda name: int(np.isfinite(read[name].values).sum()), default=None)
+    if most is None or not read[most].logged.any():
         return None
+    loss = read[most]
     named = {**identified.named, **{quantity: [name] for quantity, name in columns.items() if name in table.columns}}
     epoch = numbers(table[named["epoch"][0]]).values if named.get("epoch") else None
     for name in named.get("step", []):
         row = numbers(table[name])
         if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
-            return _Curve(row.values, epoch, loss)
-    return None if epoch is None else _Curve(epoch, None, loss)
+            return _Curve(row.values, epoch, loss, most)
+    return _Curve(epoch, None, loss, most)
 
 
 def pivot_long(table: pl.DataFrame, key: str, step: str = "step", value: str = "value") -> pl.DataFrame:

@@ -145,18 +145,29 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]
     if not len(back) or len(back) > MAX_RESTARTS_SHARE * len(steps):
         return []
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
-    to_start = [int(i) for i in back if steps[i] < steps[0] + gap]
+    begin = steps.min()
+    to_start = [int(i) for i in back if max(steps[i], steps[0]) - begin < gap]
     begins = [0]
     for i, after in pairwise([*to_start, len(steps)]):
         change = None if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
         if change is not None and change > 0:
             continue
-        if _loss_begins_again(losses[begins[-1] : i], losses[i:after], is_sure=change is not None and change < 0):
+        is_copy = _are_copies(steps[begins[-1] : i], losses[begins[-1] : i], steps[i:after], losses[i:after])
+        is_sure = change is not None and change < 0
+        if not is_copy and _loss_begins_again(losses[begins[-1] : i], losses[i:after], is_sure=is_sure):
             begins.append(i)
     # rows without a loss at the start of a run lie before its first loss
     return [
         int(usable[i - 1] + 1 + np.argmax(row[usable[i - 1] + 1 : usable[i] + 1] <= row[usable[i]])) for i in begins[1:]
     ]
+
+
+def _are_copies(steps: Vector, losses: Vector, other_steps: Vector, other_losses: Vector) -> bool:
+    """Return whether most steps of a part have the losses that they had before: rows that were written twice."""
+    before = set(zip(steps.tolist(), losses.tolist(), strict=True))
+    shared = np.isin(other_steps, steps)
+    copies = [pair in before for pair in zip(other_steps[shared].tolist(), other_losses[shared].tolist(), strict=True)]
+    return sum(copies) > len(copies) / 2
 
 
 def _loss_begins_again(before: Vector, after: Vector, *, is_sure: bool) -> bool:

@@ -198,7 +198,7 @@ def _of_lists(rows: list[list[Any]], quantity: str = LOSS) -> pl.DataFrame:
     steps = [i for i, column in enumerate(columns) if _ascends(column)]
     if len(columns) == 1:
         return _table({quantity: columns[0]})
-    if len(columns) != 2 or not steps:
+    if len(columns) != 2 or len(steps) != 1:
         raise ToposcopeError(
             f"its rows are {width} numbers without names, and which are step and loss is not certain; write the names "
             'as the first row, such as ["step", "loss"]'
