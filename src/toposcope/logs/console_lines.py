@@ -19,13 +19,15 @@ _NUMBER = re.compile(
     r"([-+.\dnNiI](?<![\w.].)(?:"
     r"(?:(?<=\d)|(?<=\.)(?=\d)|(?<=[-+])(?=\.?\d))\d*(?:[,_'’]\d+)*\.?\d*(?:[eE][-+]?\d+)?(?![A-Za-z_]*\d|\.\d)"
     r"|(?:(?<=[nN])[aA][nN]|(?<=[iI])(?:nf|NF)(?:inity)?|(?<=[-+])(?:[nN][aA][nN]|[iI](?:nf|NF)(?:inity)?))(?!\w)"
-    r"(?! (?:iter|step|grad|value|loss|count|found|detected|in\b|or\b))))"
+    r"(?<!of nan)))"
 )
 """A number that stands alone; its first character comes first, which is several times as fast to look for."""
+_CLOCK = r"\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _TIME = re.compile(
-    r"(\D{0,30}?)\d{1,4}[-/.]\d{1,2}(?:[-/.]\d{1,4})?[T ,]\s?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\W*"
+    r"(?:()[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w.]+:\d+\]"
+    rf"|(\D{{0,30}}?)\d{{1,4}}[-/.]\d{{1,2}}(?:[-/.]\d{{1,4}})?[T ,]\s?{_CLOCK})\W*"
 )
-"""Date and time at the beginning of a line, after few other words."""
+"""Date and time at the beginning of a line, after few other words; or what absl and glog put there."""
 RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
 LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")
 """The number of a process before its lines, as srun puts it."""
@@ -37,7 +39,7 @@ _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
 _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
-_BRACKETS = re.compile(r"[\s\[\]()|]+")
+_BRACKETS = re.compile(r"[\s\[\]()|:]+")
 _NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
 _CODE = re.compile(r"[=(){}\"'#]")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*|(?:/[A-Za-z]+)+)")
@@ -67,6 +69,8 @@ MAX_UNDER = 3
 """Lines with numbers below a heading that may be its own."""
 MIN_REPEATS = 3
 """Lines of a kind that make it a part of the log, where nothing else says so."""
+MAX_UNLABELLED = 0.1
+"""Share of lines without the number of a process, where the others have one."""
 MAX_TEMPLATES = 20_000
 """Kinds of lines that are looked at; a log has a few."""
 
@@ -93,6 +97,8 @@ class Template(NamedTuple):
         Whether it is a progress bar.
     is_of_epoch : bool
         Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
+    begin : str
+        The text before its first name.
     is_code : bool
         Whether it begins as a line of a program may.
     """
@@ -103,6 +109,7 @@ class Template(NamedTuple):
     has_step: bool
     is_bar: bool
     is_of_epoch: bool
+    begin: str
     is_code: bool
 
 
@@ -141,12 +148,12 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
     under = 0  # lines that a heading such as `Test Error:` may still be of
     for i, text in enumerate(lines):
         rank = None
-        if ranks:
+        if ranks and ranks[i]:
             rank, text = ranks[i], text.partition(":")[2]
         if match := RANK.match(text):
             rank, text = match[1], text[match.end() :]
         if match := _TIME.match(text):
-            text = f"{match[1]} {text[match.end() :]}"
+            text = f"{match[2] or ''} {text[match.end() :]}"
         parts = _NUMBER.split(" ".join(text.split()))
         if len(parts) == 1:
             under = MAX_UNDER if _is_heading(parts[0].strip()) else under
@@ -186,9 +193,10 @@ def _is_heading(text: str) -> bool:
 
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
-    """Return the number of a process before each line, where every line has one of a few."""
-    labels = [match[1] for line in lines if (match := LABEL.match(line))]
-    return labels if len(labels) == len(lines) and len(set(labels)) <= max(1, len(lines) // MIN_REPEATS) else None
+    """Return the number of a process before each line, empty where there is none; None if few lines have one."""
+    labels = [match[1] if (match := LABEL.match(line)) else "" for line in lines]
+    few = len(set(labels)) <= max(1, len(lines) // MIN_REPEATS)
+    return labels if few and labels.count("") <= MAX_UNLABELLED * len(labels) else None
 
 
 def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
@@ -196,7 +204,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
-    held_out, evaluates, previous, begin = False, False, "", ""
+    held_out, evaluates, previous, begin, before_first = False, False, "", "", ""
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
@@ -210,7 +218,8 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         if place and _CLOSED.match(before):  # lr (group 0)=1e-4
             text = _OPENED.sub("", parts[place - 1]) + before.strip(")] ")
         name, rest = _name(text, first=not any(kind_of(field.name) for field in fields))
-        held_out = _is_held_out(rest if kind_of(name) else f"{rest} {name}", so_far=held_out)
+        if not _is_location(before):
+            held_out = _is_held_out(rest if kind_of(name) else f"{rest} {name}", so_far=held_out)
         following = parts[place + 1].strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
         is_progress = following and not unit and not _UNIT.match(parts[place + 2])
         if is_progress and (not name or name.lower() in PARTS) and not any(map(_is_planned, fields)):
@@ -221,7 +230,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
         evaluates |= held_out and kind_of(name) == STEP and "batch" in name.lower()
         previous = ""
-        begin += before if not fields else ""
+        before_first, begin = (before_first + before, begin + rest) if not fields else (before_first, begin)
         if not name or (name.lower() in PARTS and values[place].isdigit()):
             continue
         name = _full_name(name, held_out, line)
@@ -238,7 +247,16 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))
     is_of_epoch = BATCH + ALL in times and ("s/step" in line or "- ETA:" in line)
     has_step = any(kinds[name] == STEP for name in times)
-    return Template(tuple(fields), times, losses, has_step, is_bar, is_of_epoch, _CODE.search(begin) is not None)
+    return Template(
+        tuple(fields),
+        times,
+        losses,
+        has_step,
+        is_bar,
+        is_of_epoch,
+        begin.strip(),
+        _CODE.search(before_first) is not None,
+    )
 
 
 def _is_planned(field: Field) -> bool:

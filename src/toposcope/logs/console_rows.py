@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from toposcope.logs.columns import identify_columns, target_of, words_of
+from toposcope.logs.columns import VALIDATION, identify_columns, target_of, words_of
 from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
 from toposcope.logs.raw import plural
 from toposcope.logs.steps import MIN_TIME
@@ -39,16 +39,11 @@ def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
     parsed = parse_lines(lines)
     usual = _usual(parsed, MIN_REPEATS) or _usual(parsed, 1)
-    # a configuration, or a program, may have been printed before the log
-    first = next((i for i, line in enumerate(parsed) if _is_row(line, usual) and line.n_alike >= MIN_REPEATS), 0)
     has_program = any(map(_PROGRAM.match, lines))
-    if has_program:
-        parsed = [
-            line for i, line in enumerate(parsed) if i >= first or not (line.template.is_code and line.template.losses)
-        ]
+    parsed = _without_prose(parsed, has_program=has_program)
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
     facts: dict[str, object] = {}
-    if not has_program:
+    if not has_program:  # of a configuration that was printed before the log
         for line in parsed[:first]:
             facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
     if any("train_runtime" in line.said for line in parsed):
@@ -71,6 +66,26 @@ def _usual(parsed: Sequence[Line], n: int) -> set[str]:
     """Return the names of the losses that are stated so often, in lines of which there are as many."""
     names = Counter(name for line in parsed if line.n_alike >= n for name in line.template.losses)
     return {name for name, times in names.items() if times >= n}
+
+
+def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
+    """Return lines without those that state a loss once or twice, and begin as a program or otherwise than the log.
+
+    Those that say that they are of held-out data are kept.
+    """
+    begins = {line.template.begin for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS}
+    if not begins:
+        return parsed
+    return [
+        line
+        for line in parsed
+        if not line.template.losses
+        or line.n_alike >= MIN_REPEATS
+        or not (
+            (has_program and line.template.is_code)
+            or (line.template.begin not in {"", *begins} and VALIDATION.isdisjoint(words_of(line.template.begin)))
+        )
+    ]
 
 
 def _is_row(line: Line, usual: set[str]) -> bool:
@@ -239,20 +254,18 @@ def _number(row: Row) -> int | None:
 def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], str]:
     """Return the step that the progress bar of the training shows at each line, and its length; else nothing.
 
-    Of bars of several lengths, that of the training never begins again. Where bars are many, one is drawn anew below
-    what is printed, with the step of that; where there is one for each row, it stands above.
+    Of bars of several lengths, that of the training has moved on from loss to loss. Where bars are many, one is drawn
+    anew below what is printed, with the step of that; where there is one for each row, it stands above.
     """
-    with_loss = [i for i, line in enumerate(parsed) if not line.template.losses.isdisjoint(usual)]
+    ranks = [line.rank for line in parsed if line.template.is_bar]
+    with_loss = [i for i, line in enumerate(parsed) if line.template.losses & usual and line.rank in ranks[:1]]
     if any(parsed[i].template.has_step for i in with_loss):
         return [], ""
     by_length: dict[str, list[tuple[int, int]]] = {}
-    ranks = [line.rank for line in parsed if line.template.is_bar]
     for i, (template, said, _, rank, _) in enumerate(parsed):
         if template.is_bar and rank == ranks[0] and said[BATCH].isdigit() and BATCH + ALL in said:
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
-        if len(bars) < MIN_REPEATS or any(a[1] > b[1] for a, b in pairwise(bars)):
-            continue
         places, steps = zip(*bars, strict=True)
         below = len(places) > BARS_A_ROW * len(with_loss)
         at = [bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in range(len(parsed))]
