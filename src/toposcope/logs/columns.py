@@ -98,7 +98,19 @@ VALIDATION = frozenset(
 AUXILIARY = frozenset(
     (
         *("aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale", "best"),
-        *("lowest", "target", "delta", "previous", "threshold"),
+        *(
+            "lowest",
+            "target",
+            "delta",
+            "previous",
+            "threshold",
+            "scaler",
+            "weight",
+            "weights",
+            "tokens",
+            "time",
+            "coef",
+        ),
     )
 )
 """Words of a loss that is not the model's own, or of a spread."""

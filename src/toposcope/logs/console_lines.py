@@ -33,13 +33,18 @@ LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")
 """The number of a process before its lines, as srun puts it."""
 _CALL = re.compile(r"(?<=[:=\[(,])\s*[A-Za-z_][\w.]*[(\[]+\s*$")
 """``tensor(`` before a number."""
-_TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->)+$")
+_TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->| is)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
+_AGAIN, _LOSS_AT = (
+    re.compile(r"\s*(?::|=|is|->)\s*"),
+    re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$"),
+)
 _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|:]+")
+_STEPS_BEHIND = re.compile(r" (?:steps|iterations|iters|updates)\b")
 _NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
 _CODE = re.compile(r"[=(){}\"'#]")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*|(?:/[A-Za-z]+)+)")
@@ -48,7 +53,12 @@ _UNIT = re.compile(
 )
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
-_FILLERS = PARTS | {"at", "on", "the", "average", "mean", "current", "set"}
+_FILLERS = PARTS | {
+    *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
+    *("info", "debug", "warning", "root", "main", "trainer", "log", "logger", "metrics", "results", "stats", "epoch"),
+}
+"""Words before the name of a loss that leave it the model's own: `box loss` is not."""
+_ENDS = tuple(".:-)]}>")
 _OPERATORS = tuple("+*%<!&^")
 """Before a number of a program: ``step % 100``."""
 _OF = frozenset({"/", "of", "out of"})
@@ -69,6 +79,8 @@ MAX_UNDER = 3
 """Lines with numbers below a heading that may be its own."""
 MIN_REPEATS = 3
 """Lines of a kind that make it a part of the log, where nothing else says so."""
+MAX_BEFORE_END, MIN_ALIKE = 200, 2
+"""Lines before the last by which it is found to be cut, and how many of them must be like it."""
 MAX_UNLABELLED = 0.1
 """Share of lines without the number of a process, where the others have one."""
 MAX_TEMPLATES = 20_000
@@ -97,6 +109,8 @@ class Template(NamedTuple):
         Whether it is a progress bar.
     is_of_epoch : bool
         Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
+    evaluates : bool
+        Whether it says how far an evaluation is.
     begin : str
         The text before its first name.
     is_code : bool
@@ -109,6 +123,7 @@ class Template(NamedTuple):
     has_step: bool
     is_bar: bool
     is_of_epoch: bool
+    evaluates: bool
     begin: str
     is_code: bool
 
@@ -158,14 +173,18 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         if len(parts) == 1:
             under = MAX_UNDER if _is_heading(parts[0].strip()) else under
             continue
-        key = (f"valid: {parts[0]}", *parts[2::2]) if under > 0 else tuple(parts[::2])
-        under -= 1
-        if key in keys or len(keys) < MAX_TEMPLATES:
+        key = tuple(parts[::2])
+        if key not in keys and len(keys) >= MAX_TEMPLATES:
+            continue
+        if key not in keys:
+            keys[key] = _template(key, parts[1::2])
+        if under > 0 and not keys[key].has_step and any(VALIDATION.isdisjoint(words_of(n)) for n in keys[key].losses):
+            key = (f"valid; {key[0]}", *key[1:])
             if key not in keys:
                 keys[key] = _template(key, parts[1::2])
-            under *= not keys[key].losses
-            if keys[key].fields:
-                found.append((key, parts[1::2], rank))
+        under = MAX_UNDER if keys[key].evaluates else (under - 1) * (not keys[key].losses)
+        if keys[key].fields:
+            found.append((key, parts[1::2], rank))
     counts = Counter((key, rank) for key, _, rank in found)
     parsed = []
     for key, values, rank in found:
@@ -178,18 +197,36 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
     return parsed
 
 
+def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark.
+
+    The numbers of a cut line are those with which others begin, but fewer, or its last has fewer digits than theirs.
+    """
+    *before, last = (_NUMBER.split(" ".join(line.split())) for line in lines[-MAX_BEFORE_END:])
+    if len(last) < 2:
+        return lines, ()
+    texts = tuple(last[:-1:2])
+    alike = [parts for parts in before if tuple(parts[: len(last) - 1 : 2]) == texts and len(parts) >= len(last)]
+    if len(alike) < MIN_ALIKE:
+        return lines, ()
+    longer = all(parts[len(last) - 1] != last[-1] for parts in alike)
+    lengths = {len(parts[len(last) - 2]) for parts in alike}
+    shorter = not last[-1] and len(lengths) == 1 and len(last[-2]) < min(lengths)
+    return (lines[:-1], ("the last line was cut in the middle: ignored",)) if longer or shorter else (lines, ())
+
+
 def _as_whole(text: str) -> str:
     """Return a number of steps in digits: 1,000 and 9.000 and 1.2k."""
     match = None if text.isdigit() else _COUNT.fullmatch(text)
     if not match:
         return text
-    value = float(re.sub("[,_]", "", match[1])) * MULTIPLES.get(match[2], 1)
+    value = round(float(re.sub("[,_]", "", match[1])) * MULTIPLES.get(match[2], 1), 6)
     return str(int(value)) if value.is_integer() else text
 
 
 def _is_heading(text: str) -> bool:
     """Return whether a line without numbers says that what follows is of held-out data."""
-    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-." and _is_held_out(text, so_far=False)
+    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-." and _held_out(text, "") != ""
 
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
@@ -204,14 +241,14 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
-    held_out, evaluates, previous, begin, before_first = False, False, "", "", ""
+    held_out, evaluates, previous, begin, before_first = "", False, "", "", ""
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
         unit = _UNIT.match(after) or (_ATTACHED.match(after) if after[:1] not in "/_" else None)
         multiple = _MULTIPLE.match(after)
-        if previous and before.strip() in _OF:
-            fields.append(Field(place, previous + ALL))
+        if previous and _ATTACHED.sub("", before).strip() in _OF:
+            fields.append(Field(place, previous + ALL, multiple[1] if multiple else ""))
             previous = ""
             continue
         text = _ATTACHED.sub("", before) if place else before
@@ -219,16 +256,20 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             text = _OPENED.sub("", parts[place - 1]) + before.strip(")] ")
         name, rest = _name(text, first=not any(kind_of(field.name) for field in fields))
         if not _is_location(before):
-            held_out = _is_held_out(rest if kind_of(name) else f"{rest} {name}", so_far=held_out)
-        following = parts[place + 1].strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
+            held_out = _held_out(rest if kind_of(name) else f"{rest} {name}", held_out)
+        following = _ATTACHED.sub("", after).strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
+        if not name and _AGAIN.fullmatch(before) and (loss := _LOSS_AT.search(begin)) and kind_of(loss[1]):
+            name = loss[1]  # loss at step 100: 3.2
         is_progress = following and not unit and not _UNIT.match(parts[place + 2])
         if is_progress and (not name or name.lower() in PARTS) and not any(map(_is_planned, fields)):
             name = BATCH  # [ 10/5005], Test: [10/78]
+        elif not fields and not unit and kind_of(name) == "" and _STEPS_BEHIND.match(after):
+            name = STEP  # After 100 steps
         elif not fields and not name and before[-1:] in ("", " ") and _NAMED_AFTER.match(after) and _is_named(after):
             name = STEP  # 100 train 3.2
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
-        evaluates |= held_out and kind_of(name) == STEP and "batch" in name.lower()
+        evaluates |= bool(held_out) and kind_of(name) == STEP and "batch" in name.lower()
         previous = ""
         before_first, begin = (before_first + before, begin + rest) if not fields else (before_first, begin)
         if not name or (name.lower() in PARTS and values[place].isdigit()):
@@ -254,6 +295,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         has_step,
         is_bar,
         is_of_epoch,
+        evaluates,
         begin.strip(),
         _CODE.search(before_first) is not None,
     )
@@ -276,7 +318,7 @@ def _is_named(after: str) -> bool:
     return text.lower() in PARTS or kind_of(text) == "loss"
 
 
-def _full_name(name: str, held_out: bool, line: str) -> str:
+def _full_name(name: str, held_out: str, line: str) -> str:
     """Return a name with what the rest of its line says of it."""
     if kind_of(name) == EPOCH:
         return EPOCH
@@ -285,7 +327,7 @@ def _full_name(name: str, held_out: bool, line: str) -> str:
     if set(words) <= PARTS and len(words) == 1:
         return f"{name} loss" if (words[0][0] in "tv" and words[0] != "test") or "loss" in line.lower() else name
     if held_out and VALIDATION.isdisjoint(words) and kind_of(name) in ("loss", "accuracy"):
-        return f"valid/{name}"
+        return f"{held_out}/{name}"
     return name
 
 
@@ -295,15 +337,16 @@ def _is_location(before: str) -> bool:
     return match is not None and (match[1] in PARTS or not kind_of(match[1] or ""))
 
 
-def _is_held_out(text: str, *, so_far: bool) -> bool:
-    """Return whether what follows in a line is of held-out data, by the words that stand alone in it."""
-    so_far = so_far or "Saving dict for" in text  # of TensorFlow's estimators, after an evaluation
+def _held_out(text: str, so_far: str) -> str:
+    """Return the part of held-out data that what follows in a line is of, by the words that stand alone in it."""
+    if "Saving dict for" in text:  # of TensorFlow's estimators, after an evaluation
+        return "valid"
     for word in _BRACKETS.split(text.lower()):
         bare = word.strip("[](){}<>:,;|='\"-")
         if bare in VALIDATION:
-            so_far = True
+            so_far = "test" if bare in ("test", "testing") else so_far or "valid"
         elif bare in ("train", "training"):
-            so_far = False
+            so_far = ""
     return so_far
 
 
@@ -323,12 +366,16 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
             unit = f" in {inner}"
         elif inner in PARTS and not kind_of(text.split()[-1] if text.split() else ""):
             text = f"{text} {inner}"
+        elif kind_of(inner) and not kind_of(text.split()[-1] if text.split() else ""):
+            text = inner  # Trainingsverlust (loss)
     start = max((match.end() for match in _SEPARATORS.finditer(text)), default=0)
     words = text[start:].split()[-MAX_KEY_WORDS:]
     words = words[:-1] if len(words) > 1 and words[-1].lower() == "value" else words  # lm loss value: 3.2
     for n in range(len(words)):
-        if kind_of(" ".join(words[n:])):
-            words = words[n:] if first or set(words_of(" ".join(words[:n]))) <= _FILLERS else words
+        if kind := kind_of(" ".join(words[n:])):
+            dropped = set(words_of(" ".join(words[:n])))
+            is_free = first and (kind != "loss" or words[n - 1][-1:] in _ENDS)
+            words = words[n:] if is_free or dropped <= _FILLERS else words
             break
     name = " ".join(words).strip(".-_#!?* ")
     if not any(c.isalpha() for c in name):

@@ -38,7 +38,9 @@ class Reading(NamedTuple):
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
     parsed = parse_lines(lines)
-    usual = _usual(parsed, MIN_REPEATS) or _usual(parsed, 1)
+    usual = (_usual(parsed, MIN_REPEATS) or _usual(parsed, 1)) | {
+        name for line in parsed for name in line.template.losses if target_of(name).validation
+    }
     has_program = any(map(_PROGRAM.match, lines))
     parsed = _without_prose(parsed, has_program=has_program)
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
@@ -99,12 +101,12 @@ def _is_fact(name: str) -> bool:
     return len(name) > 1 and (kind_of(name) == "last_step" or (kind_of(name) == "parameters" and "param" in name))
 
 
-def _is_kept(name: str, usual: set[str]) -> bool:
+def _is_kept(name: str, usual: set[str], *, of_log: bool) -> bool:
     """Return whether a name is of a row: of steps, of a quantity that is known, or of a loss that is stated often."""
     kind = kind_of(name)
     if kind == "loss":
         return name in usual or target_of(name).validation
-    return "loss" in words_of(name) or kind_of(name.removesuffix(ALL)) not in ("", "run")
+    return (of_log and "loss" in words_of(name)) or kind_of(name.removesuffix(ALL)) not in ("", "run")
 
 
 def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str]) -> list[Line]:
@@ -171,18 +173,19 @@ def _rows(
         times = {name: said[name] for name in template.times if name in said}
         of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
         if not of_log and ((i < first and n_alike < MIN_REPEATS) or template.losses):
-            clock |= times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times)
+            if not template.is_code:
+                clock = _later(clock, times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times))
             continue
-        said = {name: value for name, value in said.items() if _is_kept(name, usual)}
+        said = {name: value for name, value in said.items() if _is_kept(name, usual, of_log=of_log)}
         has_step = template.has_step and not template.is_of_epoch
         if not of_log and (len(times) == len(said) or not (has_step or (clock and n_alike >= MIN_REPEATS))):
-            clock |= times if n_alike >= MIN_REPEATS else _epochs(times)
+            clock = _later(clock, times if n_alike >= MIN_REPEATS else _epochs(times))
             continue
         if rank is not None:
             said["rank"] = rank
         if has_step:
             row = {**_epochs(clock), **said}
-            clock |= times
+            clock = _epochs(clock) | times
         elif bars:
             row = said | {STEP: bars[i]}
             facts["max_steps"] = length
@@ -206,6 +209,11 @@ def _rows(
     if early:
         remarks.append(f"{plural(len(early), 'line states', 'lines state')} a loss without any step: ignored")
     return rows
+
+
+def _later(clock: Row, times: Row) -> Row:
+    """Return the times of a later line, and the epoch of those before it."""
+    return (_epochs(clock) if any(kind_of(name) == STEP for name in times) else clock) | times
 
 
 def _is_clock(line: Line) -> bool:
@@ -319,7 +327,8 @@ def _count_through(
     goes_on = any(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(both))
     again = any(b < a for a, b in pairwise(steps)) or (not goes_on and ((n_epochs or 1) > 1 or len(set(epochs)) > 1))
     if not again:
-        facts["max_steps"] = length
+        if n_epochs == 1 or not epochs or goes_on or name != BATCH:
+            facts["max_steps"] = length  # else it may be that of the first of several epochs
         return
     if max(steps) > length or not epochs:
         return
