@@ -127,7 +127,8 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
+        rose = _best(log) or "".join(f"; {remark}" for remark in log.remarks if remark.startswith(ROSE))
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{rose}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""

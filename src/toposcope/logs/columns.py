@@ -92,7 +92,7 @@ PREFIXES = frozenset(
 VALIDATION = frozenset(
     (
         *("eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"),
-        *("validate", "validating", "evaluate", "evaluating", "testing"),
+        *("validate", "validating", "evaluate", "evaluating", "testing", "holdout", "held", "vali"),
     )
 )
 AUXILIARY = frozenset(

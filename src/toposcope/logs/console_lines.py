@@ -31,7 +31,7 @@ _TIME = re.compile(
 RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
 LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")
 """The number of a process before its lines, as srun puts it."""
-_CALL = re.compile(r"(?<=[:=\[(,])\s*[A-Za-z_][\w.]*[(\[]+\s*$")
+_CALL = re.compile(r"(?:(?<=[:=\[(,])\s*[A-Za-z_][\w.]*|\b(?:tensor|array|float\d*))[(\[]+\s*$")
 """``tensor(`` before a number."""
 _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->| is)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
@@ -55,7 +55,24 @@ _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | {
     *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
-    *("info", "debug", "warning", "root", "main", "trainer", "log", "logger", "metrics", "results", "stats", "epoch"),
+    *(
+        "info",
+        "debug",
+        "warning",
+        "root",
+        "steps",
+        "iterations",
+        "iters",
+        "updates",
+        "main",
+        "trainer",
+        "log",
+        "logger",
+        "metrics",
+        "results",
+        "stats",
+        "epoch",
+    ),
 }
 """Words before the name of a loss that leave it the model's own: `box loss` is not."""
 _ENDS = tuple(".:-)]}>")
@@ -67,6 +84,8 @@ _NAMED = (
     (re.compile(r"^#\|#\|[Ll]oss"), ("epoch", "step")),  # 1|10|Loss: 1.9, of torchtune
 )
 """Sentences whose numbers have no names, # standing for a number, and what the first of them are."""
+_ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|loaded|loading)\b", re.IGNORECASE)
+"""Words before what a line only recalls: the loss of a checkpoint, the best so far."""
 _EPOCH_MEANS = re.compile(r"\| train \|")
 """Of fairseq, whose rows are called train_inner."""
 ALL = "/all"
@@ -83,7 +102,8 @@ MAX_BEFORE_END, MIN_ALIKE = 200, 2
 """Lines before the last by which it is found to be cut, and how many of them must be like it."""
 MAX_UNLABELLED = 0.1
 """Share of lines without the number of a process, where the others have one."""
-MAX_TEMPLATES = 20_000
+_ZEROS = str.maketrans("123456789", "000000000")
+MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000
 """Kinds of lines that are looked at; a log has a few."""
 
 
@@ -174,6 +194,8 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
             under = MAX_UNDER if _is_heading(parts[0].strip()) else under
             continue
         key = tuple(parts[::2])
+        if key not in keys and len(keys) >= MANY_TEMPLATES:  # words with other digits in each line
+            key = tuple(part.translate(_ZEROS) for part in key)
         if key not in keys and len(keys) >= MAX_TEMPLATES:
             continue
         if key not in keys:
@@ -211,7 +233,9 @@ def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
         return lines, ()
     longer = all(parts[len(last) - 1] != last[-1] for parts in alike)
     lengths = {len(parts[len(last) - 2]) for parts in alike}
-    shorter = not last[-1] and len(lengths) == 1 and len(last[-2]) < min(lengths)
+    # steps only get longer; the digits of a loss may vary
+    least = len(alike[-1][len(last) - 2]) if last[-2].isdigit() else min(lengths) if len(lengths) == 1 else 0
+    shorter = not last[-1] and len(last[-2]) < least
     return (lines[:-1], ("the last line was cut in the middle: ignored",)) if longer or shorter else (lines, ())
 
 
@@ -280,7 +304,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, name, multiple[1]))
         else:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
-    if evaluates or _EPOCH_MEANS.search(line):
+    if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
@@ -342,8 +366,9 @@ def _held_out(text: str, so_far: str) -> str:
     if "Saving dict for" in text:  # of TensorFlow's estimators, after an evaluation
         return "valid"
     for word in _BRACKETS.split(text.lower()):
-        bare = word.strip("[](){}<>:,;|='\"-")
-        if bare in VALIDATION:
+        bare = word.strip("[](){}<>:,;|='\"-.")
+        part = bare.partition("_")[0] if bare.isidentifier() else bare.replace("held-out", "heldout")
+        if bare in VALIDATION or (part in VALIDATION and part != "test"):
             so_far = "test" if bare in ("test", "testing") else so_far or "valid"
         elif bare in ("train", "training"):
             so_far = ""

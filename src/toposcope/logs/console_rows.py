@@ -11,6 +11,7 @@ from toposcope.logs.columns import VALIDATION, identify_columns, target_of, word
 from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
 from toposcope.logs.raw import plural
 from toposcope.logs.steps import MIN_TIME
+from toposcope.logs.target import text_of
 
 MIN_REPEATS = 3
 """Lines that state a loss under one name, by which it is one of the log."""
@@ -39,7 +40,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
     parsed = parse_lines(lines)
     usual = (_usual(parsed, MIN_REPEATS) or _usual(parsed, 1)) | {
-        name for line in parsed for name in line.template.losses if target_of(name).validation
+        name for line in parsed for name in line.template.losses if _is_plain_validation(name)
     }
     has_program = any(map(_PROGRAM.match, lines))
     parsed = _without_prose(parsed, has_program=has_program)
@@ -71,30 +72,36 @@ def _usual(parsed: Sequence[Line], n: int) -> set[str]:
 
 
 def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
-    """Return lines without those that state a loss once or twice, and begin as a program or otherwise than the log.
-
-    Those that say that they are of held-out data are kept.
-    """
-    begins = {line.template.begin for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS}
+    """Return lines without those that state a loss once or twice, unlike the log: of a program, a sample, a summary."""
+    repeated = [line for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS]
+    begins, names = {line.template.begin for line in repeated}, {n for line in repeated for n in line.template.losses}
     if not begins:
         return parsed
-    return [
-        line
-        for line in parsed
-        if not line.template.losses
-        or line.n_alike >= MIN_REPEATS
-        or not (
-            (has_program and line.template.is_code)
-            or (line.template.begin not in {"", *begins} and VALIDATION.isdisjoint(words_of(line.template.begin)))
-        )
-    ]
+
+    def is_of_log(line: Line) -> bool:
+        template = line.template
+        if not template.losses or line.n_alike >= MIN_REPEATS:
+            return True
+        if has_program and template.is_code:
+            return False
+        if not template.has_step and not template.losses.isdisjoint(names) and EPOCH not in template.times:
+            return False
+        return template.begin in {"", *begins} or not VALIDATION.isdisjoint(words_of(template.begin))
+
+    return list(filter(is_of_log, parsed))
+
+
+def _is_plain_validation(name: str) -> bool:
+    """Return whether a name is that of a validation loss, and says no more."""
+    return target_of(name).validation and not text_of(name)
 
 
 def _is_row(line: Line, usual: set[str]) -> bool:
     """Return whether a line states a loss of the log: not one of a program, a sample or a summary."""
     if line.template.losses.isdisjoint(usual):
         return False
-    return line.template.has_step or line.n_alike > 1 or EPOCH in map(kind_of, line.said)
+    held_out = any(map(_is_plain_validation, line.template.losses))
+    return line.template.has_step or line.n_alike > 1 or held_out or EPOCH in map(kind_of, line.said)
 
 
 def _is_fact(name: str) -> bool:
@@ -105,7 +112,7 @@ def _is_kept(name: str, usual: set[str], *, of_log: bool) -> bool:
     """Return whether a name is of a row: of steps, of a quantity that is known, or of a loss that is stated often."""
     kind = kind_of(name)
     if kind == "loss":
-        return name in usual or target_of(name).validation
+        return name in usual
     return (of_log and "loss" in words_of(name)) or kind_of(name.removesuffix(ALL)) not in ("", "run")
 
 
@@ -352,7 +359,7 @@ def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, i
 
 def _translated(number: int, pairs: list[tuple[int, int]]) -> int:
     """Return the step that a number of another name stands for: iteration 40 is step 10 where batches are gathered."""
-    if not pairs or all(a == b for a, b in pairs):
+    if len(pairs) < MIN_REPEATS or all(a == b for a, b in pairs):
         return number
     place = bisect_right(pairs, (number, 2**62)) - 1
     return pairs[max(place, 0)][1]

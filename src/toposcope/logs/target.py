@@ -158,20 +158,20 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]
 
     def key(candidate: Candidate) -> tuple[bool, bool]:
         words = words_of(candidate.target.name)
-        return bool(_text(candidate.target)), not LATE.isdisjoint(words)
+        return bool(text_of(candidate.target.name)), not LATE.isdisjoint(words)
 
     ranked = sorted(validations, key=key)  # stable: the likeliest first
     best = next(list(group) for _, group in groupby(ranked, key=key))
     first = best[0]
-    peers = {c.target.name for c in best if _text(c.target) != _text(first.target)}
+    peers = {c.target.name for c in best if text_of(c.target.name) != text_of(first.target.name)}
     return first, tuple(sorted(peers))
 
 
-def _text(target: Target) -> str:
+def text_of(name: str) -> str:
     """Return what a name says of the text of a loss: ``wikitext`` of ``eval/wikitext/loss``."""
     known = VALIDATION | PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
     units = {"bits", "nats", "per", "byte", "token", "bpb", "perplexity", "ppl"}
-    return " ".join(word for word in words_of(target.name) if word not in known | units)
+    return " ".join(word for word in words_of(name) if word not in known | units)
 
 
 def _check_favoured(first: Candidate, peers: tuple[str, ...]) -> None:
