@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -209,6 +210,7 @@ def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=4096)
 def target_of(name: str) -> Target:
     """Return the target that a column holds, by its name: an accuracy if it says so, else a loss."""
     words = words_of(name)

@@ -102,6 +102,9 @@ MAX_BEFORE_END, MIN_ALIKE = 200, 2
 """Lines before the last by which it is found to be cut, and how many of them must be like it."""
 MAX_UNLABELLED = 0.1
 """Share of lines without the number of a process, where the others have one."""
+MANY_ALIKE, MAX_SHAPES = 50, 4
+"""Lines of a kind before the others are matched as a whole; and kinds for which it is worth it."""
+_A_NUMBER = r"([-+]?(?:\d[\d,_]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|inf))"
 _ZEROS = str.maketrans("123456789", "000000000")
 MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000
 """Kinds of lines that are looked at; a log has a few."""
@@ -180,6 +183,8 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
     ranks = _labels(lines)
     keys: dict[tuple[str, ...], Template] = {}
     found: list[tuple[tuple[str, ...], list[str], str | None]] = []
+    times: Counter[tuple[str, ...]] = Counter()
+    shapes: list[tuple[re.Pattern[str], tuple[str, ...]]] = []  # of the most common lines, which are quicker to match
     under = 0  # lines that a heading such as `Test Error:` may still be of
     for i, text in enumerate(lines):
         rank = None
@@ -189,7 +194,11 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
             rank, text = match[1], text[match.end() :]
         if match := _TIME.match(text):
             text = f"{match[2] or ''} {text[match.end() :]}"
-        parts = _NUMBER.split(" ".join(text.split()))
+        text = " ".join(text.split())
+        if under <= 0 and (known := next(((m, key) for shape, key in shapes if (m := shape.fullmatch(text))), None)):
+            found.append((known[1], list(known[0].groups()), rank))
+            continue
+        parts = _NUMBER.split(text)
         if len(parts) == 1:
             under = MAX_UNDER if _is_heading(parts[0].strip()) else under
             continue
@@ -207,6 +216,9 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         under = MAX_UNDER if keys[key].evaluates else (under - 1) * (not keys[key].losses)
         if keys[key].fields:
             found.append((key, parts[1::2], rank))
+            times[key] += 1
+            if times[key] == MANY_ALIKE and len(shapes) < MAX_SHAPES and not keys[key].evaluates:
+                shapes.append((re.compile(_A_NUMBER.join(map(re.escape, key))), key))
     counts = Counter((key, rank) for key, _, rank in found)
     parsed = []
     for key, values, rank in found:
@@ -306,6 +318,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
     if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
+    fields = [field for field in fields if _is_told(field.name)]
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
@@ -323,6 +336,11 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         begin.strip(),
         _CODE.search(before_first) is not None,
     )
+
+
+def _is_told(name: str) -> bool:
+    """Return whether a name says something of a run: a quantity that is known, some loss, or that the run has ended."""
+    return bool(kind_of(name.removesuffix(ALL))) or "loss" in words_of(name) or name == "train_runtime"
 
 
 def _is_planned(field: Field) -> bool:

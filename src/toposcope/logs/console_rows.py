@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -91,6 +92,7 @@ def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
     return list(filter(is_of_log, parsed))
 
 
+@lru_cache(maxsize=4096)
 def _is_plain_validation(name: str) -> bool:
     """Return whether a name is that of a validation loss, and says no more."""
     return target_of(name).validation and not text_of(name)
@@ -113,7 +115,12 @@ def _is_kept(name: str, usual: set[str], *, of_log: bool) -> bool:
     kind = kind_of(name)
     if kind == "loss":
         return name in usual
-    return (of_log and "loss" in words_of(name)) or kind_of(name.removesuffix(ALL)) not in ("", "run")
+    return (of_log and _is_some_loss(name)) or kind_of(name.removesuffix(ALL)) not in ("", "run")
+
+
+@lru_cache(maxsize=4096)
+def _is_some_loss(name: str) -> bool:
+    return "loss" in words_of(name)
 
 
 def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str]) -> list[Line]:
