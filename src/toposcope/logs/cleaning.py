@@ -22,6 +22,8 @@ SUMMARY = "train_runtime"
 """A column of the row that the Trainer logs when a run ends."""
 MAX_NEGATIVE, MIN_MISSING = 0.2, 3
 """Share of negative losses that may be slips; last rows that show that a loss stays negative, or is logged no more."""
+MAX_BARE_COLUMNS = 3
+"""Of a table of steps and losses alone."""
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 _UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -205,10 +207,12 @@ def _missing_to_the_end(
 ) -> Divergence | None:
     """Return where a loss ends though the rates beside it go on: NaN is written as nothing by many tools."""
     rates = next(iter(identify_columns(table.columns).named.get("learning_rate", [])), None)
-    if rates is None or not np.isfinite(loss.values).any():
+    if not np.isfinite(loss.values).any():
         return None
     any_loss = np.any([loss.logged, *(numbers(table[one.name]).logged for one in losses)], axis=0)
-    rows = np.flatnonzero((numbers(table[rates]).logged | any_loss) & is_step(row))
+    is_bare = len(table.columns) <= MAX_BARE_COLUMNS and table[target.name].dtype == pl.String
+    goes_on = numbers(table[rates]).logged if rates else np.full(len(row), is_bare)
+    rows = np.flatnonzero((goes_on | any_loss) & is_step(row))
     present = np.flatnonzero(any_loss[rows])
     after = len(rows) - 1 - int(present[-1])
     if after < MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
@@ -216,8 +220,8 @@ def _missing_to_the_end(
     last = int(np.flatnonzero(np.isfinite(loss.values))[-1])
     return Divergence(
         int(row[rows[present[-1] + 1]]),
-        f"no loss is logged in all {after:,} rows from there on, where the learning rate goes on, as NaN is often "
-        f"written; {target.name!r} was {loss.values[last]:.4g} at step {row[last]:,.0f}",
+        f"no loss is logged in all {after:,} rows from there on, though the log goes on, as NaN is often written; "
+        f"{target.name!r} was {loss.values[last]:.4g} at step {row[last]:,.0f}",
     )
 
 

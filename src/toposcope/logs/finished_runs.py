@@ -37,6 +37,8 @@ SETTINGS = frozenset(
     )
 )
 """Columns that are constant in a run."""
+BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
+"""Columns that may change within a run, and differ between runs."""
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
 
 
@@ -79,8 +81,10 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
 
 def _are_settings(table: pl.DataFrame) -> bool:
     """Return whether rows differ in what does not change within a run: its size, seed, optimiser and the like."""
-    names = [name for name in table.columns if SETTINGS & {"_".join(words_of(name))} or name == "N"]
-    return bool(names) and table.select(names).n_unique() > max(1, len(table) // 2)
+    names = [name for name in table.columns if name == "N" or "_".join(words_of(name)) in SETTINGS]
+    beside = [name for name in table.columns if name == "D" or "_".join(words_of(name)) in BESIDE]
+    several = [name for name in names if table[name].n_unique() > 1]
+    return bool(several) and table.select([*several, *beside]).n_unique() > max(1, len(table) // 2)
 
 
 def _holds_states(column: pl.Series) -> bool:
