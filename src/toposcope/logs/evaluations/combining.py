@@ -7,6 +7,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError, choices
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations.evaluations import COLUMNS, MAX_SIZE, Evaluations
+from toposcope.logs.evaluations.groups import with_mmlu, without_averages
 from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.evaluations.roles import with_roles
 from toposcope.logs.evaluations.runs import known_runs, missing_sizes
@@ -39,7 +40,7 @@ def combine(
     remarks = [remark for part in parts for remark in part.remarks]
     parts = [part for part in parts if len(part.table)]
     with_values = [part for part in parts if not part.table["task"].is_null().all()]
-    facts = [part.table for part in parts if part.table["task"].is_null().all()]
+    facts = [part for part in parts if part.table["task"].is_null().all()]
     if not with_values:
         raise ToposcopeError(
             "no scores or losses of tasks, only what is known of runs; add a column task, or a column for each task"
@@ -51,6 +52,9 @@ def combine(
     if table.is_empty():
         raise ToposcopeError("no value of a task is a finite number")
     table = _latest(table, remarks)
+    table = with_mmlu(without_averages(table, remarks), remarks)
+    if table.is_empty():
+        raise ToposcopeError("no task is left: " + "; ".join(remarks[-2:]))
     table = _by_shots(table, remarks)
     table = with_roles(table, score, remarks)
     table = shares(table, remarks)
