@@ -12,7 +12,7 @@ from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.evaluations.roles import with_roles
 from toposcope.logs.evaluations.runs import known_runs, missing_sizes
 from toposcope.logs.evaluations.shares import SHARES, shares
-from toposcope.logs.evaluations.tasks import chance_of, shots_of, usual_part
+from toposcope.logs.evaluations.tasks import chance_of, in_pipes, shots_of, usual_part
 from toposcope.logs.raw import join_names, one_line, plural
 
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]
@@ -47,6 +47,7 @@ def combine(
         )
     tables = [part.table.with_columns(source=pl.lit(i), named=pl.lit(part.named)) for i, part in enumerate(with_values)]
     table = _with_text(pl.concat(tables))
+    table = _without_suites(table)
     table = known_runs(table, facts, remarks)
     table = _finite(table, remarks)
     if table.is_empty():
@@ -75,6 +76,19 @@ def _with_text(table: pl.DataFrame) -> pl.DataFrame:
         plain = pl.Series([one_line(text) or None for text in unique], dtype=pl.String)
         lines.append(pl.col(name).replace_strict(unique, plain, default=None, return_dtype=pl.String))
     return table.with_columns(lines)
+
+
+def _without_suites(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with ``leaderboard|arc:challenge|25`` parted into the task and its shots."""
+    piped = [task for task in table["task"].unique().drop_nulls() if "|" in task]
+    if not piped:
+        return table
+    parted = {task: in_pipes(task) for task in piped}
+    shots = pl.col("task").replace_strict(
+        piped, [shots for _, shots in parted.values()], default=None, return_dtype=pl.Int64
+    )
+    names = pl.col("task").replace({task: name for task, (name, _) in parted.items() if name})
+    return table.with_columns(shots=pl.coalesce("shots", shots), task=names)
 
 
 def _finite(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:

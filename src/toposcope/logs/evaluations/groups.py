@@ -95,7 +95,7 @@ def without_averages(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         elif group:
             renamed[task] = group
     if dropped:
-        remarks.append(f"averages are no tasks: {join_names(dropped, 40)} left out")
+        remarks.append(f"averages left out, as they are no tasks: {join_names(dropped, 40)}")
     if renamed:
         said = [f"{task} is the score of {group}" for task, group in renamed.items()]
         remarks.append(f"averages of groups: {join_names(said, 20)}")

@@ -122,6 +122,22 @@ def shots_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def in_pipes(name: str) -> tuple[str, int | None]:
+    """Return task and shots of a name as lighteval writes them.
+
+    Examples
+    --------
+    >>> in_pipes("leaderboard|arc:challenge|25"), in_pipes("gsm8k|5"), in_pipes("piqa")
+    (('arc_challenge', 25), ('gsm8k', 5), ('piqa', None))
+    """
+    parts = name.split("|")
+    if len(parts) < 2:
+        return name, None
+    task, *rest = parts if len(parts) == 2 and parts[1].isdigit() else parts[1:]
+    shots = int(rest[0]) if rest and re.fullmatch(r"\d{1,3}", rest[0]) else None
+    return task.replace(":", "_"), shots
+
+
 def task_words(name: str) -> list[str]:
     """Return the words of a name in lower case."""
     return re.findall(r"[a-z0-9]+", name.lower())

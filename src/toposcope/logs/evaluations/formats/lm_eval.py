@@ -13,7 +13,7 @@ from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.evaluations.tasks import SUITES, task_words
+from toposcope.logs.evaluations.tasks import SUITES, in_pipes, task_words
 from toposcope.logs.raw import one_line
 
 BESIDE_RESULTS = ("versions", "configs", "config", "n-shot", "config_general")
@@ -56,7 +56,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
         raise ToposcopeError("no task in its results has a score or a loss")
     scored = sorted(group for group in groups if group in rows and isinstance(groups[group], list) and groups[group])
     if mixed := [group for group in scored if not _is_of_one_kind(group, groups[group])]:
-        remarks.append(f"averages over several tasks are no tasks: {one_line(', '.join(mixed))} left out")
+        remarks.append(f"averages left out, as they are no tasks: {one_line(', '.join(mixed))}")
         scored = [group for group in scored if group not in mixed]
         rows = {task: found for task, found in rows.items() if task not in mixed}
     inner = {str(subtask) for group in scored for subtask in groups[group]} & set(rows)
@@ -124,14 +124,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 def _plain(name: str) -> str:
     """Return a task's name; ``harness|arc:challenge|25`` is as leaderboards write it."""
-    return _in_pipes(name)[0].replace(":", "_") if "|" in name else name
-
-
-def _in_pipes(name: str) -> tuple[str, str]:
-    """Return task and shots of ``leaderboard|arc:challenge|25``, with a further number behind, or without the suite."""
-    parts = name.split("|")
-    task, *rest = parts if len(parts) == 2 and parts[1].isdigit() else parts[1:]
-    return task, rest[0] if rest else ""
+    return in_pipes(name)[0]
 
 
 def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> tuple[str, str]:
@@ -159,7 +152,7 @@ def _date(document: Mapping[str, Any], path: Path) -> str | None:
 def _shots(task: str, document: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
     of_task = _dictionary(document, "configs").get(task)
     own = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
-    behind = _in_pipes(task)[1] if "|" in task else None
+    behind = in_pipes(task)[1]
     for shots in (_dictionary(document, "n-shot").get(task), own, behind, config.get("num_fewshot")):
         if isinstance(shots, int | str) and str(shots).isdigit() and len(str(shots)) < 4:
             return int(shots)

@@ -39,7 +39,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     table = pl.from_dicts([row for row in rows if row["task"] not in inner], infer_schema_length=None)
     remarks = [f"subtasks are left to the score of their group: {one_line(', '.join(sorted(groups)))}"] if inner else []
     if mixed:
-        remarks.append(f"averages over several tasks are no tasks: {one_line(', '.join(sorted(mixed)))} left out")
+        remarks.append(f"averages left out, as they are no tasks: {one_line(', '.join(sorted(mixed)))}")
     return [RawEvaluations(material.path, as_raw(table), (*material.line_remarks, *remarks), named=True)]
 
 

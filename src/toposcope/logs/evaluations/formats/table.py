@@ -107,7 +107,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     elif "value" in found:
         values = facts.with_columns(_values(table[found["value"]]))
     else:
-        values = _of_metrics(table, found, facts)
+        values = _of_metrics(table, found, facts, remarks)
     if "metric" not in values.columns and "task" in values.columns:
         values = values.with_columns(metric=pl.lit("score"))
     if "run" not in values.columns:
@@ -186,18 +186,17 @@ def _of_wide(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame,
         return facts
     names = {column.name for column in columns}
     remarks += unread(table, [name for name in table.columns if name not in names | set(found.values())])
-    scores = [column.name for column in columns if metric_of(column.metric).role == "score"]
-    in_percent = any(_is_beyond_1(table[name]) for name in scores)
+    beyond_1 = {c.metric for c in columns if metric_of(c.metric).role == "score" and _is_beyond_1(table[c.name])}
     tasks, parts = [(column.task, column.metric) for column in columns], []
     for column in columns:
         task = column.task if tasks.count((column.task, column.metric)) == 1 else column.name
-        values = _values(table[column.name], in_percent and column.name in scores)
+        values = _values(table[column.name], column.metric in beyond_1)
         value = facts.with_columns(values, task=pl.lit(task), metric=pl.lit(column.metric), corpus=column.is_corpus)
         parts.append(value.with_columns(chance=0.0) if f"{task} Raw" in names and "chance" not in found else value)
     if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
         remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
     # nothing was logged in an empty cell
-    return pl.concat(parts).filter(pl.col("value").is_not_nan())
+    return pl.concat(parts, how="diagonal").filter(pl.col("value").is_not_nan())
 
 
 def _is_beyond_1(column: pl.Series) -> bool:
@@ -208,12 +207,18 @@ def _is_beyond_1(column: pl.Series) -> bool:
     return bool((values[np.isfinite(values)] > 1).any())
 
 
-def _of_metrics(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame) -> pl.DataFrame:
+def _of_metrics(
+    table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str]
+) -> pl.DataFrame:
     """Return the values of a table with a row for each task and a column for each metric."""
     names = {name: name.removeprefix("metrics/") for name in table.columns if name not in found.values()}
     metrics = {name: metric for name, metric in names.items() if metric_of(metric).role and not is_error(metric)}
     if not metrics:
         raise ToposcopeError(f"no column of scores or losses; there are {join_names(table.columns)}; name it value")
+    rest = [name for name in names if name not in metrics and not is_error(name)]
+    if rest:
+        what = plural(len(rest), "column is", "columns are")
+        remarks.append(f"{what} no score or loss by name, not read: {join_names(rest, 40)}")
     parts = []
     for name, metric in metrics.items():
         part = facts.with_columns(_values(table[name]), metric=pl.lit(metric))
