@@ -18,7 +18,7 @@ _OF_AVERAGES = frozenset(
         *("shot", "shots", "geometric", "arithmetic", "harmonic", "rate", "win", "in", "percent", "zero", "few"),
     }
 )
-_ALONE = ("all", "total", "macro", "micro", "macro_avg", "micro_avg", "all_tasks", "total_score", "final_score", "openllm")
+_ALONE = ("all", "total", "macro", "micro", "macro_avg", "micro_avg", "all_tasks", "total_score", "final_score", "openllm", "score")
 """Names of averages without a word of `AVERAGES`, or joined in one word."""
 MMLU_QUESTIONS = 14042
 SUBJECTS = frozenset(

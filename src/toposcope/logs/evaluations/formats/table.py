@@ -16,7 +16,6 @@ from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.tasks import task_words
 from toposcope.logs.evaluations.wide import (
     cells,
     is_error,
@@ -60,6 +59,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 """Names of each column, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 NUMERIC = frozenset({"N", "D", "step", "value", "n", "standard_error", "chance", "flops", "tokens_per_step"})
+OF_A_TASK = ("value", "metric", "metrics", "standard_error")
+"""Columns that say nothing in a table without a column of tasks."""
 PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
@@ -135,11 +136,13 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
         if any(alias in plain for alias in aliases)
     }
     named = {quantity: name for quantity, name in columns.items() if quantity != "score"}
-    return {quantity: name for quantity, name in found.items() if name not in named.values()} | named
+    found = {quantity: name for quantity, name in found.items() if name not in named.values()} | named
+    # without tasks, a column score is one of a task or an average
+    return found if "task" in found else {q: name for q, name in found.items() if q in named or q not in OF_A_TASK}
 
 
 def _plain(name: str) -> str:
-    return name if len(name) == 1 else "_".join(task_words(name))
+    return name if len(name) == 1 else "_".join(re.findall(r"[^\W_]+", name.lower()))
 
 
 def _numbers(table: pl.DataFrame, found: Mapping[str, str], quantity: str, remarks: list[str]) -> pl.Series:
