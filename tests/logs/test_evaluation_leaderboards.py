@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.logs.evaluations.groups import SUBJECTS, is_average
 
-LEADERBOARD = """Model,Average ⬆️,Hub ❤️,#Params (B),Precision,IFEval Raw,IFEval,GPQA Raw,GPQA,ARC-c ↑,HellaSwag (10-shot),zorp
+LEADERBOARD = """Model,Avg. ⬆️,Hub ❤️,#Params (B),Precision,IFEval Raw,IFEval,GPQA Raw,GPQA,ARC-c ↑,HellaSwag (10-shot),zorp
 org/a,12.3,4,1.2,bfloat16,0.2,20.1,0.25,0.5,33.1,45.0,3.5
 org/b,13.3,40,3.2,bfloat16,0.25,25.1,0.26,0.9,35.2,50.0,-
 """
@@ -39,7 +39,7 @@ def test_a_leaderboard(tmp_path: Path) -> None:
     assert [evaluations.targets[task].chance for task in ("GPQA", "GPQA Raw", "ARC-c")] == [0.0, 0.25, 0.25]
     assert set(evaluations.table["N"]) == {1.2e9, 3.2e9}
     assert set(evaluations.table.filter(task="HellaSwag (10-shot)")["shots"]) == {10}
-    for name in ("averages left out, as they are no tasks: Average", "Hub ❤️", "Precision"):
+    for name in ("averages left out, as they are no tasks: Avg.", "Hub ❤️", "Precision"):
         assert name in said(evaluations)
 
 

@@ -1,16 +1,41 @@
-"""Tables of evaluations as leaderboards and papers write them, with what is right: names, signs, units, gaps, columns."""
+"""Tables of evaluations as leaderboards and papers write them, with what is right in each."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 TASKS = (
-    *("ARC", "ARC-c", "arc_challenge", "ARC-Easy", "HellaSwag", "MMLU", "MMLU-Pro", "TruthfulQA", "Winogrande", "GSM8K"),
-    *("BBH", "IFEval", "GPQA", "MUSR", "MATH Lvl 5", "CEval", "CMMLU", "C-Eval", "AGIEval", "HumanEval", "MBPP", "DROP"),
+    *(
+        "ARC",
+        "ARC-c",
+        "arc_challenge",
+        "ARC-Easy",
+        "HellaSwag",
+        "MMLU",
+        "MMLU-Pro",
+        "TruthfulQA",
+        "Winogrande",
+        "GSM8K",
+    ),
+    *(
+        "BBH",
+        "IFEval",
+        "GPQA",
+        "MUSR",
+        "MATH Lvl 5",
+        "CEval",
+        "CMMLU",
+        "C-Eval",
+        "AGIEval",
+        "HumanEval",
+        "MBPP",
+        "DROP",
+    ),
     *("Frobnicate", "zorp_qa", "Näive-QA", "问答", "Kobest", "LiveBench", "SuperTask 2", "belebele", "ARC-AGI"),
 )
 AVERAGES = ("Average", "Avg.", "avg", "Mean", "Overall", "macro_avg", "Average score", "Avg acc", "AVERAGE (all tasks)")
 MARKS = ("", "", " ⬆️", " ↑", " 🔥", "📚 ")
-OTHERS = {
+OTHERS: dict[str, Callable[[random.Random], str]] = {
     "Likes": lambda rng: str(rng.randrange(90)),
     "Hub ❤️": lambda rng: str(rng.randrange(90)),
     "CO₂ cost (kg)": lambda rng: f"{rng.uniform(0, 9):.2f}",

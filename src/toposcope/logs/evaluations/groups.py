@@ -18,26 +18,44 @@ _OF_AVERAGES = frozenset(
         *("shot", "shots", "geometric", "arithmetic", "harmonic", "rate", "win", "in", "percent", "zero", "few"),
     }
 )
-_ALONE = ("all", "total", "macro", "micro", "macro_avg", "micro_avg", "all_tasks", "total_score", "final_score", "openllm", "score")
+_ALONE = (
+    "all",
+    "total",
+    "macro",
+    "micro",
+    "macro_avg",
+    "micro_avg",
+    "all_tasks",
+    "total_score",
+    "final_score",
+    "openllm",
+    "score",
+)
 """Names of averages without a word of `AVERAGES`, or joined in one word."""
-MMLU_QUESTIONS = 14042
 SUBJECTS = frozenset(
     (
-        "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry "
-        "college_computer_science college_mathematics college_medicine college_physics computer_security "
-        "conceptual_physics econometrics electrical_engineering elementary_mathematics formal_logic global_facts "
-        "high_school_biology high_school_chemistry high_school_computer_science high_school_european_history "
-        "high_school_geography high_school_government_and_politics high_school_macroeconomics "
-        "high_school_mathematics high_school_microeconomics high_school_physics high_school_psychology "
-        "high_school_statistics high_school_us_history high_school_world_history human_aging human_sexuality "
-        "international_law jurisprudence logical_fallacies machine_learning management marketing medical_genetics "
-        "miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory professional_accounting "
-        "professional_law professional_medicine professional_psychology public_relations security_studies sociology "
-        "us_foreign_policy virology world_religions"
-    ).split()
+        *("abstract_algebra", "anatomy", "astronomy", "business_ethics", "clinical_knowledge"),
+        *("college_biology", "college_chemistry", "college_computer_science", "college_mathematics"),
+        *("college_medicine", "college_physics", "computer_security", "conceptual_physics"),
+        *("econometrics", "electrical_engineering", "elementary_mathematics", "formal_logic"),
+        *("global_facts", "high_school_biology", "high_school_chemistry", "high_school_computer_science"),
+        *("high_school_european_history", "high_school_geography", "high_school_government_and_politics"),
+        *("high_school_macroeconomics", "high_school_mathematics", "high_school_microeconomics"),
+        *("high_school_physics", "high_school_psychology", "high_school_statistics"),
+        *("high_school_us_history", "high_school_world_history", "human_aging", "human_sexuality"),
+        *("international_law", "jurisprudence", "logical_fallacies", "machine_learning", "management"),
+        *("marketing", "medical_genetics", "miscellaneous", "moral_disputes", "moral_scenarios"),
+        *("nutrition", "philosophy", "prehistory", "professional_accounting", "professional_law"),
+        *("professional_medicine", "professional_psychology", "public_relations", "security_studies"),
+        *("sociology", "us_foreign_policy", "virology", "world_religions"),
+    )
 )
 """The 57 parts of MMLU (Hendrycks et al. 2021)."""
 _MMLU = re.compile(r"(?:(?:leaderboard|harness|lighteval|original|helm)_)*(?:mmlu|hendrycks_?test)_(.+)")
+_AVERAGE_FIRST = re.compile(r"(?:average|avg|mean|overall)[^a-z0-9]+(?:(?:of|over|across)\W+)?(.+)", re.IGNORECASE)
+_AVERAGE_LAST = re.compile(
+    r"(.+?)[^a-z0-9]+(?:(?:macro|micro)[^a-z0-9]*)?(?:average|avg|mean|overall)\W*", re.IGNORECASE
+)
 _KEY = ["recipe", "run", "N", "D", "step", "seed", "kind", "shots", "metric"]
 """What the parts of one score of MMLU agree in."""
 TOLERANCE = 1e-3
@@ -59,8 +77,7 @@ def is_average(task: str) -> bool:
 
 def averaged_group(task: str) -> str:
     """Return the group whose average a name says: mmlu of ``mmlu:_average``; empty if it says none."""
-    first = re.fullmatch(r"(?:average|avg|mean|overall)[^a-z0-9]+(?:of|over|across)?[^a-z0-9]*(.+)", task, re.IGNORECASE)
-    last = re.fullmatch(r"(.+?)[^a-z0-9]+(?:macro|micro)?[^a-z0-9]*(?:average|avg|mean|overall)\W*", task, re.IGNORECASE)
+    first, last = _AVERAGE_FIRST.fullmatch(task), _AVERAGE_LAST.fullmatch(task)
     match = last or first
     return match[1].strip(" (:-_") if match and not is_average(task) else ""
 
@@ -82,15 +99,16 @@ def subject_of(task: str) -> tuple[str, str] | None:
 
 
 def without_averages(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
-    """Return the table without averages; that of a group with its parts, or of a standard task, is the group's score."""
+    """Return the table without averages; that of a group is the group's score."""
     tasks = table.filter(~pl.col("corpus"))["task"].unique().sort().to_list()
     dropped, renamed = [], {}
     for task in tasks:
         group = averaged_group(task)
         parts = [part for part in tasks if part != task and group and _is_part(part, group)]
-        if is_average(task) or (group and not parts and not standard_task(group)) or group in tasks:
-            dropped.append(task)
-        elif group and _is_of_few_subjects(table, task, parts):
+        is_group = (
+            group not in tasks and (standard_task(group) or parts) and not _is_of_few_subjects(table, task, parts)
+        )
+        if is_average(task) or (group and not is_group):
             dropped.append(task)
         elif group:
             renamed[task] = group
@@ -120,11 +138,10 @@ def with_mmlu(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         kind=pl.col("task").replace_strict(names),
     )
     counted = parts.with_columns(pl.col("subject").n_unique().over(_KEY).alias("parts"))
-    spelt = {_key(name): name for name in names.values()} | {f"mmlu_{kind}": name for task, name in names.items() if (kind := subjects[task][1])}
+    spelt = {_key(name): name for name in names.values()}
+    spelt |= {f"mmlu_{kind}": names[task] for task, (_, kind) in subjects.items() if kind}
     scored = {task: spelt[_key(task)] for task in tasks if _key(task) in spelt}
-    stated = table.filter(pl.col("task").is_in(list(scored))).select(
-        "run", "step", kind=pl.col("task").replace(scored)
-    )
+    stated = table.filter(pl.col("task").is_in(list(scored))).select("run", "step", kind=pl.col("task").replace(scored))
     whole = counted.filter(pl.col("parts") == len(SUBJECTS))
     missing = whole.join(stated, on=["run", "step", "kind"], how="anti", nulls_equal=True, maintain_order="left")
     incomplete = counted.filter(pl.col("parts") < len(SUBJECTS))
@@ -132,19 +149,24 @@ def with_mmlu(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     if len(incomplete):
         n, runs = incomplete["parts"].max(), incomplete["run"].unique().sort()
         remarks.append(
-            f"{plural(len(runs), 'run has', 'runs have')} {n} of the 57 subjects of MMLU or fewer (the first: {runs[0]}): "
-            "each stays a task of its own, and none is called mmlu"
+            f"{plural(len(runs), 'run has', 'runs have')} {n} of the 57 subjects of MMLU or fewer, not all (the first: "
+            f"{runs[0]}): each subject stays a task of its own, and there is no score of mmlu"
         )
     if missing.is_empty():
         return table
     weighted = pl.col("n").is_not_null().all()
     mean = pl.when(weighted).then((pl.col("value") * pl.col("n")).sum() / pl.col("n").sum())
+    made_columns = {*_KEY, "task", "value", "n", "standard_error"}
     made = missing.group_by(_KEY, maintain_order=True).agg(
-        *(pl.col(name).first() for name in table.columns if name not in {*_KEY, "task", "value", "n", "standard_error"}),
+        *(
+            pl.col(name).first()
+            for name in table.columns
+            if name not in {*_KEY, "task", "value", "n", "standard_error"}
+        ),
         value=mean.otherwise(pl.col("value").mean()),
         n=pl.when(weighted).then(pl.col("n").sum()),
     )
-    how = "weighted by their questions" if made["n"].null_count() == 0 else "unweighted, as not all state their questions"
+    how = "weighted by their questions" if made["n"].null_count() == 0 else "unweighted, as some state no questions"
     remarks.append(f"the score of {join_names(sorted(made['kind'].unique()))} is the mean of its 57 subjects, {how}")
     made = made.with_columns(task="kind", standard_error=pl.lit(None, pl.Float64)).select(
         pl.col(name).cast(table.schema[name]) for name in table.columns

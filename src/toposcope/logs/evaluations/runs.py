@@ -83,8 +83,8 @@ def _unmatched(table: pl.DataFrame, facts: RawEvaluations, remarks: list[str]) -
     unused = [name for name in names if name not in matched.values()]
     if not matched:
         remarks.append(
-            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write its "
-            "column run as the evaluations do"
+            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write "
+            "its column run as the evaluations do"
         )
     elif others:
         rest = f"; {where} names {join_names(unused, 3)} besides" if unused else ""

@@ -49,7 +49,10 @@ TASKS = (
     Task(
         ("triviaqa", "trivia_qa", "naturalqs", "natural_qs", "nq", "nq_open", "squad", "drop", "coqa", "lambada"), 0.0
     ),
-    Task(("jeopardy", "webqs", "popqa", "ifeval", "human_eval", "lcb", "livecodebench", "aime", "math500", "math_500"), 0.0),
+    Task(
+        ("jeopardy", "webqs", "popqa", "ifeval", "human_eval", "lcb", "livecodebench", "aime", "math500", "math_500"),
+        0.0,
+    ),
     Task(
         ("truthfulqa", "truthful_qa", "bbh", "big_bench_hard", "bigbench", "musr", "agieval", "toxigen", "crows_pairs"),
         None,

@@ -1,4 +1,4 @@
-"""Which columns of a table of runs are tasks: those with the name of a task or a metric, and those that look like scores."""
+"""Which columns of a table of runs are tasks: by the name of a task or a metric, or because they look like scores."""
 
 import re
 from collections.abc import Mapping
@@ -19,19 +19,25 @@ OF_CORPORA, OF_TASKS = ("loss", "lm"), ("task", "downstream")
 """Folders of corpora, and of tasks whose columns may name no metric."""
 NO_SCORES = frozenset(
     (
-        "likes like downloads hearts stars votes battles rank ranking elo rating price cost costs usd dollars license "
-        "co2 co₂ emissions energy kwh kg latency throughput speed tps ttft seconds secs minutes hours time runtime "
-        "duration date year month day timestamp created updated submitted submission release released cutoff upload "
-        "precision bits quantization dtype params parameters parameter size sizes tokens token flops flop compute "
-        "gpu gpus cpu memory mem vram gb gib mb ram mfu util utilization tflops device devices nodes "
-        "context window length len layers layer heads head hidden width depth dim dims vocab vocabulary rope ffn "
-        "experts expert active dropout momentum beta beta1 beta2 epsilon eps decay warmup lr learning batch "
-        "accumulation clip epoch epochs step steps seed id index idx revision sha version flagged merged moe available "
-        "num count n hub mtbench bench_turn alpha rho gamma schedule sched ratio fraction temperature top_p grad norm"
-    ).split()
+        *("likes", "like", "downloads", "hearts", "hub", "stars", "votes", "battles", "rank", "ranking", "elo"),
+        *("rating", "price", "cost", "costs", "usd", "dollars", "license", "co2", "co₂", "emissions"),
+        *("energy", "kwh", "kg", "latency", "throughput", "speed", "tps", "ttft", "seconds", "secs"),
+        *("minutes", "hours", "runtime", "duration", "date", "year", "month", "timestamp", "created"),
+        *("updated", "submitted", "submission", "release", "released", "cutoff", "upload", "precision"),
+        *("bits", "quantization", "dtype", "params", "parameters", "parameter", "size", "sizes", "tokens"),
+        *("token", "flops", "flop", "compute", "gpu", "gpus", "cpu", "memory", "mem", "vram", "gb", "gib"),
+        *("mb", "ram", "mfu", "util", "utilization", "tflops", "device", "devices", "nodes", "window"),
+        *("length", "len", "layers", "layer", "heads", "hidden", "width", "depth", "dim", "dims", "vocab"),
+        *("vocabulary", "rope", "ffn", "experts", "expert", "dropout", "momentum", "beta", "beta1"),
+        *("beta2", "epsilon", "eps", "decay", "warmup", "lr", "batch", "accumulation", "clip", "epoch"),
+        *("epochs", "step", "steps", "seed", "id", "index", "idx", "revision", "sha", "version"),
+        *("flagged", "merged", "moe", "available", "num", "count", "n", "alpha", "rho", "gamma"),
+        *("schedule", "sched", "ratio", "fraction", "grad", "norm"),
+    )
 )
 """Words in names of columns that are no scores."""
-NO_SCORE_NAMES = frozenset({"mt_bench", "mtbench", "arena_elo", "arena_score", "arena_rating", "chat_template", "t"})
+NO_SCORE_NAMES = re.compile(r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_eval_len).*|t")
+"""Names of further such columns: grades from 1 to 10, ratings, settings."""
 RAW = "raw_score"
 """The metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own."""
 _SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
@@ -148,7 +154,7 @@ def _may_be_score(name: str) -> bool:
     words = set(re.findall(r"\w+", label(name).lower().replace("_", " ")))
     if standard_task(label(name)):
         return True
-    return not is_error(name) and NO_SCORES.isdisjoint(words) and plain not in NO_SCORE_NAMES and bool(words)
+    return not is_error(name) and NO_SCORES.isdisjoint(words) and not NO_SCORE_NAMES.fullmatch(plain) and bool(words)
 
 
 def _looks_like_scores(column: pl.Series) -> bool:

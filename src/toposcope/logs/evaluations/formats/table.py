@@ -210,9 +210,7 @@ def _is_beyond_1(column: pl.Series) -> bool:
     return bool((values[np.isfinite(values)] > 1).any())
 
 
-def _of_metrics(
-    table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str]
-) -> pl.DataFrame:
+def _of_metrics(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return the values of a table with a row for each task and a column for each metric."""
     names = {name: name.removeprefix("metrics/") for name in table.columns if name not in found.values()}
     metrics = {name: metric for name, metric in names.items() if metric_of(metric).role and not is_error(metric)}
