@@ -56,7 +56,8 @@ _AVERAGE_FIRST = re.compile(r"(?:average|avg|mean|overall)[^a-z0-9]+(?:(?:of|ove
 _AVERAGE_LAST = re.compile(
     r"(.+?)[^a-z0-9]+(?:(?:macro|micro)[^a-z0-9]*)?(?:average|avg|mean|overall)\W*", re.IGNORECASE
 )
-_KEY = ["recipe", "run", "N", "D", "step", "seed", "kind", "shots", "metric"]
+_KEY_OF_ROW = ["recipe", "run", "N", "D", "step", "seed", "shots", "metric"]
+_KEY = [*_KEY_OF_ROW, "kind"]
 """What the parts of one score of MMLU agree in."""
 TOLERANCE = 1e-3
 """Of an average and the mean of its parts, relative to the average: both may be rounded."""
@@ -127,52 +128,49 @@ def without_averages(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 
 def with_mmlu(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return the table with the score of MMLU made from its 57 subjects, where an evaluation has all and no score."""
-    tasks = [str(task) for task in table.filter(~pl.col("corpus"))["task"].unique().sort()]
+    tasks = table.filter(~pl.col("corpus"))["task"].unique().sort().to_list()
     subjects = {task: found for task in tasks if (found := subject_of(task))}
     if not subjects:
         return table
-    kinds = {kind for _, kind in subjects.values()}
-    names = {task: f"mmlu:{kind}" if kind and len(kinds) > 1 else "mmlu" for task, (_, kind) in subjects.items()}
-    parts = table.filter(pl.col("task").is_in(list(subjects)) & ~pl.col("corpus")).with_columns(
-        subject=pl.col("task").replace_strict({task: subject for task, (subject, _) in subjects.items()}),
-        kind=pl.col("task").replace_strict(names),
-    )
-    counted = parts.with_columns(pl.col("subject").n_unique().over(_KEY).alias("parts"))
+    several = len({kind for _, kind in subjects.values()}) > 1
+    names = {task: f"mmlu:{kind}" if kind and several else "mmlu" for task, (_, kind) in subjects.items()}
     spelt = {_key(name): name for name in names.values()}
     spelt |= {f"mmlu_{kind}": names[task] for task, (_, kind) in subjects.items() if kind}
     scored = {task: spelt[_key(task)] for task in tasks if _key(task) in spelt}
     stated = table.filter(pl.col("task").is_in(list(scored))).select("run", "step", kind=pl.col("task").replace(scored))
-    whole = counted.filter(pl.col("parts") == len(SUBJECTS))
-    missing = whole.join(stated, on=["run", "step", "kind"], how="anti", nulls_equal=True, maintain_order="left")
-    incomplete = counted.filter(pl.col("parts") < len(SUBJECTS))
-    incomplete = incomplete.join(stated, on=["run", "step", "kind"], how="anti", nulls_equal=True)
-    if len(incomplete):
-        n, runs = incomplete["parts"].max(), incomplete["run"].unique().sort()
+    parts = table.filter(pl.col("task").is_in(list(subjects)) & ~pl.col("corpus")).with_columns(
+        subject=pl.col("task").replace_strict({task: subject for task, (subject, _) in subjects.items()}),
+        kind=pl.col("task").replace(names),
+    )
+    parts = parts.join(stated, on=["run", "step", "kind"], how="anti", nulls_equal=True, maintain_order="left")
+    parts = parts.with_columns(parts=pl.col("subject").n_unique().over(_KEY))
+    whole, some = (parts.filter(is_whole) for is_whole in (pl.col("parts") == 57, pl.col("parts") < 57))
+    if len(some):
+        runs = some["run"].unique().sort()
         remarks.append(
-            f"{plural(len(runs), 'run has', 'runs have')} {n} of the 57 subjects of MMLU or fewer, not all (the first: "
-            f"{runs[0]}): each subject stays a task of its own, and there is no score of mmlu"
+            f"{plural(len(runs), 'run has', 'runs have')} at most {some['subject'].n_unique()} of the 57 subjects of "
+            f"MMLU (the first: {runs[0]}): each subject stays a task of its own, and there is no score of mmlu"
         )
-    if missing.is_empty():
+    if whole.is_empty():
         return table
-    weighted = pl.col("n").is_not_null().all()
-    mean = pl.when(weighted).then((pl.col("value") * pl.col("n")).sum() / pl.col("n").sum())
-    made_columns = {*_KEY, "task", "value", "n", "standard_error"}
-    made = missing.group_by(_KEY, maintain_order=True).agg(
-        *(
-            pl.col(name).first()
-            for name in table.columns
-            if name not in {*_KEY, "task", "value", "n", "standard_error"}
-        ),
-        value=mean.otherwise(pl.col("value").mean()),
-        n=pl.when(weighted).then(pl.col("n").sum()),
-    )
-    how = "weighted by their questions" if made["n"].null_count() == 0 else "unweighted, as some state no questions"
-    remarks.append(f"the score of {join_names(sorted(made['kind'].unique()))} is the mean of its 57 subjects, {how}")
-    made = made.with_columns(task="kind", standard_error=pl.lit(None, pl.Float64)).select(
-        pl.col(name).cast(table.schema[name]) for name in table.columns
-    )
-    rest = table.join(missing.select(*table.columns).unique(), on=table.columns, how="anti", nulls_equal=True)
+    made = _means(whole).select(pl.col(name).cast(dtype) for name, dtype in table.schema.items())
+    how = "unweighted, as some state no questions" if made["n"].null_count() else "weighted by their questions"
+    remarks.append(f"the score of {join_names(sorted(made['task'].unique()))} is the mean of its 57 subjects, {how}")
+    rest = table.join(whole.select("task", *_KEY_OF_ROW), on=["task", *_KEY_OF_ROW], how="anti", nulls_equal=True)
     return pl.concat([rest, made])
+
+
+def _means(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return the mean over the parts of each score, weighted by their questions where all state them."""
+    weighted, value, n = pl.col("n").is_not_null().all(), pl.col("value"), pl.col("n")
+    others = pl.exclude([*_KEY, "task", "value", "n", "standard_error"])
+    return parts.group_by(_KEY, maintain_order=True).agg(
+        others.first(),
+        task=pl.col("kind").first(),
+        value=pl.when(weighted).then((value * n).sum() / n.sum()).otherwise(value.mean()),
+        n=pl.when(weighted).then(n.sum()),
+        standard_error=pl.lit(None, pl.Float64),
+    )
 
 
 def _key(task: str) -> str:
