@@ -59,6 +59,7 @@ def test_any_leaderboard(tmp_path: Path, seed: int) -> None:
     assert read == {tuple(sorted(round(s, 5) for s in shares if s is not None)) for shares in table.scores.values()}
     assert set(evaluations.table["N"]) <= set(table.sizes)
     assert all(name in remarks for name in table.others)
+    assert all(run.startswith("model-") for run in evaluations.table["run"])
     if table.averages:
         assert "averages left out" in remarks
 
@@ -144,3 +145,11 @@ def test_a_table_of_runs_that_matches_none_or_some(tmp_path: Path) -> None:
     assert "runs.csv matches no run: it names large, the evaluations a, b, c; write its column run" in remarks
     (tmp_path / "runs.csv").write_text("run,N,D\na,1e8,2e9\nb,1e8,2e9\n")
     assert "2 of 3 runs are in runs.csv, without c" in said(read_evaluations(tmp_path))
+
+
+def test_tasks_without_numbers_and_sizes_without_a_unit_are_named(tmp_path: Path) -> None:
+    evaluations = read_text(tmp_path, lighteval({"piqa|5": {"acc": 0.6}, "odd|0": {"words": "none"}}), "results_a.json")  # type: ignore[dict-item]
+    assert "1 task has no score or loss: odd|0" in said(evaluations)
+    assert "N up to 13 looks like millions or billions" in said(
+        read_text(tmp_path, "run,params,piqa\na,7,60\nb,13,70\n")
+    )

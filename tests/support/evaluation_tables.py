@@ -47,6 +47,7 @@ OTHERS: dict[str, Callable[[random.Random], str]] = {
     "MT-Bench": lambda rng: f"{rng.uniform(3, 9):.1f}",
     "Release date": lambda rng: "2024-05-01",
     "Context length": lambda rng: "32",
+    "Unnamed: 0": lambda rng: str(rng.randrange(90)),
     "Flagged": lambda rng: rng.choice(["True", "False"]),
 }
 """Columns that are no tasks."""
@@ -102,6 +103,8 @@ def evaluation_table(seed: int) -> EvaluationTable:
     names = sorted(columns)
     rng.shuffle(names)
     first = rng.choice(["Model", "model_name", "run"])
+    if rng.random() < 0.2:
+        models = [f"[{model}](https://example.org/{model})" for model in models]
     rows = [[first, *names], *([model, *(columns[n][i] for n in names)] for i, model in enumerate(models))]
     text = "".join(separator.join(row) + "\n" for row in rows)
     return EvaluationTable(text, scores, averages, others, sizes)
@@ -121,4 +124,5 @@ def _cell(share: float | None, unit: str, signed: bool, rng: random.Random) -> s
         return rng.choice(GAPS)
     if unit == "share":
         return f"{share:.4f}"
-    return f"{100 * share:.2f}" + ("%" if signed else "")
+    spread = rng.choice(["", "", "", " ± 0.3"])
+    return f"{100 * share:.2f}" + ("%" if signed else "") + spread

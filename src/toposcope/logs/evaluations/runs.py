@@ -193,6 +193,8 @@ def missing_sizes(table: pl.DataFrame, remarks: list[str]) -> None:
             f"N up to {largest[0]:.4g} and D up to {largest[1]:.4g} look like millions and billions; give parameters "
             "and tokens themselves"
         )
+    elif len(sizes := table["N"].drop_nulls().to_numpy()) and sizes.max() < MIN_LARGEST:
+        remarks.append(f"N up to {sizes.max():.4g} looks like millions or billions; give parameters themselves")
     for column, what in (("N", "parameters N"), ("D", "tokens D")):
         runs = table.filter(pl.col(column).is_null())["run"].unique().sort()
         if len(runs):

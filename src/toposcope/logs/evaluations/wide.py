@@ -31,7 +31,7 @@ NO_SCORES = frozenset(
         *("vocabulary", "rope", "ffn", "experts", "expert", "dropout", "momentum", "beta", "beta1"),
         *("beta2", "epsilon", "eps", "decay", "warmup", "lr", "batch", "accumulation", "clip", "epoch"),
         *("epochs", "step", "steps", "seed", "id", "index", "idx", "revision", "sha", "version"),
-        *("flagged", "merged", "moe", "available", "num", "count", "n", "alpha", "rho", "gamma"),
+        *("flagged", "merged", "moe", "available", "num", "unnamed", "count", "n", "alpha", "rho", "gamma"),
         *("schedule", "sched", "ratio", "fraction", "grad", "norm"),
     )
 )
@@ -41,6 +41,8 @@ NO_SCORE_NAMES = re.compile(r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_e
 RAW = "raw_score"
 """The metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own."""
 _SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
+SPREAD = r"(?:±|\+/-|\+-|\().*$"
+"""What stands behind a score in its cell: ``45.1 ± 0.3``."""
 MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?", "tbd", "/", "x", "✗")
 """Cells without a score."""
 
@@ -103,9 +105,9 @@ def unread(table: pl.DataFrame, names: list[str]) -> list[str]:
 
 
 def cells(column: pl.Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the numbers in a column of scores, NaN where a cell has none; a sign of per cent is passed over."""
+    """Return the numbers in a column of scores, NaN where a cell has none, without per cent signs and errors."""
     if column.dtype == pl.String:
-        text = column.str.strip_chars()
+        text = column.str.replace(SPREAD, "").str.strip_chars(" *_`")
         text = text.set(text.str.to_lowercase().is_in(MISSING), None)
         column = text.str.strip_suffix("%").str.strip_chars()
     return numbers(column).values
@@ -166,7 +168,8 @@ def _looks_like_scores(column: pl.Series) -> bool:
     stated = len(column) - column.null_count()
     if column.dtype == pl.String:
         stated = int((~column.str.strip_chars().str.to_lowercase().is_in(MISSING)).sum())
-    return 0 < len(known) >= stated / 2 and bool(((known >= 0) & (known <= 100)).all())
+    is_index = len(known) > 2 and bool((np.diff(known) == 1).all())
+    return 0 < len(known) >= stated / 2 and not is_index and bool(((known >= 0) & (known <= 100)).all())
 
 
 def is_table_of_scores(table: pl.DataFrame, found: Mapping[str, str]) -> bool:

@@ -14,7 +14,7 @@ from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
 from toposcope.logs.evaluations.tasks import SUITES, in_pipes, task_words
-from toposcope.logs.raw import one_line
+from toposcope.logs.raw import join_names, one_line, plural
 
 BESIDE_RESULTS = ("versions", "configs", "config", "n-shot", "config_general")
 """One of these is beside ``results`` in the file of any version."""
@@ -54,6 +54,9 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
             rows[task] = found
     if not rows:
         raise ToposcopeError("no task in its results has a score or a loss")
+    without = [task for task in document["results"] if task not in rows and task not in groups]
+    if without:
+        remarks.append(f"{plural(len(without), 'task has', 'tasks have')} no score or loss: {join_names(without, 20)}")
     scored = sorted(group for group in groups if group in rows and isinstance(groups[group], list) and groups[group])
     if mixed := [group for group in scored if not _is_of_one_kind(group, groups[group])]:
         remarks.append(f"averages left out, as they are no tasks: {one_line(', '.join(mixed))}")

@@ -17,6 +17,7 @@ from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
 from toposcope.logs.evaluations.wide import (
+    SPREAD,
     cells,
     is_error,
     is_table_of_scores,
@@ -161,7 +162,7 @@ def _values(column: pl.Series, in_percent: bool = False) -> pl.Series:
     """Return values as numbers, NaN where there is none; 55% is 0.55, or 55 among percentages without the sign."""
     values = cells(column)
     if column.dtype == pl.String and not in_percent:
-        values = values / (1 + 99 * column.str.strip_chars().str.ends_with("%").fill_null(False).to_numpy())
+        values = values / (1 + 99 * column.str.contains("%").fill_null(False).to_numpy())
     return pl.Series("value", values)
 
 
@@ -174,7 +175,10 @@ def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) ->
         if quantity in NUMERIC:
             columns.append(_numbers(table, found, quantity, remarks))
         else:
-            columns.append(table[found[quantity]].cast(pl.String).str.strip_chars().alias(quantity))
+            text = table[found[quantity]].cast(pl.String)
+            if quantity == "run":
+                text = text.str.replace_all(r"<[^>]*>", "").str.replace(r"^\s*\[([^\]]+)\]\(.*\)\s*$", "$1")  # links
+            columns.append(text.str.strip_chars().alias(quantity))
     facts = pl.DataFrame(columns) if columns else pl.DataFrame({"shots": [None] * len(table)})
     if "D" not in found and "N" in found and "flops" in found and "tokens_per_step" not in found:
         facts = facts.with_columns(D=_numbers(table, found, "flops", remarks) / (6 * pl.col("N")))
@@ -198,6 +202,9 @@ def _of_wide(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame,
         parts.append(value.with_columns(chance=0.0) if f"{task} Raw" in names and "chance" not in found else value)
     if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
         remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
+    texts = [c.name for c in columns if table[c.name].dtype == pl.String]
+    if spread := [name for name in texts if table[name].str.contains(SPREAD).any()]:
+        remarks.append(f"what stands behind the scores in the cells of {join_names(spread)} (± 0.3) is not read")
     # nothing was logged in an empty cell
     return pl.concat(parts, how="diagonal").filter(pl.col("value").is_not_nan())
 
