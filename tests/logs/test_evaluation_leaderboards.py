@@ -71,10 +71,17 @@ def test_unknown_names_alone_are_tasks_of_a_table_of_models(tmp_path: Path) -> N
 
 def test_hyperparameters_in_a_table_of_runs_are_no_tasks(tmp_path: Path) -> None:
     (tmp_path / "scores.csv").write_text("run,task,acc,odd\nx,piqa,0.6,7\n")
-    (tmp_path / "runs.csv").write_text("run,N,D,dropout,weight_decay\nx,1e8,2e9,0.1,0.1\n")
+    (tmp_path / "runs.csv").write_text("run,N,D,dropout,wd,mu\nx,1e8,2e9,0.1,0.1,0.2\n")
     evaluations = read_evaluations(tmp_path)
     assert evaluations.tasks == ("piqa",)
     assert "odd" in said(evaluations)
+
+
+def test_columns_of_a_training_log_are_no_tasks(tmp_path: Path) -> None:
+    evaluations = read_text(tmp_path, "run,step,lr,ppl,odd,arc_easy_acc\na,1,0.1,30,0.4,0.3\na,2,0.1,20,0.5,0.4\n")
+    assert evaluations.tasks == ("arc_easy",)
+    assert "2 columns that are no scores by their names, not read: lr, ppl" in said(evaluations)
+    assert "1 column that is not recognised as scores, not read: odd" in said(evaluations)
 
 
 def lighteval(results: dict[str, dict[str, float]], **more: object) -> str:

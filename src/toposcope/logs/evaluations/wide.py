@@ -38,6 +38,8 @@ NO_SCORES = frozenset(
 """Words in names of columns that are no scores."""
 NO_SCORE_NAMES = re.compile(r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_eval_len).*|t")
 """Names of further such columns: grades from 1 to 10, ratings, settings."""
+LOGGED = frozenset({"learning_rate", "grad_norm", "weight_norm", "epoch"})
+"""What training logs hold: there, a column of an unknown name is no task."""
 RAW = "raw_score"
 """The metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own."""
 _SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
@@ -80,12 +82,12 @@ def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]
         return []
     known = {column.name for column in named_columns(table, found)} | set(found.values())
     rest = [name for name in table.columns if name not in known]
-    logged = identify_columns(rest)
-    known = {name for names in logged.named.values() for name in names} | {target.name for target in logged.losses}
+    if "step" in found and not LOGGED.isdisjoint(identify_columns(rest).named):
+        return []
     return [
         Column(name, label(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
         for name in rest
-        if name not in known and _may_be_score(name) and _looks_like_scores(table[name])
+        if _may_be_score(name) and _looks_like_scores(table[name])
     ]
 
 
@@ -94,7 +96,7 @@ def unread(table: pl.DataFrame, names: list[str]) -> list[str]:
     numeric = [name for name in names if np.isfinite(cells(table[name])).any()]
     groups = (
         ("is no score by its name", "are no scores by their names", [n for n in numeric if not _may_be_score(n)]),
-        ("has no scores from 0 to 100", "have no scores from 0 to 100", [n for n in numeric if _may_be_score(n)]),
+        ("is not recognised as scores", "are not recognised as scores", [n for n in numeric if _may_be_score(n)]),
         ("holds no numbers", "hold no numbers", [n for n in names if n not in numeric]),
     )
     return [
@@ -156,6 +158,9 @@ def _may_be_score(name: str) -> bool:
     words = set(re.findall(r"\w+", label(name).lower().replace("_", " ")))
     if standard_task(label(name)):
         return True
+    columns = identify_columns([name])
+    if columns.named or columns.losses:
+        return False
     return not is_error(name) and NO_SCORES.isdisjoint(words) and not NO_SCORE_NAMES.fullmatch(plain) and bool(words)
 
 

@@ -81,7 +81,7 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     if any(name in table.columns for quantity, name in columns.items() if quantity != "score"):
         return True
     found = _identified(table.columns, {})
-    return _has_values(table, found) or (
+    return _has_values(table, found, _is_of_runs(material)) or (
         "run" in found and not {"N", "D", "recipe", "tokens_per_step"}.isdisjoint(found)
     )
 
@@ -94,7 +94,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     if table.is_empty():
         raise ToposcopeError("the table has no rows")
     is_named = any(name in table.columns for name in columns.values())
-    if not is_named and not _has_values(table, _identified(table.columns, {})):
+    if not is_named and not _has_values(table, _identified(table.columns, {}), _is_of_runs(material)):
         columns = {}  # a table of runs beside the one whose columns were named
     for quantity, name in columns.items():
         if quantity != "score" and name not in table.columns:
@@ -103,7 +103,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     remarks = list(material.table_remarks)
     facts = _facts(table, found, remarks)
     if "task" not in found:
-        values = _of_wide(table, found, facts, remarks)
+        values = _of_wide(table, found, facts, remarks, _is_of_runs(material))
     elif "metrics" in found:
         values = _of_cells(table, found, facts, remarks)
     elif "value" in found:
@@ -117,10 +117,15 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     return [RawEvaluations(material.path, as_raw(values), tuple(remarks))]
 
 
-def _has_values(table: pl.DataFrame, found: Mapping[str, str]) -> bool:
+def _has_values(table: pl.DataFrame, found: Mapping[str, str], is_of_runs: bool) -> bool:
     if "task" in found or named_columns(table, found):
         return True
-    return is_table_of_scores(table, found)
+    return not is_of_runs and is_table_of_scores(table, found)
+
+
+def _is_of_runs(material: Material) -> bool:
+    """Return whether a table is by its name one of what is known of runs, whose numbers are no scores."""
+    return material.path.stem.lower() == "runs"
 
 
 def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
@@ -186,9 +191,11 @@ def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) ->
     return facts
 
 
-def _of_wide(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
+def _of_wide(
+    table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str], is_of_runs: bool
+) -> pl.DataFrame:
     """Return the values of a table with a column for each task or corpus; only the facts if it has none."""
-    columns = named_columns(table, found) + score_columns(table, found)
+    columns = named_columns(table, found) + ([] if is_of_runs else score_columns(table, found))
     if not columns:
         return facts
     names = {column.name for column in columns}
