@@ -7,11 +7,12 @@ import polars as pl
 from toposcope.errors import ToposcopeError, choices
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations.evaluations import COLUMNS, MAX_SIZE, Evaluations
+from toposcope.logs.evaluations.groups import with_mmlu, without_averages
 from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.evaluations.roles import with_roles
 from toposcope.logs.evaluations.runs import known_runs, missing_sizes
 from toposcope.logs.evaluations.shares import SHARES, shares
-from toposcope.logs.evaluations.tasks import chance_of, shots_of, usual_part
+from toposcope.logs.evaluations.tasks import chance_of, in_pipes, shots_of, usual_part
 from toposcope.logs.raw import join_names, one_line, plural
 
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]
@@ -39,18 +40,22 @@ def combine(
     remarks = [remark for part in parts for remark in part.remarks]
     parts = [part for part in parts if len(part.table)]
     with_values = [part for part in parts if not part.table["task"].is_null().all()]
-    facts = [part.table for part in parts if part.table["task"].is_null().all()]
+    facts = [part for part in parts if part.table["task"].is_null().all()]
     if not with_values:
         raise ToposcopeError(
             "no scores or losses of tasks, only what is known of runs; add a column task, or a column for each task"
         )
     tables = [part.table.with_columns(source=pl.lit(i), named=pl.lit(part.named)) for i, part in enumerate(with_values)]
     table = _with_text(pl.concat(tables))
+    table = _without_suites(table)
     table = known_runs(table, facts, remarks)
     table = _finite(table, remarks)
     if table.is_empty():
         raise ToposcopeError("no value of a task is a finite number")
     table = _latest(table, remarks)
+    table = with_mmlu(without_averages(table, remarks), remarks)
+    if table.is_empty():
+        raise ToposcopeError("no task is left: " + "; ".join(remarks[-2:]))
     table = _by_shots(table, remarks)
     table = with_roles(table, score, remarks)
     table = shares(table, remarks)
@@ -71,6 +76,19 @@ def _with_text(table: pl.DataFrame) -> pl.DataFrame:
         plain = pl.Series([one_line(text) or None for text in unique], dtype=pl.String)
         lines.append(pl.col(name).replace_strict(unique, plain, default=None, return_dtype=pl.String))
     return table.with_columns(lines)
+
+
+def _without_suites(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with ``leaderboard|arc:challenge|25`` parted into the task and its shots."""
+    piped = [task for task in table["task"].unique().drop_nulls() if "|" in task]
+    if not piped:
+        return table
+    parted = {task: in_pipes(task) for task in piped}
+    shots = pl.col("task").replace_strict(
+        piped, [shots for _, shots in parted.values()], default=None, return_dtype=pl.Int64
+    )
+    names = pl.col("task").replace({task: name for task, (name, _) in parted.items() if name})
+    return table.with_columns(shots=pl.coalesce("shots", shots), task=names)
 
 
 def _finite(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:

@@ -8,7 +8,7 @@ SCORES = (
     *("acc_norm", "len_norm", "length_normalized_accuracy", "acc_per_char", "acc_per_byte", "acc_norm_bytes"),
     *("acc", "accuracy", "acc_raw", "raw_accuracy", "acc_per_token", "acc_uncond", "uncond_acc", "pmi_dc"),
     *("exact_match", "em", "quasi_exact_match", "pass_1", "pass_at_1", "mc2", "mc1", "f1", "mcc"),
-    *("bleu", "rouge1", "rouge2", "rougel", "chrf", "score", "value"),
+    *("bleu", "rouge1", "rouge2", "rougel", "chrf", "score", "value", "raw_score"),
 )
 """Metrics that are scores. The first that a task has in most of its runs is the task's score."""
 LOSSES = (
@@ -89,7 +89,7 @@ def split_metric(name: str) -> tuple[str, str]:
     if bracketed := re.fullmatch(r"(.+?)\s*\(([^()]+)\)", name):
         task, metric = bracketed[1], bracketed[2]
     else:
-        for separator in re.finditer(r"[_/.:-]", name):
+        for separator in re.finditer(r"[_/.: -]", name):
             if separator.start() and _is_metric(ending := name[separator.end() :]):
                 task, metric = name[: separator.start()], ending
                 break

@@ -8,14 +8,14 @@ import polars as pl
 
 from toposcope.logs.evaluations.names import read_name
 from toposcope.logs.evaluations.public_models import PublicModel, public_model
-from toposcope.logs.evaluations.raw import SCHEMA, short_number
+from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, short_number
 from toposcope.logs.raw import join_names, plural
 
 MIN_LARGEST = 1e5
 """Parameters or tokens; all of a table in millions and billions stay below."""
 
 
-def known_runs(table: pl.DataFrame, facts: Sequence[pl.DataFrame], remarks: list[str]) -> pl.DataFrame:
+def known_runs(table: pl.DataFrame, facts: Sequence[RawEvaluations], remarks: list[str]) -> pl.DataFrame:
     """Return the table with N, D, step, seed and recipe from tables of runs, then from the names."""
     nameless = table["run"].null_count()
     if nameless:
@@ -23,7 +23,8 @@ def known_runs(table: pl.DataFrame, facts: Sequence[pl.DataFrame], remarks: list
         table = table.filter(pl.col("run").is_not_null())
     table = _without_common_folder(table)
     for fact in facts:
-        table = _joined(table, fact)
+        _unmatched(table, fact, remarks)
+        table = _joined(table, fact.table)
     table = table.with_columns(D=pl.coalesce("D", pl.col("step") * pl.col("tokens_per_step")))
     table = _from_names(table, remarks).with_columns(recipe=pl.col("recipe").fill_null(""))
     table = _apart(table, "recipe", pl.format("{} {}", pl.col("recipe"), pl.col("run")), "recipes", remarks)
@@ -72,6 +73,24 @@ def _joined(table: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         table = table.join(unique, on=on, how="left", maintain_order="left")
         table = table.with_columns(pl.coalesce(f"{name}_said", name).alias(name) for name in said)
     return table.drop("matched", pl.selectors.ends_with("_said"))
+
+
+def _unmatched(table: pl.DataFrame, facts: RawEvaluations, remarks: list[str]) -> None:
+    """Add a remark on runs that a table of runs does not name."""
+    runs, names = sorted(table["run"].unique()), sorted(facts.table["run"].drop_nulls().unique())
+    matched = _matches(runs, names)
+    where, others = facts.source.name, [run for run in runs if run not in matched]
+    unused = [name for name in names if name not in matched.values()]
+    if not matched:
+        remarks.append(
+            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write "
+            "its column run as the evaluations do"
+        )
+    elif others:
+        rest = f"; {where} names {join_names(unused, 3)} besides" if unused else ""
+        remarks.append(f"{len(matched)} of {len(runs)} runs are in {where}, without {join_names(others, 4)}{rest}")
+    elif unused:
+        remarks.append(f"{plural(len(unused), 'run', 'runs')} of {where} without evaluations: {join_names(unused, 4)}")
 
 
 def _matches(runs: list[str], names: list[str]) -> dict[str, str]:
@@ -174,6 +193,8 @@ def missing_sizes(table: pl.DataFrame, remarks: list[str]) -> None:
             f"N up to {largest[0]:.4g} and D up to {largest[1]:.4g} look like millions and billions; give parameters "
             "and tokens themselves"
         )
+    elif len(sizes := table["N"].drop_nulls().to_numpy()) and sizes.max() < MIN_LARGEST:
+        remarks.append(f"N up to {sizes.max():.4g} looks like millions or billions; give parameters themselves")
     for column, what in (("N", "parameters N"), ("D", "tokens D")):
         runs = table.filter(pl.col(column).is_null())["run"].unique().sort()
         if len(runs):

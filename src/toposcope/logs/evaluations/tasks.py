@@ -29,10 +29,12 @@ TASKS = (
     Task(("arc_challenge", "arc_c", "ai2_arc_challenge"), 0.25, "test", 1172),
     Task(("hellaswag",), 0.25, "validation", 10042),
     Task(("openbookqa", "openbook_qa", "obqa"), 0.25, "test", 500),
+    Task(("arc_agi",), 0.0),
+    Task(("arc",), 0.25),
     Task(("sciq",), 0.25, "test", 1000),
     Task(("mmlu_pro",), 0.1),
-    Task(("mmlu", "hendryckstest"), 0.25, "test", 14042),
-    Task(("cmmlu", "ceval", "race", "logiqa", "medmcqa", "qasper_mc"), 0.25),
+    Task(("mmlu", "hendryckstest", "hendrycks_test"), 0.25, "test", 14042),
+    Task(("cmmlu", "ceval", "race", "c_eval", "logiqa", "medmcqa", "qasper_mc", "gpqa"), 0.25),
     Task(("piqa",), 0.5, "validation", 1838),
     Task(("winogrande",), 0.5, "validation", 1267),
     Task(("boolq",), 0.5, "validation", 3270),
@@ -47,14 +49,22 @@ TASKS = (
     Task(
         ("triviaqa", "trivia_qa", "naturalqs", "natural_qs", "nq", "nq_open", "squad", "drop", "coqa", "lambada"), 0.0
     ),
-    Task(("jeopardy", "webqs", "popqa"), 0.0),
+    Task(
+        ("jeopardy", "webqs", "popqa", "ifeval", "human_eval", "lcb", "livecodebench", "aime", "math500", "math_500"),
+        0.0,
+    ),
+    Task(
+        ("truthfulqa", "truthful_qa", "bbh", "big_bench_hard", "bigbench", "musr", "agieval", "toxigen", "crows_pairs"),
+        None,
+    ),
 )
 """Chance by the number of answers; questions as the publishers count them (a tool's own statement always wins)."""
 PARTS = {"test": "test", "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation"}
 """Words of a task's name that say its part."""
-_PREFIXES = frozenset(
-    {"leaderboard", "harness", "lighteval", "custom", "eval", "olmes", "super", "glue", "tasks", "task"}
+SUITES = frozenset(
+    {"leaderboard", "harness", "lighteval", "custom", "extended", "eval", "olmes", "super", "glue", "tasks", "task"}
 )
+"""Words before the name of a task."""
 _BY_NAME = {name: task for task in TASKS for name in task.names}
 _MULTIPLE_CHOICE = frozenset({"norm", "char", "token", "byte", "uncond", "mc1", "mc2"})
 """Words of an accuracy that is by likelihoods of given answers."""
@@ -72,7 +82,7 @@ def standard_task(name: str) -> Task | None:
     0.1
     """
     words = task_words(name)
-    while words and words[0] in _PREFIXES:
+    while words and words[0] in SUITES:
         words = words[1:]
     for n in range(min(len(words), 3), 0, -1):
         if task := _BY_NAME.get("_".join(words[:n])):
@@ -113,6 +123,22 @@ def shots_of(name: str) -> int | None:
     """Return the number of examples in the prompt, as a name says it: 5 of ``piqa_rc_5shot``."""
     match = _SHOTS.search(name)
     return int(match[1]) if match else None
+
+
+def in_pipes(name: str) -> tuple[str, int | None]:
+    """Return task and shots of a name as lighteval writes them.
+
+    Examples
+    --------
+    >>> in_pipes("leaderboard|arc:challenge|25"), in_pipes("gsm8k|5"), in_pipes("piqa")
+    (('arc_challenge', 25), ('gsm8k', 5), ('piqa', None))
+    """
+    parts = name.split("|")
+    if len(parts) < 2:
+        return name, None
+    task, *rest = parts if len(parts) == 2 and parts[1].isdigit() else parts[1:]
+    shots = int(rest[0]) if rest and re.fullmatch(r"\d{1,3}", rest[0]) else None
+    return task.replace(":", "_"), shots
 
 
 def task_words(name: str) -> list[str]:

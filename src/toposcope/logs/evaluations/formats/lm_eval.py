@@ -13,7 +13,8 @@ from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.raw import one_line
+from toposcope.logs.evaluations.tasks import SUITES, in_pipes, task_words
+from toposcope.logs.raw import join_names, one_line, plural
 
 BESIDE_RESULTS = ("versions", "configs", "config", "n-shot", "config_general")
 """One of these is beside ``results`` in the file of any version."""
@@ -41,7 +42,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     for task, values in document["results"].items():
         about = {
             "task": _plain(task),
-            "n": _questions(task, questions, groups),
+            "n": _questions(task, questions, groups) or _lighteval_questions(task, document),
             "shots": _shots(task, document, config),
         }
         definition = _dictionary(_dictionary(document, "configs"), task)
@@ -53,7 +54,14 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
             rows[task] = found
     if not rows:
         raise ToposcopeError("no task in its results has a score or a loss")
-    scored = sorted(group for group in groups if group in rows and isinstance(groups[group], list))
+    without = [task for task in document["results"] if task not in rows and task not in groups]
+    if without:
+        remarks.append(f"{plural(len(without), 'task has', 'tasks have')} no score or loss: {join_names(without, 20)}")
+    scored = sorted(group for group in groups if group in rows and isinstance(groups[group], list) and groups[group])
+    if mixed := [group for group in scored if not _is_of_one_kind(group, groups[group])]:
+        remarks.append(f"averages left out, as they are no tasks: {one_line(', '.join(mixed))}")
+        scored = [group for group in scored if group not in mixed]
+        rows = {task: found for task, found in rows.items() if task not in mixed}
     inner = {str(subtask) for group in scored for subtask in groups[group]} & set(rows)
     if inner == set(rows):
         inner = set()
@@ -119,8 +127,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 def _plain(name: str) -> str:
     """Return a task's name; ``harness|arc:challenge|25`` is as leaderboards write it."""
-    parts = name.split("|")
-    return parts[1].replace(":", "_") if len(parts) > 1 else name
+    return in_pipes(name)[0]
 
 
 def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> tuple[str, str]:
@@ -148,11 +155,17 @@ def _date(document: Mapping[str, Any], path: Path) -> str | None:
 def _shots(task: str, document: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
     of_task = _dictionary(document, "configs").get(task)
     own = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
-    behind = task.rpartition("|")[2] if task.count("|") > 1 else None
+    behind = in_pipes(task)[1]
     for shots in (_dictionary(document, "n-shot").get(task), own, behind, config.get("num_fewshot")):
         if isinstance(shots, int | str) and str(shots).isdigit() and len(str(shots)) < 4:
             return int(shots)
     return None
+
+
+def _is_of_one_kind(group: str, subtasks: list[Any]) -> bool:
+    """Return whether the subtasks of a group are parts of one task: all begin with its first word."""
+    first = [next((w for w in task_words(name) if w not in SUITES), "") for name in (group, *map(str, subtasks))]
+    return first[0] != "" and len(set(first)) == 1
 
 
 def _questions(task: str, questions: Mapping[str, Any], groups: Mapping[str, Any], depth: int = 5) -> int | None:
@@ -166,6 +179,16 @@ def _questions(task: str, questions: Mapping[str, Any], groups: Mapping[str, Any
         return None
     parts = [_questions(str(subtask), questions, groups, depth - 1) for subtask in subtasks]
     return None if None in parts else sum(part or 0 for part in parts)
+
+
+def _lighteval_questions(task: str, document: Mapping[str, Any]) -> int | None:
+    """Return the questions of a task, as lighteval states them under its name with or without the shots."""
+    stated = _dictionary(document, "config_tasks")
+    for end in range(len(parts := task.split("|")), 0, -1):
+        n = _dictionary(stated, "|".join(parts[:end])).get("effective_num_docs")
+        if isinstance(n, int) and n > 0:
+            return n
+    return None
 
 
 def _dictionary(document: Mapping[str, Any], name: str) -> dict[str, Any]:

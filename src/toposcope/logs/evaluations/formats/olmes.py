@@ -10,6 +10,7 @@ from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
+from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.raw import one_line
 
 PRIMARY = "primary_score"
@@ -30,10 +31,15 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
             rows += _rows(result, model, material.path.parent.name)
     if not rows:
         raise ToposcopeError("no task in it has a number")
-    groups = {row["task"] for row in rows if row["group"]}
+    groups, tasks = {row["task"] for row in rows if row["group"]}, {row["task"] for row in rows}
+    mixed = {g for g in groups if not standard_task(g) and not any(_is_part(task, g) for task in tasks)}
+    mixed = set() if mixed == tasks else mixed
+    groups, rows = groups - mixed, [row for row in rows if row["task"] not in mixed]
     inner = {row["task"] for row in rows if not row["group"] and any(_is_part(row["task"], group) for group in groups)}
     table = pl.from_dicts([row for row in rows if row["task"] not in inner], infer_schema_length=None)
     remarks = [f"subtasks are left to the score of their group: {one_line(', '.join(sorted(groups)))}"] if inner else []
+    if mixed:
+        remarks.append(f"averages left out, as they are no tasks: {one_line(', '.join(sorted(mixed)))}")
     return [RawEvaluations(material.path, as_raw(table), (*material.line_remarks, *remarks), named=True)]
 
 

@@ -8,14 +8,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import AUXILIARY, NAMES, PREFIXES
+from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of, plain_name, split_metric
+from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.tasks import standard_task, task_words
+from toposcope.logs.evaluations.wide import (
+    SPREAD,
+    cells,
+    is_error,
+    is_table_of_scores,
+    named_columns,
+    score_columns,
+    unread,
+)
 from toposcope.logs.raw import join_names, numbers, one_line, plural
 
 GENERAL = True
@@ -25,7 +34,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
         *("recipe", "data", "data_recipe", "data_mix", "mix", "dataset", "pretraining_data", "train_data", "corpus"),
         *("architecture", "arch", "family", "collection", "group"),
     ),
-    "N": (*NAMES["parameters"], "size", "n_non_embedding"),
+    "N": (*NAMES["parameters"], "model_params", "size", "n_non_embedding"),
     "D": (
         *(*NAMES["tokens"], "D", "training_tokens", "train_tokens", "n_train_tokens", "num_train_tokens"),
         *("tokens_trained", "throughput_total_tokens", "data_size", "dataset_size"),
@@ -51,14 +60,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 """Names of each column, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 NUMERIC = frozenset({"N", "D", "step", "value", "n", "standard_error", "chance", "flops", "tokens_per_step"})
+OF_A_TASK = ("value", "metric", "metrics", "standard_error")
+"""Columns that say nothing in a table without a column of tasks."""
 PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
-FOLDERS = re.compile(r"task|task_loss|downstream\w*|loss|lm|eval|val|validation|metrics")
-"""Folders in names of columns that name neither a task nor a corpus: ``eval/downstream/piqa_acc``, ``loss/c4``."""
-OF_CORPORA, OF_TASKS = ("loss", "lm"), ("task", "downstream")
-"""Folders of corpora, and of tasks whose columns may name no metric."""
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _])([kmbt])[)\]]?", re.IGNORECASE)
+_UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
+MIN_WRITTEN_OUT = 1e5
+"""Numbers from here on are in no unit, whatever their column's name says."""
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
 MAX_CELL = 100_000
 """Characters of a cell of metrics."""
@@ -72,7 +81,7 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     if any(name in table.columns for quantity, name in columns.items() if quantity != "score"):
         return True
     found = _identified(table.columns, {})
-    return _has_values(table, found) or (
+    return _has_values(table, found, _is_of_runs(material)) or (
         "run" in found and not {"N", "D", "recipe", "tokens_per_step"}.isdisjoint(found)
     )
 
@@ -85,7 +94,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     if table.is_empty():
         raise ToposcopeError("the table has no rows")
     is_named = any(name in table.columns for name in columns.values())
-    if not is_named and not _has_values(table, _identified(table.columns, {})):
+    if not is_named and not _has_values(table, _identified(table.columns, {}), _is_of_runs(material)):
         columns = {}  # a table of runs beside the one whose columns were named
     for quantity, name in columns.items():
         if quantity != "score" and name not in table.columns:
@@ -94,13 +103,13 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     remarks = list(material.table_remarks)
     facts = _facts(table, found, remarks)
     if "task" not in found:
-        values = _of_wide(table, found, facts)
+        values = _of_wide(table, found, facts, remarks, _is_of_runs(material))
     elif "metrics" in found:
         values = _of_cells(table, found, facts, remarks)
     elif "value" in found:
         values = facts.with_columns(_values(table[found["value"]]))
     else:
-        values = _of_metrics(table, found, facts)
+        values = _of_metrics(table, found, facts, remarks)
     if "metric" not in values.columns and "task" in values.columns:
         values = values.with_columns(metric=pl.lit("score"))
     if "run" not in values.columns:
@@ -108,8 +117,15 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     return [RawEvaluations(material.path, as_raw(values), tuple(remarks))]
 
 
-def _has_values(table: pl.DataFrame, found: Mapping[str, str]) -> bool:
-    return "task" in found or any(_column(name, found) for name in table.columns)
+def _has_values(table: pl.DataFrame, found: Mapping[str, str], is_of_runs: bool) -> bool:
+    if "task" in found or named_columns(table, found):
+        return True
+    return not is_of_runs and is_table_of_scores(table, found)
+
+
+def _is_of_runs(material: Material) -> bool:
+    """Return whether a table is by its name one of what is known of runs, whose numbers are no scores."""
+    return material.path.stem.lower() == "runs"
 
 
 def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
@@ -126,11 +142,13 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
         if any(alias in plain for alias in aliases)
     }
     named = {quantity: name for quantity, name in columns.items() if quantity != "score"}
-    return {quantity: name for quantity, name in found.items() if name not in named.values()} | named
+    found = {quantity: name for quantity, name in found.items() if name not in named.values()} | named
+    # without tasks, a column score is one of a task or an average
+    return found if "task" in found else {q: name for q, name in found.items() if q in named or q not in OF_A_TASK}
 
 
 def _plain(name: str) -> str:
-    return name if len(name) == 1 else "_".join(task_words(name))
+    return name if len(name) == 1 else "_".join(re.findall(r"[^\W_]+", name.lower()))
 
 
 def _numbers(table: pl.DataFrame, found: Mapping[str, str], quantity: str, remarks: list[str]) -> pl.Series:
@@ -139,17 +157,18 @@ def _numbers(table: pl.DataFrame, found: Mapping[str, str], quantity: str, remar
         rows = plural(column.unreadable, "row", "rows")
         remarks.append(f"column {one_line(found[quantity])!r} ({quantity}) holds no number in {rows}: ignored there")
     unit = _UNIT.fullmatch(found[quantity]) if quantity in ("N", "D") else None
-    values = column.values * (_UNITS[unit[2].lower()] if unit else 1.0)
+    scale = _UNITS[unit[2][0].lower()] if unit else 1.0
+    # a cell 7B states its unit itself
+    values = np.where(column.values < MIN_WRITTEN_OUT, column.values * scale, column.values)
     return pl.Series(quantity, values).set(pl.Series(~column.logged), None)
 
 
-def _values(column: pl.Series) -> pl.Series:
-    """Return values as numbers, NaN where there is none; 55% is 0.55."""
-    if column.dtype != pl.String or not column.str.ends_with("%").any():
-        return pl.Series("value", numbers(column).values)
-    text = column.str.strip_chars()
-    per_cent = text.str.ends_with("%").fill_null(False).cast(pl.Float64)
-    return (pl.Series(numbers(text.str.strip_suffix("%")).values) / (1 + 99 * per_cent)).alias("value")
+def _values(column: pl.Series, in_percent: bool = False) -> pl.Series:
+    """Return values as numbers, NaN where there is none; 55% is 0.55, or 55 among percentages without the sign."""
+    values = cells(column)
+    if column.dtype == pl.String and not in_percent:
+        values = values / (1 + 99 * column.str.contains("%").fill_null(False).to_numpy())
+    return pl.Series("value", values)
 
 
 def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) -> pl.DataFrame:
@@ -161,7 +180,10 @@ def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) ->
         if quantity in NUMERIC:
             columns.append(_numbers(table, found, quantity, remarks))
         else:
-            columns.append(table[found[quantity]].cast(pl.String).str.strip_chars().alias(quantity))
+            text = table[found[quantity]].cast(pl.String)
+            if quantity == "run":
+                text = text.str.replace_all(r"<[^>]*>", "").str.replace(r"^\s*\[([^\]]+)\]\(.*\)\s*$", "$1")  # links
+            columns.append(text.str.strip_chars().alias(quantity))
     facts = pl.DataFrame(columns) if columns else pl.DataFrame({"shots": [None] * len(table)})
     if "D" not in found and "N" in found and "flops" in found and "tokens_per_step" not in found:
         facts = facts.with_columns(D=_numbers(table, found, "flops", remarks) / (6 * pl.col("N")))
@@ -169,52 +191,49 @@ def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) ->
     return facts
 
 
-def _column(name: str, found: Mapping[str, str]) -> tuple[str, str, bool] | None:
-    """Return task, metric and whether it is a corpus, of a column in a table without a column of tasks."""
-    if name in found.values():
-        return None
-    *folders, last = name.split("/")
-    others = [folder for folder in folders if not FOLDERS.fullmatch(folder)]
-    task, metric = split_metric(last)
-    kind = metric_of(metric).role if metric and not _is_error(last) else ""
-    if folders and folders[-1] in OF_CORPORA:
-        return (task, metric, True) if kind == "loss" else (last, "loss", True)
-    if others and metric_of(last).role == "loss":
-        return "/".join(others), last, True
-    if kind and (words := task_words(task)) and set(words) <= PREFIXES | AUXILIARY:
-        return None  # train_loss, aux_loss
-    if kind:
-        return "/".join([*others, task]), metric, kind == "loss" and not folders and standard_task(task) is None
-    if _is_error(last) or metric:
-        return None
-    is_task = standard_task(last) is not None or (folders and folders[-1] in OF_TASKS)
-    return (last, "score", False) if is_task else None
-
-
-def _is_error(name: str) -> bool:
-    return plain_name(name).endswith(ERROR_WORDS)
-
-
-def _of_wide(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame) -> pl.DataFrame:
+def _of_wide(
+    table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str], is_of_runs: bool
+) -> pl.DataFrame:
     """Return the values of a table with a column for each task or corpus; only the facts if it has none."""
-    parts = []
-    for name in table.columns:
-        if column := _column(name, found):
-            task, metric, is_corpus = column
-            values = _values(table[name])
-            parts.append(facts.with_columns(values, task=pl.lit(task), metric=pl.lit(metric), corpus=pl.lit(is_corpus)))
-    if not parts:
+    columns = named_columns(table, found) + ([] if is_of_runs else score_columns(table, found))
+    if not columns:
         return facts
+    names = {column.name for column in columns}
+    remarks += unread(table, [name for name in table.columns if name not in names | set(found.values())])
+    beyond_1 = {c.metric for c in columns if metric_of(c.metric).role == "score" and _is_beyond_1(table[c.name])}
+    tasks, parts = [(column.task, column.metric) for column in columns], []
+    for column in columns:
+        task = column.task if tasks.count((column.task, column.metric)) == 1 else column.name
+        values = _values(table[column.name], column.metric in beyond_1)
+        value = facts.with_columns(values, task=pl.lit(task), metric=pl.lit(column.metric), corpus=column.is_corpus)
+        parts.append(value.with_columns(chance=0.0) if f"{task} Raw" in names and "chance" not in found else value)
+    if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
+        remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
+    texts = [c.name for c in columns if table[c.name].dtype == pl.String]
+    if spread := [name for name in texts if table[name].str.contains(SPREAD).any()]:
+        remarks.append(f"what stands behind the scores in the cells of {join_names(spread)} (± 0.3) is not read")
     # nothing was logged in an empty cell
-    return pl.concat(parts).filter(pl.col("value").is_not_nan())
+    return pl.concat(parts, how="diagonal").filter(pl.col("value").is_not_nan())
 
 
-def _of_metrics(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame) -> pl.DataFrame:
+def _is_beyond_1(column: pl.Series) -> bool:
+    """Return whether a column has scores beyond 1 without a sign of per cent."""
+    if column.dtype == pl.String:
+        column = column.filter(~column.str.contains("%").fill_null(True))
+    values = cells(column)
+    return bool((values[np.isfinite(values)] > 1).any())
+
+
+def _of_metrics(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return the values of a table with a row for each task and a column for each metric."""
     names = {name: name.removeprefix("metrics/") for name in table.columns if name not in found.values()}
-    metrics = {name: metric for name, metric in names.items() if metric_of(metric).role and not _is_error(metric)}
+    metrics = {name: metric for name, metric in names.items() if metric_of(metric).role and not is_error(metric)}
     if not metrics:
         raise ToposcopeError(f"no column of scores or losses; there are {join_names(table.columns)}; name it value")
+    rest = [name for name in names if name not in metrics and not is_error(name)]
+    if rest:
+        what = plural(len(rest), "column is", "columns are")
+        remarks.append(f"{what} no score or loss by name, not read: {join_names(rest, 40)}")
     parts = []
     for name, metric in metrics.items():
         part = facts.with_columns(_values(table[name]), metric=pl.lit(metric))

@@ -1,0 +1,182 @@
+"""Which columns of a table of runs are tasks: by the name of a task or a metric, or because they look like scores."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from toposcope.logs.columns import AUXILIARY, PREFIXES, identify_columns
+from toposcope.logs.evaluations.groups import is_average
+from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of, plain_name, split_metric
+from toposcope.logs.evaluations.tasks import standard_task, task_words
+from toposcope.logs.raw import join_names, numbers, plural
+
+FOLDERS = re.compile(r"task|task_loss|downstream\w*|loss|lm|eval|val|validation|metrics")
+"""Folders in names of columns that name neither a task nor a corpus: ``eval/downstream/piqa_acc``, ``loss/c4``."""
+OF_CORPORA, OF_TASKS = ("loss", "lm"), ("task", "downstream")
+"""Folders of corpora, and of tasks whose columns may name no metric."""
+NO_SCORES = frozenset(
+    (
+        *("likes", "like", "downloads", "hearts", "hub", "stars", "votes", "battles", "rank", "ranking", "elo"),
+        *("rating", "price", "cost", "costs", "usd", "dollars", "license", "co2", "co₂", "emissions"),
+        *("energy", "kwh", "kg", "latency", "throughput", "speed", "tps", "ttft", "seconds", "secs"),
+        *("minutes", "hours", "runtime", "duration", "date", "year", "month", "timestamp", "created"),
+        *("updated", "submitted", "submission", "release", "released", "cutoff", "upload", "precision"),
+        *("bits", "quantization", "dtype", "params", "parameters", "parameter", "size", "sizes", "tokens"),
+        *("token", "flops", "flop", "compute", "gpu", "gpus", "cpu", "memory", "mem", "vram", "gb", "gib"),
+        *("mb", "ram", "mfu", "util", "utilization", "tflops", "device", "devices", "nodes", "window"),
+        *("length", "len", "layers", "layer", "heads", "hidden", "width", "depth", "dim", "dims", "vocab"),
+        *("vocabulary", "rope", "ffn", "experts", "expert", "dropout", "momentum", "beta", "beta1"),
+        *("beta2", "epsilon", "eps", "decay", "warmup", "lr", "batch", "accumulation", "clip", "epoch"),
+        *("epochs", "step", "steps", "seed", "id", "index", "idx", "revision", "sha", "version"),
+        *("flagged", "merged", "moe", "available", "num", "unnamed", "count", "n", "alpha", "rho", "gamma"),
+        *("schedule", "sched", "ratio", "fraction", "grad", "norm"),
+    )
+)
+"""Words in names of columns that are no scores."""
+NO_SCORE_NAMES = re.compile(r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_eval_len).*|t")
+"""Names of further such columns: grades from 1 to 10, ratings, settings."""
+LOGGED = frozenset({"learning_rate", "grad_norm", "weight_norm", "epoch"})
+"""What training logs hold: there, a column of an unknown name is no task."""
+RAW = "raw_score"
+"""The metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own."""
+_SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
+SPREAD = r"(?:±|\+/-|\+-|\().*$"
+"""What stands behind a score in its cell: ``45.1 ± 0.3``."""
+MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?", "tbd", "/", "x", "✗")
+"""Cells without a score."""
+
+
+class Column(NamedTuple):
+    """A column of values.
+
+    Attributes
+    ----------
+    name, task, metric : str
+    is_corpus : bool
+        Whether it is the loss on a corpus, which `task` names.
+    """
+
+    name: str
+    task: str
+    metric: str
+    is_corpus: bool
+
+
+def label(name: str) -> str:
+    """Return the name of a column without arrows and other symbols: ``Average ⬆️`` is ``Average``."""
+    return " ".join(_SYMBOLS.sub(" ", name).split()) or name
+
+
+def named_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]:
+    """Return the columns with the name of a task, a corpus or a metric."""
+    columns = [name for name in table.columns if name not in found.values()]
+    return [column for name in columns if (column := _named(name)) and not _no_score(label(name), column)]
+
+
+def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]:
+    """Return the columns of unknown names that look like scores, in a table of runs: all in 0 to 1, or 0 to 100."""
+    if not {"run", "recipe"} & set(found):
+        return []
+    known = {column.name for column in named_columns(table, found)} | set(found.values())
+    rest = [name for name in table.columns if name not in known]
+    if "step" in found and not LOGGED.isdisjoint(identify_columns(rest).named):
+        return []
+    return [
+        Column(name, label(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
+        for name in rest
+        if _may_be_score(name) and _looks_like_scores(table[name])
+    ]
+
+
+def unread(table: pl.DataFrame, names: list[str]) -> list[str]:
+    """Return remarks on the columns that are not read, by the reason."""
+    numeric = [name for name in names if np.isfinite(cells(table[name])).any()]
+    groups = (
+        ("is no score by its name", "are no scores by their names", [n for n in numeric if not _may_be_score(n)]),
+        ("is not recognised as scores", "are not recognised as scores", [n for n in numeric if _may_be_score(n)]),
+        ("holds no numbers", "hold no numbers", [n for n in names if n not in numeric]),
+    )
+    return [
+        f"{plural(len(group), f'column that {one}', f'columns that {several}')}, not read: {join_names(group, 40)}"
+        for one, several, group in groups
+        if group
+    ]
+
+
+def cells(column: pl.Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the numbers in a column of scores, NaN where a cell has none, without per cent signs and errors."""
+    if column.dtype == pl.String:
+        text = column.str.replace(SPREAD, "").str.strip_chars(" *_`")
+        text = text.set(text.str.to_lowercase().is_in(MISSING), None)
+        column = text.str.strip_suffix("%").str.strip_chars()
+    return numbers(column).values
+
+
+def is_error(name: str) -> bool:
+    """Return whether a column holds standard errors."""
+    return plain_name(name).endswith(ERROR_WORDS)
+
+
+def _named(name: str) -> Column | None:
+    """Return task and metric of a column by its name, None if it says neither."""
+    folders, last = _parts(label(name))
+    others = [folder for folder in folders if not FOLDERS.fullmatch(folder)]
+    task, metric = split_metric(last)
+    kind = metric_of(metric).role if metric and not is_error(last) else ""
+    if folders and folders[-1] in OF_CORPORA:
+        return Column(name, task, metric, True) if kind == "loss" else Column(name, last, "loss", True)
+    if others and metric_of(last).role == "loss":
+        return Column(name, "/".join(others), last, True)
+    if kind and (words := task_words(task)) and set(words) <= PREFIXES | AUXILIARY:
+        return None  # train_loss, aux_loss
+    if kind:
+        corpus = kind == "loss" and not folders and standard_task(task) is None
+        return Column(name, "/".join([*others, task]), metric, corpus)
+    if is_error(last):
+        return None
+    is_task = standard_task(last) is not None or (folders and folders[-1] in OF_TASKS)
+    return Column(name, last, RAW if task_words(last)[-1:] == ["raw"] else "score", False) if is_task else None
+
+
+def _parts(name: str) -> tuple[list[str], str]:
+    """Return the folders in a column's name and the rest; what stands in brackets is no folder."""
+    *folders, last = name.partition("(")[0].split("/")
+    return folders, last + name[len(name.partition("(")[0]) :]
+
+
+def _no_score(name: str, column: Column) -> bool:
+    """Return whether a column ends like a score and is none: ``Arena score``, ``Elo score``."""
+    return not column.is_corpus and standard_task(column.task) is None and not _may_be_score(column.task)
+
+
+def _may_be_score(name: str) -> bool:
+    """Return whether nothing in a name says that it is no score."""
+    plain = plain_name(label(name))
+    words = set(re.findall(r"\w+", label(name).lower().replace("_", " ")))
+    if standard_task(label(name)):
+        return True
+    columns = identify_columns([name])
+    if columns.named or columns.losses:
+        return False
+    return not is_error(name) and NO_SCORES.isdisjoint(words) and not NO_SCORE_NAMES.fullmatch(plain) and bool(words)
+
+
+def _looks_like_scores(column: pl.Series) -> bool:
+    """Return whether a column holds numbers from 0 to 100, and hardly anything else."""
+    if column.dtype == pl.Boolean:
+        return False
+    values = cells(column)
+    known = values[np.isfinite(values)]
+    stated = len(column) - column.null_count()
+    if column.dtype == pl.String:
+        stated = int((~column.str.strip_chars().str.to_lowercase().is_in(MISSING)).sum())
+    is_index = len(known) > 2 and bool((np.diff(known) == 1).all())
+    return 0 < len(known) >= stated / 2 and not is_index and bool(((known >= 0) & (known <= 100)).all())
+
+
+def is_table_of_scores(table: pl.DataFrame, found: Mapping[str, str]) -> bool:
+    """Return whether a table without a known task has several columns of scores, each row a run."""
+    return "step" not in found and sum(not is_average(column.task) for column in score_columns(table, found)) > 1
