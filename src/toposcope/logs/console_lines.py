@@ -84,7 +84,7 @@ _NAMED = (
     (re.compile(r"^#\|#\|[Ll]oss"), ("epoch", "step")),  # 1|10|Loss: 1.9, of torchtune
 )
 """Sentences whose numbers have no names, # standing for a number, and what the first of them are."""
-_ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|loaded|loading)\b", re.IGNORECASE)
+_ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|loaded|loading|wandb)\b", re.IGNORECASE)
 """Words before what a line only recalls: the loss of a checkpoint, the best so far."""
 _EPOCH_MEANS = re.compile(r"\| train \|")
 """Of fairseq, whose rows are called train_inner."""
