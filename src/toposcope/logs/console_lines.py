@@ -53,27 +53,13 @@ _UNIT = re.compile(
 )
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
-_FILLERS = PARTS | {
-    *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
-    *(
-        "info",
-        "debug",
-        "warning",
-        "root",
-        "steps",
-        "iterations",
-        "iters",
-        "updates",
-        "main",
-        "trainer",
-        "log",
-        "logger",
-        "metrics",
-        "results",
-        "stats",
-        "epoch",
-    ),
-}
+_FILLERS = PARTS | frozenset(
+    (
+        *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
+        *("info", "debug", "warning", "root", "main", "trainer", "log", "logger", "metrics", "results", "stats"),
+        *("steps", "iterations", "iters", "updates", "epoch"),
+    )
+)
 """Words before the name of a loss that leave it the model's own: `box loss` is not."""
 _ENDS = tuple(".:-)]}>")
 _OPERATORS = tuple("+*%<!&^")
@@ -178,13 +164,14 @@ def kind_of(name: str) -> str:
     return next(iter(found.named), "")
 
 
-def parse_lines(lines: Sequence[str]) -> list[Line]:
-    """Return the lines with a number that has a name."""
+def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
+    """Return the lines with a number that has a name, and how many were not looked at."""
     ranks = _labels(lines)
     keys: dict[tuple[str, ...], Template] = {}
     found: list[tuple[tuple[str, ...], list[str], str | None]] = []
     times: Counter[tuple[str, ...]] = Counter()
     shapes: list[tuple[re.Pattern[str], tuple[str, ...]]] = []  # of the most common lines, which are quicker to match
+    left_out = 0
     under = 0  # lines that a heading such as `Test Error:` may still be of
     for i, text in enumerate(lines):
         rank = None
@@ -206,6 +193,7 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         if key not in keys and len(keys) >= MANY_TEMPLATES:  # words with other digits in each line
             key = tuple(part.translate(_ZEROS) for part in key)
         if key not in keys and len(keys) >= MAX_TEMPLATES:
+            left_out += 1
             continue
         if key not in keys:
             keys[key] = _template(key, parts[1::2])
@@ -228,7 +216,7 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         for name in template.times:
             said[name] = _as_whole(said[name])
         parsed.append(Line(template, said, counts[key, rank], rank, values))
-    return parsed
+    return parsed, left_out
 
 
 def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:

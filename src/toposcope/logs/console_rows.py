@@ -20,6 +20,8 @@ MIN_MOVES = 0.3
 """Share of the rows with a loss at which the bar of the training has moved; several may be of one step."""
 BARS_A_ROW = 1.5
 """Progress bars for each row with a loss, from which on a bar is drawn anew below the row."""
+MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1
+"""Lines with the word loss that are not read, from which on that is said: as a number, and as a share."""
 MIN_STALE = 0.5
 """Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
 
@@ -39,7 +41,7 @@ class Reading(NamedTuple):
 
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
-    parsed = parse_lines(lines)
+    parsed, n_left_out = parse_lines(lines)
     usual = (_usual(parsed, MIN_REPEATS) or _usual(parsed, 1)) | {
         name for line in parsed for name in line.template.losses if _is_plain_validation(name)
     }
@@ -52,7 +54,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
             facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
     if any("train_runtime" in line.said for line in parsed):
         facts["finished"] = True
-    remarks: list[str] = []
+    remarks = _left_out(lines, parsed, usual, n_left_out)
     parsed = _with_unnamed_steps(parsed, usual, remarks)
     rows = _rows(parsed, first, usual, facts, remarks)
     _place(rows, facts, remarks)
@@ -64,6 +66,16 @@ def read_lines(lines: Sequence[str]) -> Reading:
     if len(set(columns.get("rank", ()))) < 2:
         columns.pop("rank", None)
     return Reading(columns, facts, tuple(remarks))
+
+
+def _left_out(lines: Sequence[str], parsed: Sequence[Line], usual: set[str], n_left_out: int) -> list[str]:
+    """Return remarks on lines that were not looked at, and on those that speak of a loss and were not understood."""
+    n_lines = sum("loss" in line.lower() for line in lines)
+    unread = n_lines - sum(not line.template.losses.isdisjoint(usual) for line in parsed)
+    remarks = [f"{plural(n_left_out, 'line is', 'lines are')} of too many kinds: not looked at"] if n_left_out else []
+    if unread > max(MIN_UNREAD, MAX_UNREAD_SHARE * n_lines):
+        remarks.append(f"{unread:,} of {n_lines:,} lines with the word loss state none of this log: ignored")
+    return remarks
 
 
 def _usual(parsed: Sequence[Line], n: int) -> set[str]:
@@ -219,7 +231,6 @@ def _rows(
             rows[-1] |= row
         else:
             rows.append(row)
-    remarks = []
     if early:
         remarks.append(f"{plural(len(early), 'line states', 'lines state')} a loss without any step: ignored")
     return rows
