@@ -51,6 +51,8 @@ class RawLog:
     facts : mapping
         What the tool knows of the run beside its table, by the tool's names.
     remarks : tuple of str
+    has_labels : bool
+        Whether columns may tell several runs apart; what a script prints of its run does not.
     """
 
     source: Path
@@ -58,6 +60,7 @@ class RawLog:
     table: pl.DataFrame
     facts: Mapping[str, object] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    has_labels: bool = True
 
 
 class Numbers(NamedTuple):
