@@ -97,7 +97,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.table, identified._replace(losses=losses), row, _main_losses(raw.table, losses, target)),
-        diverged=_divergence(raw.table, target, loss, losses, row),
+        diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
         peers=peers,
     )
@@ -199,13 +199,12 @@ def _main_losses(table: pl.DataFrame, losses: list[Target], target: Target) -> l
     return [target.name, *sorted(others, key=lambda name: -int(numbers(table[name]).logged.sum()))[:1]]
 
 
-def _divergence(
-    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
-) -> Divergence | None:
+def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
+    table = raw.table
     rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in table.columns)
     found = _divergence_of(target, loss, row, explodes=not rewards)
-    if found is None and not target.validation:
+    if found is None and not target.validation and not raw.one_run:
         found = _missing_to_the_end(table, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:

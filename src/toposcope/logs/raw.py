@@ -51,8 +51,8 @@ class RawLog:
     facts : mapping
         What the tool knows of the run beside its table, by the tool's names.
     remarks : tuple of str
-    has_labels : bool
-        Whether columns may tell several runs apart; what a script prints of its run does not.
+    one_run : bool
+        Whether it is known to be of one run, and null only where nothing was logged.
     """
 
     source: Path
@@ -60,7 +60,7 @@ class RawLog:
     table: pl.DataFrame
     facts: Mapping[str, object] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-    has_labels: bool = True
+    one_run: bool = False
 
 
 class Numbers(NamedTuple):

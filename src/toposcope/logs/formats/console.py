@@ -110,7 +110,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if _n_losses(found) == 1 and len(lines) > 1:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
     remarks = (*cut, *found.remarks)
-    return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, has_labels=False)]
+    return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, one_run=True)]
 
 
 def _is_numeric(line: str) -> bool:
