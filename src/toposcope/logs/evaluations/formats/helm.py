@@ -34,14 +34,13 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     """Return whether it is the folder of a run, or its statistics."""
     if material.path.is_dir():
         return (material.path / STATS).is_file() and (material.path / SPEC).is_file()
-    return material.path.name == STATS and any(_named(stat) for stat in _stats(material))
+    return material.path.name == STATS and bool(_means(material))
 
 
 def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the headline metric of a run, without perturbations."""
     folder = material.path if material.path.is_dir() else material.path.absolute().parent
-    spec, stats = _spec(folder), _stats(Material(folder / STATS))
-    means = {(split, name): mean for stat in reversed(stats) for split, name, mean in _mean(stat)}
+    spec, means = _spec(folder), _means(Material(folder / STATS))
     scenario = str(spec["name"]).partition(":")[0].partition(",")[0]
     order = (HEADLINE_OF.get(scenario, ""), *HEADLINES)
     split, metric = next(((s, m) for s in SPLITS for m in order if (s, m) in means), ("", ""))
@@ -49,11 +48,12 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
         known = join_names(sorted({name for _, name in means}), 6) or "none"
         raise ToposcopeError(f"no headline metric of the split test or valid in {STATS}; it has {known}")
     adapter = spec["adapter_spec"] if isinstance(spec.get("adapter_spec"), dict) else {}
-    model = adapter.get("model") or _arguments(spec).get("model") or folder.name
-    said = read_name(str(model))
+    named = (adapter.get("model"), _arguments(spec).get("model"), folder.name)
+    model = next(name for name in named if isinstance(name, str) and name)
+    said = read_name(model)
     n, shots = means.get((split, "num_instances")), adapter.get("max_train_instances")
     row = {
-        "run": without_checkpoint(str(model)) or str(model),
+        "run": without_checkpoint(model) or model,
         "D": said.D,
         "step": said.step,
         "seed": said.seed,
@@ -67,21 +67,17 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     return [RawEvaluations(folder, as_raw(pl.from_dicts([row])), (remark,), named=True)]
 
 
-def _stats(material: Material) -> list[Any]:
+def _means(material: Material) -> dict[tuple[str, str], float]:
+    """Return the mean of each metric by split and name: of whole splits, without perturbations."""
     document = material.documents[0] if len(material.documents) == 1 else None
-    return document if isinstance(document, list) else []
-
-
-def _named(stat: object) -> bool:
-    return isinstance(stat, dict) and isinstance(stat.get("name"), dict)
-
-
-def _mean(stat: Any) -> list[tuple[str, str, float]]:
-    """Return split, metric and mean of a statistic of the whole split; of another nothing."""
-    name, mean = (stat["name"], stat.get("mean")) if _named(stat) else ({}, None)
-    is_part = name.get("perturbation") or name.get("sub_split")
-    is_number = isinstance(mean, int | float) and not isinstance(mean, bool)
-    return [(str(name.get("split")), str(name.get("name")), float(mean))] if is_number and not is_part else []
+    means: dict[tuple[str, str], float] = {}
+    for stat in document if isinstance(document, list) else ():
+        name, mean = (stat.get("name"), stat.get("mean")) if isinstance(stat, dict) else (None, None)
+        if not isinstance(name, dict) or not isinstance(mean, int | float) or isinstance(mean, bool):
+            continue
+        if not name.get("perturbation") and not name.get("sub_split"):
+            means.setdefault((str(name.get("split")), str(name.get("name"))), float(mean))
+    return means
 
 
 def _spec(folder: Path) -> dict[str, Any]:

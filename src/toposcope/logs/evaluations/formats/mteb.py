@@ -21,7 +21,9 @@ MAIN = ("main_score", "ndcg_at_10", "v_measure", "cos_sim/spearman", "cos_sim/ap
 """The main score; before version 1.11 some tasks have it only under its own name."""
 _PER_SPLIT = frozenset({"cos_sim", "euclidean", "manhattan", "dot", "max"})
 """Scores by similarity, which before version 1.11 stand where other tasks have subsets."""
-_REVISION = re.compile(r"[0-9a-f]{7,40}|main|master|external|no_revision_\w+|v?\d[\d.]*|.*(?:step|checkpoint)[-_]?\d+.*")
+_REVISION = re.compile(
+    r"[0-9a-f]{7,40}|main|master|external|no_revision_\w+|v?\d[\d.]*|.*(?:step|checkpoint)[-_]?\d+.*"
+)
 
 
 def claims(material: Material, columns: Mapping[str, str]) -> bool:
@@ -86,7 +88,9 @@ def _run(path: Path) -> dict[str, Any]:
     is_revision = "__" in folder.parent.name or _REVISION.fullmatch(folder.name)
     meta = Material(path.with_name(META)).documents[0] if path.with_name(META).is_file() else {}
     meta = meta if isinstance(meta, dict) else {}
-    name = meta.get("name") or (folder.parent if is_revision else folder).name.replace("__", "/")
-    said, size = read_name(f"{name} {folder.name}" if is_revision else str(name)), meta.get("n_parameters")
+    stated, size = meta.get("name"), meta.get("n_parameters")
+    of_folder = (folder.parent if is_revision else folder).name.replace("__", "/")
+    name = stated if isinstance(stated, str) and stated else of_folder
+    said = read_name(f"{name} {folder.name}" if is_revision else name)
     N = float(size) if isinstance(size, int | float) and size > 0 else None
-    return {"run": without_checkpoint(str(name)) or str(name), "N": N, "D": said.D, "step": said.step}
+    return {"run": without_checkpoint(name) or name, "N": N, "D": said.D, "step": said.step}
