@@ -150,25 +150,26 @@ def test_a_revision_may_be_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "metric", "value"),
+    ("split", "value"),
     [
-        ({"ndcg_at_1": 0.3, "ndcg_at_10": 0.4, "map_at_10": 0.5}, "ndcg_at_10", 0.4),
-        ({"cos_sim": {"pearson": 0.3, "spearman": 0.5}, "euclidean": {"spearman": 0.2}}, "cos_sim/spearman", 0.5),
-        ({"cos_sim": {"accuracy": 0.9, "ap": 0.6, "f1": 0.7}, "max": {"ap": 0.8}}, "cos_sim/ap", 0.6),
-        ({"v_measure": 0.4, "v_measure_std": 0.1}, "v_measure", 0.4),
-        ({"map": 0.4, "mrr": 0.6}, "map", 0.4),
-        ({"accuracy": 0.8, "f1": 0.7, "main_score": 0.8, "evaluation_time": 3.5}, "main_score", 0.8),
+        ({"ndcg_at_1": 0.3, "ndcg_at_10": 0.4, "map_at_10": 0.5}, 0.4),
+        ({"cos_sim": {"pearson": 0.3, "spearman": 0.5}, "euclidean": {"spearman": 0.2}}, 0.5),
+        ({"cos_sim": {"accuracy": 0.9, "ap": 0.6, "f1": 0.7}, "max": {"ap": 0.8}}, 0.6),
+        ({"v_measure": 0.4, "v_measure_std": 0.1}, 0.4),
+        ({"map": 0.4, "mrr": 0.6}, 0.4),
+        ({"accuracy": 0.8, "f1": 0.7, "main_score": 0.8, "evaluation_time": 3.5}, 0.8),
         (
             {"de": {"accuracy": 0.4, "f1": 0.1}, "en": {"accuracy": 0.6, "f1": 0.1}, "evaluation_time": 9},
-            "accuracy",
             0.5,
         ),
     ],
 )
-def test_results_of_older_mteb(split: object, metric: str, value: float, tmp_path: Path) -> None:
+def test_results_of_older_mteb(split: object, value: float, tmp_path: Path) -> None:
     document = {"mteb_version": "1.1.1", "dataset_revision": None, "mteb_dataset_name": "T", "test": split}
     evaluations = read_evaluations(write(tmp_path / "embed-110M" / "T.json", document))
-    assert rows(evaluations, "run", "task", "metric", "value") == [("embed-110M", "T", metric, pytest.approx(value))]
+    assert rows(evaluations, "run", "task", "metric", "value") == [
+        ("embed-110M", "T", "main_score", pytest.approx(value))
+    ]
 
 
 def test_a_result_of_mteb_without_a_score_is_refused(tmp_path: Path) -> None:

@@ -24,10 +24,6 @@ HEADLINE_OF = dict.fromkeys(("narrative_qa", "natural_qa", "quac"), "f1_score") 
     ("boolq", "imdb", "civil_comments", "raft", "legalbench", "med_qa"), "quasi_exact_match"
 )
 """Scenarios that HELM ranks by another metric than the first of `HEADLINES`."""
-SPLITS = ("test", "valid")
-"""Splits, the preferred first."""
-COLLECTION = "commonsense"
-"""A scenario that is no task, only the name before its datasets."""
 
 
 def claims(material: Material, columns: Mapping[str, str]) -> bool:
@@ -43,7 +39,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     spec, means = _spec(folder), _means(Material(folder / STATS))
     scenario = str(spec["name"]).partition(":")[0].partition(",")[0]
     order = (HEADLINE_OF.get(scenario, ""), *HEADLINES)
-    split, metric = next(((s, m) for s in SPLITS for m in order if (s, m) in means), ("", ""))
+    split, metric = next(((s, m) for s in ("test", "valid") for m in order if (s, m) in means), ("", ""))
     if not metric:
         known = join_names(sorted({name for _, name in means}), 6) or "none"
         raise ToposcopeError(f"no headline metric of the split test or valid in {STATS}; it has {known}")
@@ -56,7 +52,6 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
         "run": without_checkpoint(model) or model,
         "D": said.D,
         "step": said.step,
-        "seed": said.seed,
         "task": _task(scenario, spec),
         "shots": shots if isinstance(shots, int) and 0 <= shots < 1000 else None,
         "metric": metric,
@@ -100,4 +95,5 @@ def _task(scenario: str, spec: Mapping[str, Any]) -> str:
         arguments = {k: v for k, v in _arguments(spec).items() if k in ("subject", "dataset", "subset", "task")}
     words = [str(key if value is True else value) for key, value in arguments.items() if value is not False]
     texts = [word for word in words if len(word) < 60 and "/" not in word]  # no paths, no lists
-    return "_".join(texts if scenario == COLLECTION and texts else [scenario, *texts])
+    # the scenario commonsense is no task, only the name before those of datasets
+    return "_".join(texts if scenario == "commonsense" and texts else [scenario, *texts])

@@ -49,7 +49,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     if not splits:
         raise ToposcopeError("no split of it has a main score")
     split = next((name for name in SPLITS if name in splits), next(iter(splits)))
-    metric, values = splits[split]
+    values = splits[split]
     remarks = []
     if others := [name for name in splits if name != split]:
         remarks.append(f"{one_line(task)} (MTEB): the score is that of the split {split}, not {join_names(others)}")
@@ -58,21 +58,24 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     run = _run(path)
     if run["N"]:
         remarks.append("unless a table of runs states N, it is what MTEB states, embeddings included")
-    row = run | {"task": str(task), "metric": metric, "value": fsum(values) / len(values), "date": document.get("date")}
+    row = run | {
+        "task": str(task),
+        "metric": MAIN[0],
+        "value": fsum(values) / len(values),
+        "date": document.get("date"),
+    }
     return [RawEvaluations(path, as_raw(pl.from_dicts([row])), tuple(remarks), named=True)]
 
 
-def _subsets(split: object) -> tuple[str, list[float]] | None:
-    """Return the name of the main score of a split and its value on each subset, None if it has none."""
+def _subsets(split: object) -> list[float]:
+    """Return the main score of a split on each subset."""
     if isinstance(split, dict):
         inner = [value for name, value in split.items() if isinstance(value, dict) and name not in _PER_SPLIT]
         split = inner or [split]
     subsets = [subset for subset in split if isinstance(subset, dict)] if isinstance(split, list) else []
-    for metric in MAIN:
-        values = [_score(subset, metric) for subset in subsets]
-        if found := [value for value in values if value is not None]:
-            return metric, found
-    return None
+    of_metrics = ([_score(subset, metric) for subset in subsets] for metric in MAIN)
+    found = ([value for value in values if value is not None] for values in of_metrics)
+    return next((values for values in found if values), [])
 
 
 def _score(subset: Mapping[str, Any], metric: str) -> float | None:
