@@ -103,7 +103,10 @@ def _nothing_read(path: Path, columns: Mapping[str, str], errors: list[str]) -> 
     if errors:
         return errors[0] + (f"; and {len(errors) - 1} more like this" if len(errors) > 1 else "")
     named = [name for quantity, name in columns.items() if quantity != "score"]
-    kinds = "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON lines), a study"
+    kinds = (
+        "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON "
+        "lines), a study"
+    )
     reason = f", and no column {join_names(named)}" if named else ""
     return f"{path}: holds no evaluations of a known format ({kinds}){reason}"
 
