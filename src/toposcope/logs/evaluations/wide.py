@@ -87,7 +87,7 @@ def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]
     return [
         Column(name, label(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
         for name in rest
-        if _may_be_score(name) and _looks_like_scores(table[name])
+        if may_be_score(name) and _looks_like_scores(table[name])
     ]
 
 
@@ -95,8 +95,8 @@ def unread(table: pl.DataFrame, names: list[str]) -> list[str]:
     """Return remarks on the columns that are not read, by the reason."""
     numeric = [name for name in names if np.isfinite(cells(table[name])).any()]
     groups = (
-        ("is no score by its name", "are no scores by their names", [n for n in numeric if not _may_be_score(n)]),
-        ("is not recognised as scores", "are not recognised as scores", [n for n in numeric if _may_be_score(n)]),
+        ("is no score by its name", "are no scores by their names", [n for n in numeric if not may_be_score(n)]),
+        ("is not recognised as scores", "are not recognised as scores", [n for n in numeric if may_be_score(n)]),
         ("holds no numbers", "hold no numbers", [n for n in names if n not in numeric]),
     )
     return [
@@ -149,10 +149,10 @@ def _parts(name: str) -> tuple[list[str], str]:
 
 def _no_score(name: str, column: Column) -> bool:
     """Return whether a column ends like a score and is none: ``Arena score``, ``Elo score``."""
-    return not column.is_corpus and standard_task(column.task) is None and not _may_be_score(column.task)
+    return not column.is_corpus and standard_task(column.task) is None and not may_be_score(column.task)
 
 
-def _may_be_score(name: str) -> bool:
+def may_be_score(name: str) -> bool:
     """Return whether nothing in a name says that it is no score."""
     plain = plain_name(label(name))
     words = set(re.findall(r"\w+", label(name).lower().replace("_", " ")))
