@@ -38,6 +38,11 @@ class Material:
         return self._table[0]
 
     @property
+    def text(self) -> str:
+        """The file as text."""
+        return self._content.decode("utf-8-sig", errors="replace")
+
+    @property
     def line_remarks(self) -> tuple[str, ...]:
         """What was left out in reading `documents`."""
         return self._json[1]
@@ -60,7 +65,7 @@ class Material:
     def _json(self) -> tuple[list[Any], tuple[str, ...]]:
         if self.path.suffix.lower() not in JSON or not self.path.is_file():
             return [], ()
-        text = self._content.decode("utf-8-sig", errors="replace")
+        text = self.text
         try:
             return [json.loads(text)], ()
         except RecursionError as error:

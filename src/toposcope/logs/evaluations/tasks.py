@@ -62,7 +62,21 @@ TASKS = (
 PARTS = {"test": "test", "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation"}
 """Words of a task's name that say its part."""
 SUITES = frozenset(
-    {"leaderboard", "harness", "lighteval", "custom", "extended", "lukaemon", "eval", "olmes", "super", "glue", "tasks", "task", "openai"}
+    {
+        "leaderboard",
+        "harness",
+        "lighteval",
+        "custom",
+        "extended",
+        "lukaemon",
+        "eval",
+        "olmes",
+        "super",
+        "glue",
+        "tasks",
+        "task",
+        "openai",
+    }
 )
 """Words before the name of a task."""
 _BY_NAME = {name: task for task in TASKS for name in task.names}

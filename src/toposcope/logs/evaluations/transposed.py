@@ -5,7 +5,7 @@ import polars as pl
 
 from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.groups import is_average
-from toposcope.logs.evaluations.metrics import metric_of, plain_name
+from toposcope.logs.evaluations.metrics import metric_of, plain_name, split_metric
 from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.evaluations.wide import MISSING, cells, label, may_be_score
 from toposcope.logs.raw import join_names, plural
@@ -16,7 +16,19 @@ DATASETS = ("dataset", "datasets")
 METRIC, SHOTS = ("metric", "metric_name"), ("shots", "shot", "n_shot", "n_shots", "num_shots", "k_shot")
 ABOUT = frozenset(
     (
-        *(*METRIC, *SHOTS, "version", "mode", "category", "categories", "capability", "domain", "area", "type", "group"),
+        *(
+            *METRIC,
+            *SHOTS,
+            "version",
+            "mode",
+            "category",
+            "categories",
+            "capability",
+            "domain",
+            "area",
+            "type",
+            "group",
+        ),
         *("setting", "settings", "language", "split", "subset", "n", "total_count", "samples", "questions", "source"),
         *("chance", "random", "random_baseline", "baseline", "description", "filter", "dimension"),
     )
@@ -37,7 +49,7 @@ def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return a table with a row for each score; as it is, unless its rows are tasks and its columns models."""
     tasks = _tasks(table)
     rest = [name for name in table.columns if name != tasks]
-    models = [name for name in rest if plain_name(label(name)) not in ABOUT and np.isfinite(cells(table[name])).any()]
+    models = [name for name in rest if not _is_about(name) and np.isfinite(cells(table[name])).any()]
     if tasks is None or not models or any(_is_of_values(name) for name in rest):
         return table
     about = _about(table, tasks)
@@ -61,9 +73,16 @@ def _tasks(table: pl.DataFrame) -> str | None:
     plain = {name: plain_name(label(name)) for name in table.columns}
     behind = {"mode", *METRIC} & set(plain.values())
     named = (*TASKS, *(DATASETS if behind else ()))
-    by_name = [name for name in table.columns if plain[name] in named]
-    texts = [name for name in table.columns if table[name].dtype == pl.String]
-    return next((name for name in (*by_name, *texts) if name in by_name or _are_tasks(table[name])), None)
+    by_name = [name for name in table.columns if plain[name].removesuffix("_metric") in named]
+    if by_name:
+        return by_name[0]
+    numeric = [np.isfinite(cells(column)) for column in table]
+    rows = table.filter(pl.Series(np.any(numeric, axis=0))) if numeric else table
+    return next((name for name in rows.columns if rows[name].dtype == pl.String and _are_tasks(rows[name])), None)
+
+
+def _is_about(name: str) -> bool:
+    return plain_name(label(name)) in ABOUT or is_average(label(name))
 
 
 def _are_tasks(column: pl.Series) -> bool:
@@ -85,9 +104,14 @@ def _about(table: pl.DataFrame, tasks: str) -> pl.DataFrame:
         _texts(table, next((plain[name] for name in names if name in plain), None))
         for names in ((plain_name(label(tasks)),), METRIC, SHOTS, ("mode",))
     )
-    is_average = [metric.lower().endswith("_average") for metric in metrics]
-    names = [f"{name}:_average" if average else name for name, average in zip(names, is_average, strict=True)]
-    metrics = ["score" if a or m in MISSING else m for m, a in zip(metrics, is_average, strict=True)]
+    averages = [metric.lower().endswith("_average") for metric in metrics]
+    names = [f"{name}:_average" if average else name for name, average in zip(names, averages, strict=True)]
+    metrics = ["" if a or m in MISSING else m for m, a in zip(metrics, averages, strict=True)]
+    if not any(metrics):
+        parted = [split_metric(name) if name.endswith(")") else (name, "") for name in names]
+        metrics = [metric if metric_of(metric).role else "" for _, metric in parted]
+        names = [task if m else name for (task, _), m, name in zip(parted, metrics, names, strict=True)]
+    metrics = [m or "score" for m in metrics]
     keys = list(zip(names, metrics, shots, strict=True))
     names = [f"{n} {m}".strip() if keys.count(k) > 1 else n for n, m, k in zip(names, modes, keys, strict=True)]
     plain_shots = [int(n) if n.isdigit() else None for n in (n.removesuffix(".0").removesuffix("-shot") for n in shots)]
