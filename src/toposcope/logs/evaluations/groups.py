@@ -7,7 +7,21 @@ import polars as pl
 from toposcope.logs.evaluations.tasks import own_words, standard_task, task_words
 from toposcope.logs.raw import join_names, plural
 
-AVERAGES = frozenset({"average", "averages", "averaged", "avg", "mean", "overall", "aggregate", "aggregated"})
+AVERAGES = frozenset(
+    {
+        "average",
+        "averages",
+        "averaged",
+        "avg",
+        "mean",
+        "overall",
+        "aggregate",
+        "aggregated",
+        "moyenne",
+        "promedio",
+        "durchschnitt",
+    }
+)
 """Words of a score over several tasks."""
 _OF_AVERAGES = frozenset(
     {
@@ -78,6 +92,8 @@ def is_average(task: str) -> bool:
     (True, True, False, True)
     """
     words = [word for word in _words(task) if not word.isdigit()]
+    if any(word in task for word in ("平均", "总分", "總分", "средн", "Средн")):
+        return True
     known = not AVERAGES.isdisjoint(words) and set(words) <= _OF_AVERAGES
     return known or "_".join(words) in _ALONE
 

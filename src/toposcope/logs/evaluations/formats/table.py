@@ -23,6 +23,7 @@ from toposcope.logs.evaluations.wide import (
     cells,
     is_error,
     is_table_of_scores,
+    n_unreadable,
     named_columns,
     score_columns,
     unread,
@@ -31,7 +32,7 @@ from toposcope.logs.raw import join_names, numbers, one_line, plural
 
 GENERAL = True
 ALIASES: dict[str, tuple[str, ...]] = {
-    "run": (*NAMES["run"], "model_name", "model_id", "name", "checkpoint_name"),
+    "run": (*NAMES["run"], "model_name", "model_id", "models", "llm", "name", "fullname", "checkpoint_name"),
     "recipe": (
         *("recipe", "data", "data_recipe", "data_mix", "mix", "dataset", "pretraining_data", "train_data", "corpus"),
         *("architecture", "arch", "family", "collection", "group"),
@@ -149,8 +150,8 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         plain.setdefault(_plain(name), name)
     for name in names:
-        if (unit := _UNIT.fullmatch(name)) and _plain(unit[1]) in _SIZES:
-            plain.setdefault(_plain(unit[1]), name)
+        if (unit := _UNIT.fullmatch(name)) and (size := _plain(unit[1].rpartition("/")[2])) in _SIZES:
+            plain.setdefault(size, name)
     found = {
         quantity: next(plain[alias] for alias in aliases if alias in plain)
         for quantity, aliases in ALIASES.items()
@@ -198,6 +199,7 @@ def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) ->
             text = table[found[quantity]].cast(pl.String)
             if quantity == "run":
                 text = text.str.replace_all(r"<[^>]*>", "").str.replace(r"^\s*\[([^\]]+)\]\(.*\)\s*$", "$1")  # links
+                text = text.str.replace(r"[^\w)\]+*]+$", "")
             columns.append(text.str.strip_chars().alias(quantity))
     facts = pl.DataFrame(columns) if columns else pl.DataFrame({"shots": [None] * len(table)})
     if "D" not in found and "N" in found and "flops" in found and "tokens_per_step" not in found:
@@ -225,6 +227,10 @@ def _of_wide(
     if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
         remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
     texts = [c.name for c in columns if table[c.name].dtype == pl.String]
+    unreadable = {name: n for name in texts if (n := n_unreadable(table[name]))}
+    if unreadable:
+        what = plural(sum(unreadable.values()), "cell holds", "cells hold")
+        remarks.append(f"{what} no number, in {join_names(list(unreadable))}: ignored there")
     if spread := [name for name in texts if table[name].str.contains(SPREAD).any()]:
         remarks.append(f"what stands behind the scores in the cells of {join_names(spread)} (± 0.3) is not read")
     # nothing was logged in an empty cell
