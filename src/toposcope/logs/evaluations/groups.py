@@ -94,6 +94,8 @@ def is_average(task: str) -> bool:
     words = [word for word in _words(task) if not word.isdigit()]
     if any(word in task for word in ("平均", "总分", "總分", "средн", "Средн")):
         return True
+    if re.search(r"[^\W\d_a-zA-Z]", task):  # 问答 Score
+        return False
     known = not AVERAGES.isdisjoint(words) and set(words) <= _OF_AVERAGES
     return known or "_".join(words) in _ALONE
 

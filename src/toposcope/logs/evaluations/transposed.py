@@ -60,7 +60,16 @@ def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     no_scores = sorted({task for task in about["task"] if task and not may_be_score(task)})
     if no_scores:
         remarks.append(f"{plural(len(no_scores), 'row is', 'rows are')} no scores by name: {join_names(no_scores, 40)}")
-    long = pl.concat([about.with_columns(run=pl.lit(name), value=table[name].cast(pl.String)) for name in models])
+    # a row of sizes becomes a column of sizes
+    rows = {
+        name: about["task"].to_list().index(name) for name in no_scores if name not in (*about.columns, "run", "value")
+    }
+    parts = []
+    for name in models:
+        cell = table[name].cast(pl.String)
+        facts = [pl.lit(cell[i], pl.String).alias(row) for row, i in rows.items()]
+        parts.append(about.with_columns(cell.alias("value"), *facts, run=pl.lit(name)))
+    long = pl.concat(parts)
     long = long.filter((pl.col("task") != "") & ~pl.col("task").is_in(no_scores))
     finite = np.isfinite(cells(long["value"]))
     if without := sorted(set(long["task"]) - set(long.filter(finite)["task"])):
@@ -104,6 +113,7 @@ def _about(table: pl.DataFrame, tasks: str) -> pl.DataFrame:
         _texts(table, next((plain[name] for name in names if name in plain), None))
         for names in ((plain_name(label(tasks)),), METRIC, SHOTS, ("mode",))
     )
+    names = [name and label(name) for name in names]
     averages = [metric.lower().endswith("_average") for metric in metrics]
     names = [f"{name}:_average" if average else name for name, average in zip(names, averages, strict=True)]
     metrics = ["" if a or m in MISSING else m for m, a in zip(metrics, averages, strict=True)]

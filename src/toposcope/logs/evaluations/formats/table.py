@@ -123,7 +123,8 @@ def read_table(
     elif "metrics" in found:
         values = _of_cells(table, found, facts, remarks)
     elif "value" in found:
-        values = facts.with_columns(_values(table[found["value"]]))
+        column = table[found["value"]]
+        values = facts.with_columns(_values(column, _is_beyond_1(column)))
     else:
         values = _of_metrics(table, found, facts, remarks)
     if "metric" not in values.columns and "task" in values.columns:
