@@ -135,7 +135,7 @@ def test_what_a_resumed_run_left_behind_does_not_count() -> None:
 
 
 def test_a_training_loss_that_dies_beside_a_validation_loss() -> None:
-    steps = np.arange(1, 401.0)
+    steps = np.arange(1, 375.0)
     training = np.where(steps > 370, np.nan, 2 + 3 * steps**-0.5)
     validation: list[float | None] = [2.1 + 3 * s**-0.5 if s <= 370 else None for s in steps]
     log = log_of(step=steps, loss=training, eval_loss=validation)

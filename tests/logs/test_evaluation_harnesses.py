@@ -226,7 +226,7 @@ def test_mteb(tmp_path: Path) -> None:
     ]
     assert "Massive is the mean over 2 subsets (en, de)" in said(evaluations)
     assert "AFQMC is scored on validation" in said(evaluations)
-    with pytest.raises(Exception, match="task A has no score"):
+    with pytest.raises(Exception, match="no main_score of A"):
         read_files(tmp_path / "none", {"A.json": {"task_name": "A", "scores": {"test": none}}})
 
 

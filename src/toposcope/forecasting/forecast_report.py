@@ -127,7 +127,8 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
+        rose = _best(log) or "".join(f"; {remark}" for remark in log.remarks if remark.startswith(ROSE))
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{rose}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -263,6 +264,10 @@ def forecast(
     plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, runs)
     if ended or is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
+    if len(log.steps) == 1 and not runs:
+        raise ToposcopeError(
+            f"{log.name}: one loss so far, {log.loss[0]:.4g} at step {log.steps[0]:,}; a forecast needs several"
+        )
     results = run_forecasters(log, plan, runs)
     first = [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:

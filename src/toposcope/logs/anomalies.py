@@ -14,6 +14,10 @@ MIN_ROWS = 20
 """With fewer, noise alone may end above where it began."""
 MIN_RISE = 1.1
 """Last over lowest median of a run that diverged; less may be noise."""
+MIN_FEW_ROWS, FEW_RISE = 4, 3.0
+"""Rows of a short log, and how many times the first losses the last two must be."""
+MIN_FALL, MIN_RISE_WITHOUT_FALL, AT_PEAK = 0.05, 1.4, 0.95
+"""Share of the first loss by which a run has learned; how far one that has not must rise, and that it must be there."""
 MIN_RETURN = 0.5
 """Share of what was learned that a run that diverged has lost again."""
 N_BEFORE = 5
@@ -67,7 +71,7 @@ class Divergence(NamedTuple):
         return f"the run diverged at step {self.step:,}: {self.reason}"
 
 
-def divergence(steps: Steps, losses: Vector, kind: str = "") -> Divergence | None:
+def divergence(steps: Steps, losses: Vector, kind: str = "", *, explodes: bool = True) -> Divergence | None:
     """Return how a run ended badly; None if it did not.
 
     It did if its loss is NaN, infinite or exactly 0 to the end, for longer than it ever was before; or if it ends above
@@ -81,12 +85,14 @@ def divergence(steps: Steps, losses: Vector, kind: str = "") -> Divergence | Non
         As logged: also NaN, infinite, or 0.
     kind : str
         ``training``, ``validation`` or empty if unknown.
+    explodes : bool
+        Whether a loss that ends far above its first is judged; of reinforcement learning it may.
     """
     kept = steps <= np.minimum.accumulate(steps[::-1])[::-1]
     steps, losses = steps[kept], losses[kept]
     name = f"the {kind} loss" if kind else "the loss"
     found = _lost(steps, losses, name)
-    if found is None and kind != "validation":
+    if found is None and kind != "validation" and explodes:
         positive = np.isfinite(losses) & (losses > 0)
         found = _explosion(steps[positive], losses[positive], name)
     return found
@@ -125,7 +131,11 @@ def _last_place(values: Vector) -> float:
 def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where a loss rose for good above its first value by more than it had fallen."""
     if len(losses) < MIN_LEVEL_ROWS:
-        return None
+        high = losses > FEW_RISE * losses[:2].max(initial=0.0)
+        if len(losses) < MIN_FEW_ROWS or not high[-2:].all():
+            return None
+        start = len(losses) - int(np.argmin(high[::-1])) if not high.all() else 0
+        return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
     width = max(min(MIN_LEVEL_ROWS, len(losses) // 2), round(WINDOW_SHARE * len(losses)))
     levels = np.median(sliding_window_view(losses, MIN_WINDOW_ROWS), axis=1)
     first = max(float(losses[0]), float(levels[0]))
@@ -133,8 +143,11 @@ def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     noise = NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
     # most of the last rows, of few all of them: spikes do not count
     last = float(np.quantile(losses[-width:], SPIKED_SHARE if width >= MIN_LEVEL_ROWS else 0))
-    if last - first <= first - min(float(levels.min()), first) + noise or last <= MIN_RISE * first:
+    fall = first - min(float(levels.min()), first)
+    if last - first <= fall + noise or last <= MIN_RISE * first:
         return None
+    if fall < MIN_FALL * first and (last < MIN_RISE_WITHOUT_FALL * first or last + noise < AT_PEAK * levels.max()):
+        return None  # of a run that goes on from another, or learns from its own samples, the loss may begin low
     low = np.flatnonzero(losses[:-width] <= first)
     start = int(low[-1]) + 1 if len(low) else 0
     return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
@@ -165,8 +178,9 @@ def overfits(losses: Vector) -> bool:
     """Return whether a validation loss has risen since its lowest, by more than its noise; losses are finite."""
     best = int(np.argmin(losses))
     after = losses[best + 1 :]
-    if best == 0 or len(after) < MIN_AFTER_BEST:
-        return False
+    if len(after) < MIN_AFTER_BEST:
+        # of one evaluation after the best, only a plain rise says something
+        return bool(len(losses) > 2 and len(after) and after[0] > MIN_RISE * losses[best])
     rise = float(np.median(after[-N_AFTER_BEST:])) - float(losses[best])
     if len(losses) < MIN_BENDS:
         return rise > MIN_OVERFIT_OF_FEW * float(losses[best])

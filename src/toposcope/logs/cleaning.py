@@ -8,7 +8,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
-from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of
+from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
 from toposcope.logs.log import Log
 from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
 from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
@@ -20,6 +20,10 @@ MAX_ROUND_OFF = 1e-6
 """Share of the peak by which a learning rate may be negative and count as 0."""
 SUMMARY = "train_runtime"
 """A column of the row that the Trainer logs when a run ends."""
+MAX_NEGATIVE, MIN_MISSING = 0.2, 3
+"""Share of negative losses that may be slips; last rows that show that a loss stays negative, or is logged no more."""
+MAX_BARE_COLUMNS = 3
+"""Of a table of steps and losses alone."""
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 _UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -90,7 +94,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         target=target.name,
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
-        table=log_table(raw.table, identified._replace(losses=losses), row),
+        table=log_table(raw.table, identified._replace(losses=losses), row, _main_losses(raw.table, losses, target)),
         diverged=_divergence(raw.table, target, loss, losses, row),
         finished=_finished(raw, losses),
         peers=peers,
@@ -140,6 +144,12 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     if not finite.all():
         n = int((~finite).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss that is NaN or infinite: ignored")
+    negative = finite & (losses < 0)
+    if negative[finite].mean() > MAX_NEGATIVE or negative[finite][-MIN_MISSING:].all():
+        raise ToposcopeError(
+            f"the loss is negative in {plural(int(negative.sum()), 'row', 'rows')} of {len(losses)}, first at step "
+            f"{whole_steps[negative][0]:,}: a forecast needs losses above 0"
+        )
     if (finite & ~positive).any():
         n = int((finite & ~positive).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss of 0 or below: ignored")
@@ -164,24 +174,63 @@ def _with_the_other_kind(table: pl.DataFrame, losses: list[Target], target: Targ
     return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
 
 
+def _main_losses(table: pl.DataFrame, losses: list[Target], target: Target) -> list[str]:
+    """Return the column of the target, and of the other kind of loss the one that is logged most often."""
+    others = [one.name for one in losses if one.validation != target.validation and one.unit == "nats"]
+    return [target.name, *sorted(others, key=lambda name: -int(numbers(table[name]).logged.sum()))[:1]]
+
+
 def _divergence(
     table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
 ) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
-    found = _divergence_of(target, loss, row)
+    rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in table.columns)
+    found = _divergence_of(target, loss, row, explodes=not rewards)
+    if found is None and not target.validation:
+        found = _missing_to_the_end(table, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:
         return found
     values = numbers(table[training.name])
     # tools without nulls write NaN in the rows of another loss
     foreign = np.any([np.isfinite(numbers(table[one.name]).values) for one in losses if one != training], axis=0)
-    return _divergence_of(training, values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)), row)
+    return _divergence_of(
+        training,
+        values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)),
+        row,
+        explodes=not rewards,
+    )
 
 
-def _divergence_of(target: Target, loss: Numbers, row: Vector) -> Divergence | None:
+def _missing_to_the_end(
+    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
+) -> Divergence | None:
+    """Return where a loss ends though the rates beside it go on: NaN is written as nothing by many tools."""
+    rates = next(iter(identify_columns(table.columns).named.get("learning_rate", [])), None)
+    if not np.isfinite(loss.values).any():
+        return None
+    any_loss = np.any([loss.logged, *(numbers(table[one.name]).logged for one in losses)], axis=0)
+    is_bare = len(table.columns) <= MAX_BARE_COLUMNS and table[target.name].dtype == pl.String
+    goes_on = numbers(table[rates]).logged if rates else np.full(len(row), is_bare)
+    rows = np.flatnonzero((goes_on | any_loss) & is_step(row))
+    present = np.flatnonzero(any_loss[rows])
+    after = len(rows) - 1 - int(present[-1])
+    if after < MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
+        return None
+    last = int(np.flatnonzero(np.isfinite(loss.values))[-1])
+    return Divergence(
+        int(row[rows[present[-1] + 1]]),
+        f"no loss is logged in all {after:,} rows from there on, though the log goes on, as NaN is often written; "
+        f"{target.name!r} was {loss.values[last]:.4g} at step {row[last]:,.0f}",
+    )
+
+
+def _divergence_of(target: Target, loss: Numbers, row: Vector, *, explodes: bool) -> Divergence | None:
     usable = loss.logged & is_step(row)
     kind = "validation" if target.validation else "training"
-    return divergence(row[usable].astype(np.int64), loss.values[usable], kind) if usable.any() else None
+    return (
+        divergence(row[usable].astype(np.int64), loss.values[usable], kind, explodes=explodes) if usable.any() else None
+    )
 
 
 def _finished(raw: RawLog, losses: list[Target]) -> bool:
@@ -251,6 +300,10 @@ def _facts(raw: RawLog, named: Mapping[str, list[str]], remarks: list[str]) -> d
                 break
             if len(values):
                 remarks.append(f"column {column!r} has {len(values)} values in one run: ignored")
+    for column in named.get("step", []):  # 120/8000
+        if raw.table[column].dtype == pl.String and "last_step" not in facts:
+            totals = raw.table[column].str.extract(r"^\s*\d+\s?/\s?(\d+)\s*$").drop_nulls().unique()
+            facts |= {"last_step": totals[0]} if len(totals) == 1 else {}
     return facts
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -92,13 +93,25 @@ PREFIXES = frozenset(
 VALIDATION = frozenset(
     (
         *("eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"),
-        *("validate", "validating", "evaluate", "evaluating", "testing"),
+        *("validate", "validating", "evaluate", "evaluating", "testing", "holdout", "held", "vali"),
     )
 )
 AUXILIARY = frozenset(
     (
         *("aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale", "best"),
-        *("lowest", "target", "delta", "previous", "threshold"),
+        *(
+            "lowest",
+            "target",
+            "delta",
+            "previous",
+            "threshold",
+            "scaler",
+            "weight",
+            "weights",
+            "tokens",
+            "time",
+            "coef",
+        ),
     )
 )
 """Words of a loss that is not the model's own, or of a spread."""
@@ -197,6 +210,7 @@ def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=4096)
 def target_of(name: str) -> Target:
     """Return the target that a column holds, by its name: an accuracy if it says so, else a loss."""
     words = words_of(name)

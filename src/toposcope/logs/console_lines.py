@@ -31,15 +31,20 @@ _TIME = re.compile(
 RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
 LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")
 """The number of a process before its lines, as srun puts it."""
-_CALL = re.compile(r"(?<=[:=\[(,])\s*[A-Za-z_][\w.]*[(\[]+\s*$")
+_CALL = re.compile(r"(?:(?<=[:=\[(,])\s*[A-Za-z_][\w.]*|\b(?:tensor|array|float\d*))[(\[]+\s*$")
 """``tensor(`` before a number."""
-_TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->)+$")
+_TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->| is)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
+_AGAIN, _LOSS_AT = (
+    re.compile(r"\s*(?::|=|is|->)\s*"),
+    re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$"),
+)
 _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|:]+")
+_STEPS_BEHIND = re.compile(r" (?:steps|iterations|iters|updates)\b")
 _NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
 _CODE = re.compile(r"[=(){}\"'#]")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*|(?:/[A-Za-z]+)+)")
@@ -48,7 +53,15 @@ _UNIT = re.compile(
 )
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
-_FILLERS = PARTS | {"at", "on", "the", "average", "mean", "current", "set"}
+_FILLERS = PARTS | frozenset(
+    (
+        *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
+        *("info", "debug", "warning", "root", "main", "trainer", "log", "logger", "metrics", "results", "stats"),
+        *("steps", "iterations", "iters", "updates", "epoch"),
+    )
+)
+"""Words before the name of a loss that leave it the model's own: `box loss` is not."""
+_ENDS = tuple(".:-)]}>")
 _OPERATORS = tuple("+*%<!&^")
 """Before a number of a program: ``step % 100``."""
 _OF = frozenset({"/", "of", "out of"})
@@ -57,6 +70,8 @@ _NAMED = (
     (re.compile(r"^#\|#\|[Ll]oss"), ("epoch", "step")),  # 1|10|Loss: 1.9, of torchtune
 )
 """Sentences whose numbers have no names, # standing for a number, and what the first of them are."""
+_ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|loaded|loading|wandb)\b", re.IGNORECASE)
+"""Words before what a line only recalls: the loss of a checkpoint, the best so far."""
 _EPOCH_MEANS = re.compile(r"\| train \|")
 """Of fairseq, whose rows are called train_inner."""
 ALL = "/all"
@@ -69,9 +84,15 @@ MAX_UNDER = 3
 """Lines with numbers below a heading that may be its own."""
 MIN_REPEATS = 3
 """Lines of a kind that make it a part of the log, where nothing else says so."""
+MAX_BEFORE_END, MIN_ALIKE = 200, 2
+"""Lines before the last by which it is found to be cut, and how many of them must be like it."""
 MAX_UNLABELLED = 0.1
 """Share of lines without the number of a process, where the others have one."""
-MAX_TEMPLATES = 20_000
+MANY_ALIKE, MAX_SHAPES = 50, 4
+"""Lines of a kind before the others are matched as a whole; and kinds for which it is worth it."""
+_A_NUMBER = r"([-+]?(?:\d[\d,_]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|inf))"
+_ZEROS = str.maketrans("123456789", "000000000")
+MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000
 """Kinds of lines that are looked at; a log has a few."""
 
 
@@ -97,6 +118,8 @@ class Template(NamedTuple):
         Whether it is a progress bar.
     is_of_epoch : bool
         Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
+    evaluates : bool
+        Whether it says how far an evaluation is.
     begin : str
         The text before its first name.
     is_code : bool
@@ -109,6 +132,7 @@ class Template(NamedTuple):
     has_step: bool
     is_bar: bool
     is_of_epoch: bool
+    evaluates: bool
     begin: str
     is_code: bool
 
@@ -140,11 +164,14 @@ def kind_of(name: str) -> str:
     return next(iter(found.named), "")
 
 
-def parse_lines(lines: Sequence[str]) -> list[Line]:
-    """Return the lines with a number that has a name."""
+def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
+    """Return the lines with a number that has a name, and how many were not looked at."""
     ranks = _labels(lines)
     keys: dict[tuple[str, ...], Template] = {}
     found: list[tuple[tuple[str, ...], list[str], str | None]] = []
+    times: Counter[tuple[str, ...]] = Counter()
+    shapes: list[tuple[re.Pattern[str], tuple[str, ...]]] = []  # of the most common lines, which are quicker to match
+    left_out = 0
     under = 0  # lines that a heading such as `Test Error:` may still be of
     for i, text in enumerate(lines):
         rank = None
@@ -154,18 +181,32 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
             rank, text = match[1], text[match.end() :]
         if match := _TIME.match(text):
             text = f"{match[2] or ''} {text[match.end() :]}"
-        parts = _NUMBER.split(" ".join(text.split()))
+        text = " ".join(text.split())
+        if under <= 0 and (known := next(((m, key) for shape, key in shapes if (m := shape.fullmatch(text))), None)):
+            found.append((known[1], list(known[0].groups()), rank))
+            continue
+        parts = _NUMBER.split(text)
         if len(parts) == 1:
             under = MAX_UNDER if _is_heading(parts[0].strip()) else under
             continue
-        key = (f"valid: {parts[0]}", *parts[2::2]) if under > 0 else tuple(parts[::2])
-        under -= 1
-        if key in keys or len(keys) < MAX_TEMPLATES:
+        key = tuple(parts[::2])
+        if key not in keys and len(keys) >= MANY_TEMPLATES:  # words with other digits in each line
+            key = tuple(part.translate(_ZEROS) for part in key)
+        if key not in keys and len(keys) >= MAX_TEMPLATES:
+            left_out += 1
+            continue
+        if key not in keys:
+            keys[key] = _template(key, parts[1::2])
+        if under > 0 and not keys[key].has_step and any(VALIDATION.isdisjoint(words_of(n)) for n in keys[key].losses):
+            key = (f"valid; {key[0]}", *key[1:])
             if key not in keys:
                 keys[key] = _template(key, parts[1::2])
-            under *= not keys[key].losses
-            if keys[key].fields:
-                found.append((key, parts[1::2], rank))
+        under = MAX_UNDER if keys[key].evaluates else (under - 1) * (not keys[key].losses)
+        if keys[key].fields:
+            found.append((key, parts[1::2], rank))
+            times[key] += 1
+            if times[key] == MANY_ALIKE and len(shapes) < MAX_SHAPES and not keys[key].evaluates:
+                shapes.append((re.compile(_A_NUMBER.join(map(re.escape, key))), key))
     counts = Counter((key, rank) for key, _, rank in found)
     parsed = []
     for key, values, rank in found:
@@ -175,7 +216,27 @@ def parse_lines(lines: Sequence[str]) -> list[Line]:
         for name in template.times:
             said[name] = _as_whole(said[name])
         parsed.append(Line(template, said, counts[key, rank], rank, values))
-    return parsed
+    return parsed, left_out
+
+
+def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark.
+
+    The numbers of a cut line are those with which others begin, but fewer, or its last has fewer digits than theirs.
+    """
+    *before, last = (_NUMBER.split(" ".join(line.split())) for line in lines[-MAX_BEFORE_END:])
+    if len(last) < 2:
+        return lines, ()
+    texts = tuple(last[:-1:2])
+    alike = [parts for parts in before if tuple(parts[: len(last) - 1 : 2]) == texts and len(parts) >= len(last)]
+    if len(alike) < MIN_ALIKE:
+        return lines, ()
+    longer = all(parts[len(last) - 1] != last[-1] for parts in alike)
+    lengths = {len(parts[len(last) - 2]) for parts in alike}
+    # steps only get longer; the digits of a loss may vary
+    least = len(alike[-1][len(last) - 2]) if last[-2].isdigit() else min(lengths) if len(lengths) == 1 else 0
+    shorter = not last[-1] and len(last[-2]) < least
+    return (lines[:-1], ("the last line was cut in the middle: ignored",)) if longer or shorter else (lines, ())
 
 
 def _as_whole(text: str) -> str:
@@ -183,13 +244,13 @@ def _as_whole(text: str) -> str:
     match = None if text.isdigit() else _COUNT.fullmatch(text)
     if not match:
         return text
-    value = float(re.sub("[,_]", "", match[1])) * MULTIPLES.get(match[2], 1)
+    value = round(float(re.sub("[,_]", "", match[1])) * MULTIPLES.get(match[2], 1), 6)
     return str(int(value)) if value.is_integer() else text
 
 
 def _is_heading(text: str) -> bool:
     """Return whether a line without numbers says that what follows is of held-out data."""
-    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-." and _is_held_out(text, so_far=False)
+    return len(text.split()) <= MAX_KEY_WORDS and text[-1:] in ":])=*-." and _held_out(text, "") != ""
 
 
 def _labels(lines: Sequence[str]) -> list[str] | None:
@@ -204,14 +265,14 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
-    held_out, evaluates, previous, begin, before_first = False, False, "", "", ""
+    held_out, evaluates, previous, begin, before_first = "", False, "", "", ""
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
         unit = _UNIT.match(after) or (_ATTACHED.match(after) if after[:1] not in "/_" else None)
         multiple = _MULTIPLE.match(after)
-        if previous and before.strip() in _OF:
-            fields.append(Field(place, previous + ALL))
+        if previous and _ATTACHED.sub("", before).strip() in _OF:
+            fields.append(Field(place, previous + ALL, multiple[1] if multiple else ""))
             previous = ""
             continue
         text = _ATTACHED.sub("", before) if place else before
@@ -219,16 +280,20 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             text = _OPENED.sub("", parts[place - 1]) + before.strip(")] ")
         name, rest = _name(text, first=not any(kind_of(field.name) for field in fields))
         if not _is_location(before):
-            held_out = _is_held_out(rest if kind_of(name) else f"{rest} {name}", so_far=held_out)
-        following = parts[place + 1].strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
+            held_out = _held_out(rest if kind_of(name) else f"{rest} {name}", held_out)
+        following = _ATTACHED.sub("", after).strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
+        if not name and _AGAIN.fullmatch(before) and (loss := _LOSS_AT.search(begin)) and kind_of(loss[1]):
+            name = loss[1]  # loss at step 100: 3.2
         is_progress = following and not unit and not _UNIT.match(parts[place + 2])
         if is_progress and (not name or name.lower() in PARTS) and not any(map(_is_planned, fields)):
             name = BATCH  # [ 10/5005], Test: [10/78]
+        elif not fields and not unit and kind_of(name) == "" and _STEPS_BEHIND.match(after):
+            name = STEP  # After 100 steps
         elif not fields and not name and before[-1:] in ("", " ") and _NAMED_AFTER.match(after) and _is_named(after):
             name = STEP  # 100 train 3.2
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
-        evaluates |= held_out and kind_of(name) == STEP and "batch" in name.lower()
+        evaluates |= bool(held_out) and kind_of(name) == STEP and "batch" in name.lower()
         previous = ""
         before_first, begin = (before_first + before, begin + rest) if not fields else (before_first, begin)
         if not name or (name.lower() in PARTS and values[place].isdigit()):
@@ -239,8 +304,9 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, name, multiple[1]))
         else:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
-    if evaluates or _EPOCH_MEANS.search(line):
+    if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
+    fields = [field for field in fields if _is_told(field.name)]
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
@@ -254,9 +320,15 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         has_step,
         is_bar,
         is_of_epoch,
+        evaluates,
         begin.strip(),
         _CODE.search(before_first) is not None,
     )
+
+
+def _is_told(name: str) -> bool:
+    """Return whether a name says something of a run: a quantity that is known, some loss, or that the run has ended."""
+    return bool(kind_of(name.removesuffix(ALL))) or "loss" in words_of(name) or name == "train_runtime"
 
 
 def _is_planned(field: Field) -> bool:
@@ -276,7 +348,7 @@ def _is_named(after: str) -> bool:
     return text.lower() in PARTS or kind_of(text) == "loss"
 
 
-def _full_name(name: str, held_out: bool, line: str) -> str:
+def _full_name(name: str, held_out: str, line: str) -> str:
     """Return a name with what the rest of its line says of it."""
     if kind_of(name) == EPOCH:
         return EPOCH
@@ -285,7 +357,7 @@ def _full_name(name: str, held_out: bool, line: str) -> str:
     if set(words) <= PARTS and len(words) == 1:
         return f"{name} loss" if (words[0][0] in "tv" and words[0] != "test") or "loss" in line.lower() else name
     if held_out and VALIDATION.isdisjoint(words) and kind_of(name) in ("loss", "accuracy"):
-        return f"valid/{name}"
+        return f"{held_out}/{name}"
     return name
 
 
@@ -295,15 +367,17 @@ def _is_location(before: str) -> bool:
     return match is not None and (match[1] in PARTS or not kind_of(match[1] or ""))
 
 
-def _is_held_out(text: str, *, so_far: bool) -> bool:
-    """Return whether what follows in a line is of held-out data, by the words that stand alone in it."""
-    so_far = so_far or "Saving dict for" in text  # of TensorFlow's estimators, after an evaluation
+def _held_out(text: str, so_far: str) -> str:
+    """Return the part of held-out data that what follows in a line is of, by the words that stand alone in it."""
+    if "Saving dict for" in text:  # of TensorFlow's estimators, after an evaluation
+        return "valid"
     for word in _BRACKETS.split(text.lower()):
-        bare = word.strip("[](){}<>:,;|='\"-")
-        if bare in VALIDATION:
-            so_far = True
+        bare = word.strip("[](){}<>:,;|='\"-.")
+        part = bare.partition("_")[0] if bare.isidentifier() else bare.replace("held-out", "heldout")
+        if bare in VALIDATION or (part in VALIDATION and part != "test"):
+            so_far = "test" if bare in ("test", "testing") else so_far or "valid"
         elif bare in ("train", "training"):
-            so_far = False
+            so_far = ""
     return so_far
 
 
@@ -323,12 +397,16 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
             unit = f" in {inner}"
         elif inner in PARTS and not kind_of(text.split()[-1] if text.split() else ""):
             text = f"{text} {inner}"
+        elif kind_of(inner) and not kind_of(text.split()[-1] if text.split() else ""):
+            text = inner  # Trainingsverlust (loss)
     start = max((match.end() for match in _SEPARATORS.finditer(text)), default=0)
     words = text[start:].split()[-MAX_KEY_WORDS:]
     words = words[:-1] if len(words) > 1 and words[-1].lower() == "value" else words  # lm loss value: 3.2
     for n in range(len(words)):
-        if kind_of(" ".join(words[n:])):
-            words = words[n:] if first or set(words_of(" ".join(words[:n]))) <= _FILLERS else words
+        if kind := kind_of(" ".join(words[n:])):
+            dropped = set(words_of(" ".join(words[:n])))
+            is_free = first and (kind != "loss" or words[n - 1][-1:] in _ENDS)
+            words = words[n:] if is_free or dropped <= _FILLERS else words
             break
     name = " ".join(words).strip(".-_#!?* ")
     if not any(c.isalpha() for c in name):

@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from toposcope.logs.columns import VALIDATION, identify_columns, target_of, word
 from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
 from toposcope.logs.raw import plural
 from toposcope.logs.steps import MIN_TIME
+from toposcope.logs.target import text_of
 
 MIN_REPEATS = 3
 """Lines that state a loss under one name, by which it is one of the log."""
@@ -18,6 +20,8 @@ MIN_MOVES = 0.3
 """Share of the rows with a loss at which the bar of the training has moved; several may be of one step."""
 BARS_A_ROW = 1.5
 """Progress bars for each row with a loss, from which on a bar is drawn anew below the row."""
+MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1
+"""Lines with the word loss that are not read, from which on that is said: as a number, and as a share."""
 MIN_STALE = 0.5
 """Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
 
@@ -37,8 +41,10 @@ class Reading(NamedTuple):
 
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
-    parsed = parse_lines(lines)
-    usual = _usual(parsed, MIN_REPEATS) or _usual(parsed, 1)
+    parsed, n_left_out = parse_lines(lines)
+    usual = (_usual(parsed, MIN_REPEATS) or _usual(parsed, 1)) | {
+        name for line in parsed for name in line.template.losses if _is_plain_validation(name)
+    }
     has_program = any(map(_PROGRAM.match, lines))
     parsed = _without_prose(parsed, has_program=has_program)
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
@@ -48,7 +54,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
             facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
     if any("train_runtime" in line.said for line in parsed):
         facts["finished"] = True
-    remarks: list[str] = []
+    remarks = _left_out(lines, parsed, usual, n_left_out)
     parsed = _with_unnamed_steps(parsed, usual, remarks)
     rows = _rows(parsed, first, usual, facts, remarks)
     _place(rows, facts, remarks)
@@ -62,6 +68,16 @@ def read_lines(lines: Sequence[str]) -> Reading:
     return Reading(columns, facts, tuple(remarks))
 
 
+def _left_out(lines: Sequence[str], parsed: Sequence[Line], usual: set[str], n_left_out: int) -> list[str]:
+    """Return remarks on lines that were not looked at, and on those that speak of a loss and were not understood."""
+    n_lines = sum("loss" in line.lower() for line in lines)
+    unread = n_lines - sum(not line.template.losses.isdisjoint(usual) for line in parsed)
+    remarks = [f"{plural(n_left_out, 'line is', 'lines are')} of too many kinds: not looked at"] if n_left_out else []
+    if unread > max(MIN_UNREAD, MAX_UNREAD_SHARE * n_lines):
+        remarks.append(f"{unread:,} of {n_lines:,} lines with the word loss state none of this log: ignored")
+    return remarks
+
+
 def _usual(parsed: Sequence[Line], n: int) -> set[str]:
     """Return the names of the losses that are stated so often, in lines of which there are as many."""
     names = Counter(name for line in parsed if line.n_alike >= n for name in line.template.losses)
@@ -69,42 +85,54 @@ def _usual(parsed: Sequence[Line], n: int) -> set[str]:
 
 
 def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
-    """Return lines without those that state a loss once or twice, and begin as a program or otherwise than the log.
-
-    Those that say that they are of held-out data are kept.
-    """
-    begins = {line.template.begin for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS}
+    """Return lines without those that state a loss once or twice, unlike the log: of a program, a sample, a summary."""
+    repeated = [line for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS]
+    begins, names = {line.template.begin for line in repeated}, {n for line in repeated for n in line.template.losses}
     if not begins:
         return parsed
-    return [
-        line
-        for line in parsed
-        if not line.template.losses
-        or line.n_alike >= MIN_REPEATS
-        or not (
-            (has_program and line.template.is_code)
-            or (line.template.begin not in {"", *begins} and VALIDATION.isdisjoint(words_of(line.template.begin)))
-        )
-    ]
+
+    def is_of_log(line: Line) -> bool:
+        template = line.template
+        if not template.losses or line.n_alike >= MIN_REPEATS:
+            return True
+        if has_program and template.is_code:
+            return False
+        if not template.has_step and not template.losses.isdisjoint(names) and EPOCH not in template.times:
+            return False
+        return template.begin in {"", *begins} or not VALIDATION.isdisjoint(words_of(template.begin))
+
+    return list(filter(is_of_log, parsed))
+
+
+@lru_cache(maxsize=4096)
+def _is_plain_validation(name: str) -> bool:
+    """Return whether a name is that of a validation loss, and says no more."""
+    return target_of(name).validation and not text_of(name)
 
 
 def _is_row(line: Line, usual: set[str]) -> bool:
     """Return whether a line states a loss of the log: not one of a program, a sample or a summary."""
     if line.template.losses.isdisjoint(usual):
         return False
-    return line.template.has_step or line.n_alike > 1 or EPOCH in map(kind_of, line.said)
+    held_out = any(map(_is_plain_validation, line.template.losses))
+    return line.template.has_step or line.n_alike > 1 or held_out or EPOCH in map(kind_of, line.said)
 
 
 def _is_fact(name: str) -> bool:
     return len(name) > 1 and (kind_of(name) == "last_step" or (kind_of(name) == "parameters" and "param" in name))
 
 
-def _is_kept(name: str, usual: set[str]) -> bool:
+def _is_kept(name: str, usual: set[str], *, of_log: bool) -> bool:
     """Return whether a name is of a row: of steps, of a quantity that is known, or of a loss that is stated often."""
     kind = kind_of(name)
     if kind == "loss":
-        return name in usual or target_of(name).validation
-    return "loss" in words_of(name) or kind_of(name.removesuffix(ALL)) not in ("", "run")
+        return name in usual
+    return (of_log and _is_some_loss(name)) or kind_of(name.removesuffix(ALL)) not in ("", "run")
+
+
+@lru_cache(maxsize=4096)
+def _is_some_loss(name: str) -> bool:
+    return "loss" in words_of(name)
 
 
 def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str]) -> list[Line]:
@@ -171,18 +199,19 @@ def _rows(
         times = {name: said[name] for name in template.times if name in said}
         of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
         if not of_log and ((i < first and n_alike < MIN_REPEATS) or template.losses):
-            clock |= times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times)
+            if not template.is_code:
+                clock = _later(clock, times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times))
             continue
-        said = {name: value for name, value in said.items() if _is_kept(name, usual)}
+        said = {name: value for name, value in said.items() if _is_kept(name, usual, of_log=of_log)}
         has_step = template.has_step and not template.is_of_epoch
         if not of_log and (len(times) == len(said) or not (has_step or (clock and n_alike >= MIN_REPEATS))):
-            clock |= times if n_alike >= MIN_REPEATS else _epochs(times)
+            clock = _later(clock, times if n_alike >= MIN_REPEATS else _epochs(times))
             continue
         if rank is not None:
             said["rank"] = rank
         if has_step:
             row = {**_epochs(clock), **said}
-            clock |= times
+            clock = _epochs(clock) | times
         elif bars:
             row = said | {STEP: bars[i]}
             facts["max_steps"] = length
@@ -202,10 +231,14 @@ def _rows(
             rows[-1] |= row
         else:
             rows.append(row)
-    remarks = []
     if early:
         remarks.append(f"{plural(len(early), 'line states', 'lines state')} a loss without any step: ignored")
     return rows
+
+
+def _later(clock: Row, times: Row) -> Row:
+    """Return the times of a later line, and the epoch of those before it."""
+    return (_epochs(clock) if any(kind_of(name) == STEP for name in times) else clock) | times
 
 
 def _is_clock(line: Line) -> bool:
@@ -319,7 +352,8 @@ def _count_through(
     goes_on = any(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(both))
     again = any(b < a for a, b in pairwise(steps)) or (not goes_on and ((n_epochs or 1) > 1 or len(set(epochs)) > 1))
     if not again:
-        facts["max_steps"] = length
+        if n_epochs == 1 or not epochs or goes_on or name != BATCH:
+            facts["max_steps"] = length  # else it may be that of the first of several epochs
         return
     if max(steps) > length or not epochs:
         return
@@ -343,7 +377,7 @@ def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, i
 
 def _translated(number: int, pairs: list[tuple[int, int]]) -> int:
     """Return the step that a number of another name stands for: iteration 40 is step 10 where batches are gathered."""
-    if not pairs or all(a == b for a, b in pairs):
+    if len(pairs) < MIN_REPEATS or all(a == b for a, b in pairs):
         return number
     place = bisect_right(pairs, (number, 2**62)) - 1
     return pairs[max(place, 0)][1]

@@ -12,6 +12,8 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-
 _RULE = re.compile(r"[\s|:=+─━-]*")
 """A line drawn between names and numbers."""
 _PROGRESS = re.compile(r":\s*\d+%.*$")
+MAX_WORDS = 40
+"""Of a header whose names have several words."""
 MIN_NUMBERS = 0.5
 """Share of the cells of a row that are numbers."""
 
@@ -72,7 +74,7 @@ def _cells(line: str, n: int) -> list[str]:
 def _header(line: str, n: int) -> tuple[str, ...]:
     """Return the `n` names of a line; nothing if it is no header with a name that is known."""
     cells = _cells(line, n)
-    if len(cells) != n:
+    if len(cells) != n and len(line.split()) <= MAX_WORDS:
         cells = _grouped(line.split(), n)
     names = tuple(cell.strip("*_` ") for cell in cells)
     letters = all(any(c.isalpha() for c in name) or not name for name in names)

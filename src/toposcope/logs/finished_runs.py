@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import Columns, identify_columns
+from toposcope.logs.columns import Columns, identify_columns, words_of
 from toposcope.logs.raw import numbers
 
 STATE_COLUMNS = frozenset({"state", "status", "run_state", "run_status"})
@@ -29,6 +29,16 @@ MIN_RUNS = 3
 """Rows by whose names, all different, a table of runs is recognised without a column of their states."""
 MAX_DESCENDING_SHARE = 0.2
 """Of the rows of a log, also of several runs: where steps go back more often, rows are runs."""
+SETTINGS = frozenset(
+    (
+        *("seed", "optimizer", "optimiser", "model", "model_name", "variant", "params", "n_params", "num_params"),
+        *("parameters", "batch_size", "width", "depth", "n_layer", "n_layers", "hidden_size", "d_model", "trial_id"),
+        *("weight_decay", "dropout", "architecture", "arch"),
+    )
+)
+"""Columns that are constant in a run."""
+BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
+"""Columns that may change within a run, and differ between runs."""
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
 
 
@@ -50,7 +60,10 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
     )
     has_states = any(_holds_states(table[name]) for name in table.columns)
     ends = _are_ends(table, columns)
-    if not ((has_states and (names_differ or ends)) or (names_differ and ends and len(table) >= MIN_RUNS)):
+    if not (
+        (has_states and (names_differ or ends))
+        or ((names_differ or _are_settings(table)) and ends and len(table) >= MIN_RUNS)
+    ):
         return
     needed = {
         "parameters (N)": "parameters" in columns.named,
@@ -64,6 +77,14 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
         f"a table of {len(table)} finished runs, one a row, not a log of steps; `toposcope decide --points FILE` reads "
         f"such tables, by columns of parameters (N), training tokens (D) and the loss{lacks}"
     )
+
+
+def _are_settings(table: pl.DataFrame) -> bool:
+    """Return whether rows differ in what does not change within a run: its size, seed, optimiser and the like."""
+    names = [name for name in table.columns if name == "N" or "_".join(words_of(name)) in SETTINGS]
+    beside = [name for name in table.columns if name == "D" or "_".join(words_of(name)) in BESIDE]
+    several = [name for name in names if table[name].n_unique() > 1]
+    return bool(several) and table.select([*several, *beside]).n_unique() > max(1, len(table) // 2)
 
 
 def _holds_states(column: pl.Series) -> bool:

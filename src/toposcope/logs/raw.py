@@ -17,6 +17,12 @@ _SPACES = "[\u0020\u00a0\u2009\u202f]"
 _GROUPED = rf"^[+-]?\d{{1,3}}(?:(?:,\d{{3}})+|(?:['’_]\d{{3}})+|(?:{_SPACES}\d{{3}})+)(?:\.\d+)?$"
 """1,000 or 1'000.5; the other way round, 1.000,5, it is `_GROUPED_BY_POINTS`."""
 _GROUPED_BY_POINTS = r"^[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?$"
+_SURELY_GROUPED_BY_POINTS = r"^[+-]?\d{1,3}(?:(?:\.\d{3}){2,}(?:,\d+)?|\.\d{3},\d+)$"
+"""Points that stand before thousands, whatever the other rows hold."""
+_IN_A_CALL = r"^(?:tensor|array|[\w.]*float\d*)?[(\[]+([-+.\deE]+)\]?(?:, ?\w+=.*)?\)?$"
+"""tensor(2.34, device='cuda:0'), [2.34]."""
+_NOT_A_NUMBER, _INFINITE = r"^[-+]?(?:1\.#(?:QNAN|IND).*|nan\(.*\))$", r"^[-+]?1\.#INF$"
+"""As C on Windows prints them."""
 _DECIMAL_COMMA = r"^[+-]?\d+,\d+(?:[eE][+-]?\d+)?$"
 _NO_GROUP = r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+|\d+,\d+[eE][+-]?\d+)$"
 """A comma that can only stand before decimals."""
@@ -109,7 +115,8 @@ def _as_numbers(text: pl.Series) -> pl.Series:
 def _plain(text: pl.Series) -> pl.Series:
     """Return texts as plain numbers: without signs between thousands, with a point before decimals, 3200 for 3.2k."""
     comma = text.str.contains(_DECIMAL_COMMA)
-    pointed = text.str.contains(r"\.\d{3}").fill_null(False) & text.str.contains(_GROUPED_BY_POINTS)
+    text = text.str.replace(_IN_A_CALL, "$1").str.replace(_NOT_A_NUMBER, "nan").str.replace(_INFINITE, "inf")
+    pointed = text.str.contains(_SURELY_GROUPED_BY_POINTS)
     if text.str.contains(_NO_GROUP).any() or pointed.any() or (comma.any() and not _are_thousands(text, comma)):
         text = text.to_frame("t").select(
             pl.when(pl.col("t").str.contains(_GROUPED_BY_POINTS))

@@ -1,7 +1,7 @@
 """What a run logged, a row a step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -131,7 +131,7 @@ def is_step(steps: Vector) -> NDArray[np.bool_]:
         return np.asarray((steps >= 0) & (steps <= MAX_STEP) & (steps == np.floor(steps)))
 
 
-def log_table(table: pl.DataFrame, columns: Columns, steps: Vector) -> LogTable:
+def log_table(table: pl.DataFrame, columns: Columns, steps: Vector, preferred: Collection[str] = ()) -> LogTable:
     """Return the columns of `COLUMNS` and the further targets of a table; rows without a step are left out.
 
     Parameters
@@ -141,12 +141,14 @@ def log_table(table: pl.DataFrame, columns: Columns, steps: Vector) -> LogTable:
     columns : Columns
     steps : ndarray, shape (n,), float64
         Of every row; NaN where it has none.
+    preferred : collection of str
+        Columns of losses that count as ``loss`` and ``validation_loss`` before others.
     """
     valid = is_step(steps)
     row_steps = np.where(valid, steps, 0).astype(np.int64)
     kept = np.unique(row_steps[valid])
     values, nan = {name: np.full(len(kept), np.nan) for name in COLUMNS}, {}
-    for name, source in sources(columns).items():
+    for name, source in sources(columns, preferred).items():
         column: Numbers = numbers(table[source])
         logged = column.logged & valid
         by_step = last_of_step(row_steps[logged], column.values[logged])
@@ -155,7 +157,7 @@ def log_table(table: pl.DataFrame, columns: Columns, steps: Vector) -> LogTable:
     return LogTable(kept, values, {name: at for name, at in nan.items() if len(at)})
 
 
-def sources(columns: Columns) -> dict[str, str]:
+def sources(columns: Columns, preferred: Collection[str] = ()) -> dict[str, str]:
     """Return which column of a log each column of its table is read from; a column of the very name comes first."""
     found = {
         name: name if name in columns.named[name] else columns.named[name][0]
@@ -166,7 +168,7 @@ def sources(columns: Columns) -> dict[str, str]:
         in_nats = [t.name for t in columns.losses if t.validation == validation and t.unit == "nats"]
         if in_nats:
             # eval/c4/loss is of one of several texts, eval_loss of the run's own
-            found[name] = min(in_nats, key=lambda n: (n != name, validation and n.count("/")))
+            found[name] = min(in_nats, key=lambda n: (n not in preferred, n != name, validation and n.count("/")))
     taken = set(found.values())
     further = [t.name for t in (*columns.losses, *columns.accuracies) if t.name not in taken]
     return found | {name: name for name in further}

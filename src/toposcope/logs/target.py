@@ -16,12 +16,13 @@ from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Colu
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
-from toposcope.typing import Steps
 
 MIN_VALIDATIONS = 20
 """Validations in the steps of the plan that make a curve of their own."""
-AS_OFTEN = 0.7
-"""Share of the rows of a training loss that a validation follows before the next, where both are logged as often."""
+AS_OFTEN = 1.2
+"""Steps between validations, over those between training losses, where both are logged as often."""
+MAX_SINCE = 5
+"""Steps since the last validation, over those between two, in a run that is still validated."""
 AS_DENSE = 0.9
 """Share of the rows of the loss that is logged most often, by which another is logged as often."""
 MIN_STEP_SHARE = 0.9
@@ -157,20 +158,20 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]
 
     def key(candidate: Candidate) -> tuple[bool, bool]:
         words = words_of(candidate.target.name)
-        return bool(_text(candidate.target)), not LATE.isdisjoint(words)
+        return bool(text_of(candidate.target.name)), not LATE.isdisjoint(words)
 
     ranked = sorted(validations, key=key)  # stable: the likeliest first
     best = next(list(group) for _, group in groupby(ranked, key=key))
     first = best[0]
-    peers = {c.target.name for c in best if _text(c.target) != _text(first.target)}
+    peers = {c.target.name for c in best if text_of(c.target.name) != text_of(first.target.name)}
     return first, tuple(sorted(peers))
 
 
-def _text(target: Target) -> str:
+def text_of(name: str) -> str:
     """Return what a name says of the text of a loss: ``wikitext`` of ``eval/wikitext/loss``."""
     known = VALIDATION | PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
     units = {"bits", "nats", "per", "byte", "token", "bpb", "perplexity", "ppl"}
-    return " ".join(word for word in words_of(target.name) if word not in known | units)
+    return " ".join(word for word in words_of(name) if word not in known | units)
 
 
 def _check_favoured(first: Candidate, peers: tuple[str, ...]) -> None:
@@ -197,19 +198,16 @@ def _why_validation(
     )
     if not len(trained) or not len(validated):
         return "" if len(trained) else " (the validation loss: no training loss has a step)"
-    if validated[0] <= trained[:2][-1] and (len(trained) < 2 or _share_followed(trained, validated) >= AS_OFTEN):
+    between = float(np.median(np.diff(validated))) if len(validated) > 1 else float(validated[0]) or np.inf
+    if trained[-1] - validated[-1] > MAX_SINCE * between:
+        return ""  # the run is validated no more
+    usual = float(np.median(np.diff(trained))) if len(trained) > 1 else np.inf
+    if validated[0] <= trained[:2][-1] and between <= AS_OFTEN * usual:
         return " (the validation loss: it is logged as often as the training loss)"
     often = planned / MIN_VALIDATIONS
-    between = np.median(np.diff(validated)) if len(validated) > 1 else trained[-1] - validated[0]
     if between <= often and validated[0] - trained[0] <= often:
         return f" (the validation loss: it is logged at least {MIN_VALIDATIONS} times in the planned steps)"
     return ""
-
-
-def _share_followed(trained: Steps, validated: Steps) -> float:
-    """Return the share of the training rows that a validation follows, or is at, before the next training row."""
-    before = np.searchsorted(validated, trained, side="left")
-    return float((np.diff(before) > 0).mean())
 
 
 def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | None:

@@ -74,6 +74,8 @@ def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     finite = np.isfinite(cells(long["value"]))
     if without := sorted(set(long["task"]) - set(long.filter(finite)["task"])):
         remarks.append(f"{plural(len(without), 'row holds', 'rows hold')} no score: {join_names(without, 20)}")
+    if empty := int((~finite & ~long["task"].is_in(without).to_numpy()).sum()):
+        remarks.append(f"{plural(empty, 'cell is', 'cells are')} empty (-): ignored")
     return long.filter(finite)
 
 

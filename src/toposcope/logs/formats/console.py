@@ -10,10 +10,11 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
-from toposcope.logs.console_lines import LABEL, RANK
+from toposcope.logs.console_lines import LABEL, RANK, without_cut_end
 from toposcope.logs.console_rows import Reading, read_lines
 from toposcope.logs.console_tables import read_tables
 from toposcope.logs.encodings import decoded
+from toposcope.logs.formats import delimited
 from toposcope.logs.formats.delimited import SEPARATORS
 from toposcope.logs.raw import RawLog, join_names, one_line
 
@@ -21,12 +22,16 @@ ENDINGS = ()
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
+HEAD = 100
+"""Lines by which a table without names is recognised."""
 MIN_LOSSES = 5
 """Rows with a loss; with fewer in sentences, there may be more in a table."""
 MAX_STRANGE = 0.1
 """Share of characters that cannot be printed, in a text; those of another encoding are among them."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 """Colours, movements of the cursor and titles of a terminal."""
+_AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")
+"""Between a bar and what was printed into its line."""
 _BACK = re.compile(r"\x08+")
 _BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
 """What a progress bar draws."""
@@ -89,17 +94,27 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if not text.strip():
         raise ToposcopeError("the file is empty")
     lines = list(_lines(text))
+    lines, cut = without_cut_end(lines) if text[-1] not in "\r\n" else (lines, ())
     found = read_lines(lines)
     if _n_losses(found) < MIN_LOSSES:
         table = read_tables(lines)
         if _n_losses(table) > _n_losses(found) or not found.columns:
             found = table._replace(facts=found.facts | _planned(text))
     if not found.columns:
+        if sum(map(_is_numeric, lines[:HEAD])) > len(lines[:HEAD]) / 2:
+            return delimited.parse(content, source)
         raise ToposcopeError(
             f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
             "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
         )
-    return [RawLog(source, "", pl.DataFrame(found.columns), facts=found.facts, remarks=found.remarks)]
+    if _n_losses(found) == 1 and len(lines) > 1:
+        raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
+    return [RawLog(source, "", pl.DataFrame(found.columns), facts=found.facts, remarks=(*cut, *found.remarks))]
+
+
+def _is_numeric(line: str) -> bool:
+    """Return whether a line is numbers alone."""
+    return not any(c.isalpha() and c not in "eE" for c in line)
 
 
 def _planned(text: str) -> dict[str, object]:
@@ -160,7 +175,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _parts(text: str) -> Iterator[str]:
     """Yield lines, and what stood in a line one after the other, each with the process before it."""
-    for line in text.replace("\r\n", "\n").split("\n"):
+    for line in _AFTER_BAR.sub("\n", text.replace("\r\n", "\n")).split("\n"):
         if "\r" not in line:
             yield line
             continue

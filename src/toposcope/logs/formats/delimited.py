@@ -41,10 +41,13 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError("the file is empty")
     text, encoding = decoded(content)
     text = _in_lines(text)
+    if text.startswith("sep="):  # a hint to Excel
+        text = text.partition("\n")[2]
     text, remarks = _whole_lines(text)
     separator = _separator(text.partition("\n")[0])
     text, header_remarks = _with_header(text, separator)
     header = text.partition("\n")[0]
+    _refuse_longer_rows(text, header, separator)
     remarks = (*encoding, *remarks, *header_remarks)
     try:
         table = pl.read_csv(text.encode(), separator=separator, infer_schema=False, truncate_ragged_lines=True)
@@ -62,6 +65,19 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     ]:  # of TensorBoard, which names the file
         table = table.rename({table.columns[-1]: source.stem.rpartition("tag-")[2]})
     return [RawLog(source, "", table, remarks=(*remarks, *repeated))]
+
+
+def _refuse_longer_rows(text: str, header: str, separator: str) -> None:
+    """Refuse rows with more cells than the header has names: a column was added, or commas are decimal."""
+    if '"' in text:
+        return
+    n = header.rstrip(f"\r{separator}").count(separator)
+    for number, line in enumerate(text.split("\n")):
+        if line.count(separator) > n and (cells := line.rstrip(f"\r {separator}").count(separator)) > n:
+            raise ToposcopeError(
+                f"row {number} has {cells + 1} cells under {n + 1} names: {one_line(line)}; a column was added, or "
+                "commas stand for both decimals and columns"
+            )
 
 
 def _in_lines(text: str) -> str:

@@ -125,6 +125,8 @@ def _runs(document: Any, source: Path, name: str) -> list[RawLog]:
         if not facts:
             found = list(dict.fromkeys(name for table in tables for name in table))
             raise ToposcopeError(f"no losses in it but {join_names(found) if found else 'an empty object'}; {NEEDED}")
+        if not identify_columns(document).named.get("step"):
+            raise ToposcopeError("one row of results without a step, such as of an evaluation; a log has a row a step")
         return [RawLog(source, name, table_of([document]))]
     return [RawLog(source, name, _joined(tables), facts=facts, remarks=remarks)]
 
