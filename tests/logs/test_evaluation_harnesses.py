@@ -264,6 +264,37 @@ def test_a_leaderboard_of_nested_objects(tmp_path: Path) -> None:
     assert scores(evaluations, "N", "task", "metric") == [(1e9, "bbh", "value", 0.3), (7e9, "bbh", "value", 0.3)]
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"a-1B": {"mmlu": 0.3, "zorp": 0.4, "average": 0.35}, "a-7B": {"mmlu": 0.5, "zorp": 0.6, "average": 0.55}},
+        {"a-1B": {"mmlu": {"acc": 0.3}, "zorp": {"acc": 0.4}}, "a-7B": {"mmlu": {"acc": 0.5}, "zorp": {"acc": 0.6}}},
+        {"model": ["a-1B", "a-7B"], "mmlu": [0.3, 0.5], "zorp": [0.4, 0.6]},
+        [
+            {"model": "a-1B", "results": {"mmlu": 0.3, "zorp": 0.4}},
+            {"model": "a-7B", "results": {"mmlu": 0.5, "zorp": 0.6}},
+        ],
+    ],
+)
+def test_json_by_model_or_by_column(document: object, tmp_path: Path) -> None:
+    evaluations = read_files(tmp_path, {"scores.json": document})
+    assert scores(evaluations, "run", "task") == [
+        *(("a-1B", "mmlu", 0.3), ("a-1B", "zorp", 0.4)),
+        *(("a-7B", "mmlu", 0.5), ("a-7B", "zorp", 0.6)),
+    ]
+
+
+def test_json_of_one_model(tmp_path: Path) -> None:
+    for document in ({"mmlu": 0.3, "zorp": 0.4, "model": "a"}, {"mmlu": {"acc": 0.3}, "zorp": {"acc": 0.4}}):
+        assert read_files(tmp_path, {"a.json": document}).tasks == ("mmlu", "zorp")
+
+
+@pytest.mark.parametrize("name", ["", "Modell-Name", "size"])
+def test_models_in_a_column_of_another_name(name: str, tmp_path: Path) -> None:
+    evaluations = read_files(tmp_path, {"scores.csv": f"{name},MMLU,zorp,note\n1B,0.3,0.4,x\n7B,0.5,0.6,y\n"})
+    assert scores(evaluations, "run", "task")[:2] == [("1B", "MMLU", 0.3), ("1B", "zorp", 0.4)]
+
+
 def test_the_parts_of_a_task_are_left_to_its_score(tmp_path: Path) -> None:
     text = "model,MMLU,mmlu_anatomy,mmlu_stem,mmlu_virology,mmlu_pro\na,0.5,0.4,0.3,0.2,0.1\nb,0.6,0.4,0.3,0.2,0.1\n"
     evaluations = read_files(tmp_path, {"scores.csv": text})

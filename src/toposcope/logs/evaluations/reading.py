@@ -53,8 +53,9 @@ def read_evaluations(
     Parameters
     ----------
     path : str or Path
-        Results of lm-evaluation-harness, lighteval, OLMES, HELM or MTEB, a table with a row for each value, with a column for each metric or
-        with a column for each task, or the other way round, a study or a run of ours, or a folder of these (searched six folders down).
+        Results of lm-evaluation-harness, lighteval, OLMES, HELM or MTEB, a table with a row for each value, with a
+        column for each metric or with a column for each task, or the other way round, a study or a run of ours, or a
+        folder of these (searched six folders down).
     columns : mapping, optional
         Names of columns by what they are: ``{"N": "size"}``, each one of `NAMED`; the others are identified by their
         names. ``{"score": "acc"}`` names the metric that is the score of the tasks that have it.

@@ -82,14 +82,15 @@ def named_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]
 
 def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]:
     """Return the columns of unknown names that look like scores, in a table of runs: all in 0 to 1, or 0 to 100."""
-    if not {"run", "recipe"} & set(found):
+    named = named_columns(table, found)
+    if {"run", "recipe"}.isdisjoint(found) and not (named and "N" in found):
         return []
-    known = {column.name for column in named_columns(table, found)} | set(found.values())
+    known = {column.name for column in named} | set(found.values())
     rest = [name for name in table.columns if name not in known]
     if "step" in found and not LOGGED.isdisjoint(identify_columns(rest).named):
         return []
     return [
-        Column(name, label(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
+        Column(name, _without_folders(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
         for name in rest
         if may_be_score(name) and _looks_like_scores(table[name])
     ]
@@ -151,6 +152,12 @@ def _named(name: str) -> Column | None:
         return None
     is_task = standard_task(last) is not None or (folders and folders[-1] in OF_TASKS)
     return Column(name, last, RAW if task_words(last)[-1:] == ["raw"] else "score", False) if is_task else None
+
+
+def _without_folders(name: str) -> str:
+    """Return the name of a task without the folders that name none: zorp of ``results/zorp``."""
+    folders, last = _parts(label(name))
+    return "/".join([*(folder for folder in folders if not FOLDERS.fullmatch(folder)), last])
 
 
 def _parts(name: str) -> tuple[list[str], str]:

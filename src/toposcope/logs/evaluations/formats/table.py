@@ -116,7 +116,7 @@ def read_table(
     for quantity, name in columns.items():
         if quantity != "score" and name not in table.columns:
             raise ToposcopeError(f"no column {one_line(name)!r} ({quantity}); there are {join_names(table.columns)}")
-    found = _identified(table.columns, columns)
+    found = _with_names(table, _identified(table.columns, columns), remarks)
     facts = _facts(table, found, remarks)
     if "task" not in found:
         values = _of_wide(table, found, facts, remarks, _is_of_runs(path))
@@ -162,6 +162,24 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
     found = {quantity: name for quantity, name in found.items() if name not in named.values()} | named
     # without tasks, a column score is one of a task or an average
     return found if "task" in found else {q: name for q, name in found.items() if q in named or q not in OF_A_TASK}
+
+
+def _with_names(table: pl.DataFrame, found: dict[str, str], remarks: list[str]) -> dict[str, str]:
+    """Return the columns with the first of distinct texts as that of runs, in a table of tasks that names none."""
+    tasks = named_columns(table, found)
+    if not {"run", "recipe", "step", "task"}.isdisjoint(found) or not tasks:
+        return found
+    before = [name for name in table.columns[: table.columns.index(tasks[0].name)] if name not in found.values()]
+    texts = [
+        name
+        for name in before
+        if not table[name].null_count() and table[name].cast(pl.Float64, strict=False).is_null().all()
+    ]
+    names = next((name for name in texts if len(table) > 1 and table[name].n_unique() == len(table)), None)
+    if names is None:
+        return found
+    remarks.append(f"runs are named by the column {one_line(names) or 'without a name'}")
+    return {**found, "run": names}
 
 
 def _plain(name: str) -> str:
