@@ -53,10 +53,18 @@ def column(log: Log, name: str) -> dict[int, float]:
     return {int(s): float(x) for s, x in zip(log.table.steps, values, strict=True) if np.isfinite(x)}
 
 
+def _changes(values: dict[int, float]) -> dict[int, float]:
+    """Return values without those that equal the one before."""
+    before = [float("nan"), *values.values()]
+    return {step: value for (step, value), last in zip(values.items(), before, strict=False) if value != last}
+
+
 def assert_read(log: Log, truth: ConsoleLog) -> None:
     for what, name in COLUMNS.items():
         said = {step: value for step, value in getattr(truth, what).items() if np.isfinite(value)}
         found = column(log, name)
+        if what == "validation":  # shown again, it cannot be told from one that is measured equal
+            found, said = _changes(found), _changes(said)
         if what in ("loss", "validation") and not (truth.counted and what == "validation"):
             assert found == pytest.approx(said), what
         elif not truth.counted:
@@ -127,6 +135,59 @@ def test_a_validation_before_its_row(tmp_path: Path) -> None:
     assert column(read(tmp_path, "\n".join(lines)), "validation_loss") == pytest.approx(
         {10 * i: 5 - i / 10 for i in range(5)}
     )
+
+
+def test_a_resumed_log_of_epochs_alone(tmp_path: Path) -> None:
+    rows = [(4 - i / 10, i / 100) for i in range(20)]
+    lines = [str({"loss": loss, "learning_rate": 1e-4, "epoch": epoch}) for loss, epoch in [*rows[:15], *rows[10:]]]
+    log = read(tmp_path, "\n".join(lines))
+    assert log.loss.tolist() == pytest.approx([loss for loss, _ in rows])
+    assert any("5 rows are of the part before" in remark for remark in log.remarks)
+
+
+def test_two_runs_printed_into_one_file(tmp_path: Path) -> None:
+    one, other = (
+        [f"step {i} loss {level * (1 + i) ** -0.3 + i % 7 / 100:.4f} lr {3e-4 if i % 2 else 1e-4}" for i in range(50)]
+        for level in (10, 11)
+    )
+    with pytest.raises(ToposcopeError, match="2 runs; choose one"):
+        read(tmp_path, "\n".join([*one, "starting again", *other]))
+
+
+def test_a_pair_of_losses_and_a_recalled_one(tmp_path: Path) -> None:
+    lines = [
+        f"step {i} | loss/ppl: {4 - i / 100:.3f}/{50 - i}.25 | val loss/ppl: {4.1 - i / 100:.3f}/{60 - i}.5"
+        for i in range(20)
+    ]
+    lines[10:10] = [
+        "Best val loss 0.5 at step 3",
+        "checkpoint saved at step 4 (loss 0.4)",
+        "Resuming from step 2, loss 0.3",
+    ]
+    log = read(tmp_path, "\n".join(lines))
+    assert column(log, "loss") == pytest.approx({i: 4 - i / 100 for i in range(20)})
+    assert column(log, "validation_loss") == pytest.approx({i: 4.1 - i / 100 for i in range(20)})
+
+
+def test_an_auxiliary_loss_is_not_the_loss(tmp_path: Path) -> None:
+    lines = [
+        f"[step={i}/100]\n  train/CE loss={4 - i / 100:.3f}\n  train/Z loss=0.0012\n  box loss: 0.5" for i in range(20)
+    ]
+    assert column(read(tmp_path, "\n".join(lines)), "loss") == pytest.approx({i: 4 - i / 100 for i in range(20)})
+
+
+def test_rows_with_other_words_in_each_are_all_read(tmp_path: Path) -> None:
+    lines = [
+        f"step {i} loss 3.5 eta {i % 24}h{i % 60:02d}m{i % 59:02d}s to /tmp/ckpt_{i:06d}.pt" for i in range(25_000)
+    ]
+    log = read(tmp_path, "\n".join(lines))
+    assert len(log.steps) == 25_000
+
+
+def test_what_speaks_of_a_loss_and_is_not_read_is_counted(tmp_path: Path) -> None:
+    lines = [f"step {i} loss {4 - i / 100:.2f}\nso much for the loss" for i in range(20)]
+    log = read(tmp_path, "\n".join(lines))
+    assert any("20 of 40 lines with the word loss" in remark for remark in log.remarks)
 
 
 def test_a_pattern_of_ones_own(tmp_path: Path) -> None:

@@ -215,7 +215,8 @@ def test_appended_runs(again: tuple[int, ...], tmp_path: Path) -> None:
         assert len(read_logs(tmp_path / f"{name}.csv").logs) == n_runs, name
     table.select("epoch", "loss").write_csv(tmp_path / "epochs.csv")
     logs, _ = read_logs(tmp_path / "epochs.csv")
-    assert [len(log.steps) for log in logs][:1] == [100 if 0 in again else len(table)]
+    # of the epoch in which a resumed run goes on, the later rows count
+    assert [len(log.steps) for log in logs][:1] == [100 if 0 in again else 98]
 
 
 def test_rows_under_one_name_are_of_one_run(tmp_path: Path) -> None:

@@ -264,10 +264,6 @@ def forecast(
     plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, runs)
     if ended or is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
-    if len(log.steps) == 1 and not runs:
-        raise ToposcopeError(
-            f"{log.name}: one loss so far, {log.loss[0]:.4g} at step {log.steps[0]:,}; a forecast needs several"
-        )
     results = run_forecasters(log, plan, runs)
     first = [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:

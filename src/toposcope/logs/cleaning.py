@@ -55,6 +55,8 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw.table, step, loss)
     if step is None:
+        loss = _without_overlap(raw.table, named, loss, remarks)
+        row = row_steps(raw.table, None, loss)
         remarks.append("no column of steps: rows with a loss are counted, and --steps counts rows too")
     elif loss.logged.sum() > 1 and (row[loss.logged] == row[loss.logged][0]).all():
         row = row_steps(raw.table, None, loss)
@@ -95,7 +97,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.table, identified._replace(losses=losses), row, _main_losses(raw.table, losses, target)),
-        diverged=_divergence(raw.table, target, loss, losses, row),
+        diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
         peers=peers,
     )
@@ -110,6 +112,23 @@ def _identified(table: pl.DataFrame, columns: Mapping[str, str]) -> Columns:
     chosen = {quantity: [name] for quantity, name in columns.items() if quantity not in ("loss", "run")}
     losses = [target_of(columns["loss"])] if "loss" in columns else found.losses
     return Columns({**found.named, **chosen}, losses, found.accuracies)
+
+
+def _without_overlap(table: pl.DataFrame, named: Mapping[str, list[str]], loss: Numbers, remarks: list[str]) -> Numbers:
+    """Return losses without those that a resumed run logged again, by the epoch of each row."""
+    if not named.get("epoch"):
+        return loss
+    epochs = numbers(table[named["epoch"][0]]).values
+    if not np.isfinite(epochs[loss.logged]).all():
+        return loss
+    rows, again = np.flatnonzero(loss.logged), np.zeros(len(epochs), dtype=bool)
+    for restart in rows[1:][np.diff(epochs[rows]) < 0]:
+        again[:restart] |= epochs[:restart] >= epochs[restart]
+    again &= loss.logged
+    if again.any():
+        n = plural(int(again.sum()), "row is", "rows are")
+        remarks.append(f"the epoch goes back (a resumed run): {n} of the part before, and ignored")
+    return loss._replace(logged=loss.logged & ~again)
 
 
 def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[str]) -> tuple[str, Numbers]:
@@ -180,13 +199,12 @@ def _main_losses(table: pl.DataFrame, losses: list[Target], target: Target) -> l
     return [target.name, *sorted(others, key=lambda name: -int(numbers(table[name]).logged.sum()))[:1]]
 
 
-def _divergence(
-    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
-) -> Divergence | None:
+def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
+    table = raw.table
     rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in table.columns)
     found = _divergence_of(target, loss, row, explodes=not rewards)
-    if found is None and not target.validation:
+    if found is None and not target.validation and not raw.one_run:
         found = _missing_to_the_end(table, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:

@@ -231,7 +231,7 @@ def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
     alike = [parts for parts in before if tuple(parts[: len(last) - 1 : 2]) == texts and len(parts) >= len(last)]
     if len(alike) < MIN_ALIKE:
         return lines, ()
-    longer = all(parts[len(last) - 1] != last[-1] for parts in alike)
+    longer = all(parts[len(last) - 1].startswith(last[-1]) and parts[len(last) - 1] != last[-1] for parts in alike)
     lengths = {len(parts[len(last) - 2]) for parts in alike}
     # steps only get longer; the digits of a loss may vary
     least = len(alike[-1][len(last) - 2]) if last[-2].isdigit() else min(lengths) if len(lengths) == 1 else 0
@@ -265,12 +265,16 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     line = " ".join(parts)
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
-    held_out, evaluates, previous, begin, before_first = "", False, "", "", ""
+    held_out, evaluates, previous, pair, begin, before_first = "", False, "", "", "", ""
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
         unit = _UNIT.match(after) or (_ATTACHED.match(after) if after[:1] not in "/_" else None)
         multiple = _MULTIPLE.match(after)
+        if pair and before.strip() == "/":
+            fields.append(Field(place, pair))
+            pair = ""
+            continue
         if previous and _ATTACHED.sub("", before).strip() in _OF:
             fields.append(Field(place, previous + ALL, multiple[1] if multiple else ""))
             previous = ""
@@ -300,6 +304,9 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             continue
         name = _full_name(name, held_out, line)
         previous = name if following else ""
+        head, _, tail = name.rpartition("/")
+        if following and kind_of(head) == kind_of(tail) == "loss":  # loss/ppl: 3.2/24.5
+            previous, name, pair = "", head, f"{head.rpartition(' ')[0]} {tail}".strip()
         if multiple and kind_of(name) not in ("loss", ""):
             fields.append(Field(place, name, multiple[1]))
         else:

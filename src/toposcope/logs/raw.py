@@ -51,6 +51,8 @@ class RawLog:
     facts : mapping
         What the tool knows of the run beside its table, by the tool's names.
     remarks : tuple of str
+    one_run : bool
+        Whether it is known to be of one run, and null only where nothing was logged.
     """
 
     source: Path
@@ -58,6 +60,7 @@ class RawLog:
     table: pl.DataFrame
     facts: Mapping[str, object] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    one_run: bool = False
 
 
 class Numbers(NamedTuple):

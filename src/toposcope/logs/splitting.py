@@ -53,6 +53,8 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     run = columns.get("run")
     if run is not None and run not in raw.table.columns:
         raise ToposcopeError(f"no column {run!r}; it has {join_names(raw.table.columns)}")
+    if raw.one_run and run is None:
+        return _by_restarts(raw, columns)
     if charts := _charts(raw.table):
         return [replace(raw, name=name, table=table) for name, table in charts.items()]
     refuse_finished_runs(raw.table)

@@ -109,7 +109,8 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         )
     if _n_losses(found) == 1 and len(lines) > 1:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
-    return [RawLog(source, "", pl.DataFrame(found.columns), facts=found.facts, remarks=(*cut, *found.remarks))]
+    remarks = (*cut, *found.remarks)
+    return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, one_run=True)]
 
 
 def _is_numeric(line: str) -> bool:

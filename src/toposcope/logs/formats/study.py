@@ -41,6 +41,7 @@ def runs(path: Path) -> list[RawLog]:
                     **({"max_steps": planned[run]} if run in planned else {}),
                     **(_facts(declaration, trained[run]) if run in trained else {}),
                 },
+                one_run=True,
             )
             for run, size in sizes
             if run in trained or run in series
