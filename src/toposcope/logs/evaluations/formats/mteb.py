@@ -36,6 +36,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     """Return the score of a task: the mean over its subsets, as MTEB takes it."""
     document: dict[str, Any] = material.documents[0]
     task, scores = document.get("task_name", document.get("mteb_dataset_name")), document.get("scores", document)
+    scores = scores if isinstance(scores, dict) else {}
     names = MAIN if "scores" in document else OF_OLD_FILES
     found = {split: values for split in scores if (values := dict(_subsets(scores[split], names)))}
     split = next((split for split in (*SPLITS, *found) if split in found), "")
