@@ -4,10 +4,24 @@ import re
 
 import polars as pl
 
-from toposcope.logs.evaluations.tasks import standard_task, task_words
+from toposcope.logs.evaluations.tasks import own_words, standard_task, task_words
 from toposcope.logs.raw import join_names, plural
 
-AVERAGES = frozenset({"average", "averages", "averaged", "avg", "mean", "overall", "aggregate", "aggregated"})
+AVERAGES = frozenset(
+    {
+        "average",
+        "averages",
+        "averaged",
+        "avg",
+        "mean",
+        "overall",
+        "aggregate",
+        "aggregated",
+        "moyenne",
+        "promedio",
+        "durchschnitt",
+    }
+)
 """Words of a score over several tasks."""
 _OF_AVERAGES = frozenset(
     {
@@ -51,7 +65,7 @@ SUBJECTS = frozenset(
     )
 )
 """The 57 parts of MMLU (Hendrycks et al. 2021)."""
-_MMLU = re.compile(r"(?:(?:leaderboard|harness|lighteval|original|helm)_)*(?:mmlu|hendrycks_?test)_(.+)")
+_MMLU = re.compile(r"(?:(?:leaderboard|harness|lighteval|original|helm|lukaemon)_)*(?:mmlu|hendrycks_?test)_(.+)")
 _AVERAGE_FIRST = re.compile(r"(?:average|avg|mean|overall)[^a-z0-9]+(?:(?:of|over|across)\W+)?(.+)", re.IGNORECASE)
 _AVERAGE_LAST = re.compile(
     r"(.+?)[^a-z0-9]+(?:(?:macro|micro)[^a-z0-9]*)?(?:average|avg|mean|overall)\W*", re.IGNORECASE
@@ -59,6 +73,12 @@ _AVERAGE_LAST = re.compile(
 _KEY_OF_ROW = ["recipe", "run", "N", "D", "step", "seed", "shots", "metric"]
 _KEY = [*_KEY_OF_ROW, "kind"]
 """What the parts of one score of MMLU agree in."""
+GROUPS = frozenset({"mmlu", "hendryckstest", "bbh", "ceval", "c_eval", "cmmlu", "agieval"})
+"""Tasks of many parts, whose score is that of all."""
+MIN_PARTS = 3
+"""Names that begin with such a task's, from which on they are its parts: ``mmlu_cot`` alone is another way to ask."""
+OTHER_TASKS = frozenset({"pro", "redux", "agi", "plus"})
+"""Words that make a name another task: MMLU-Pro is no part of MMLU."""
 TOLERANCE = 1e-3
 """Of an average and the mean of its parts, relative to the average: both may be rounded."""
 
@@ -72,6 +92,10 @@ def is_average(task: str) -> bool:
     (True, True, False, True)
     """
     words = [word for word in _words(task) if not word.isdigit()]
+    if any(word in task for word in ("平均", "总分", "總分", "средн", "Средн")):
+        return True
+    if re.search(r"[^\W\d_a-zA-Z]", task):  # 问答 Score
+        return False
     known = not AVERAGES.isdisjoint(words) and set(words) <= _OF_AVERAGES
     return known or "_".join(words) in _ALONE
 
@@ -120,9 +144,11 @@ def without_averages(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         remarks.append(f"averages of groups: {join_names(said, 20)}")
     table = table.filter(pl.col("corpus") | ~pl.col("task").is_in(dropped))
     table = table.with_columns(task=pl.col("task").replace(renamed))
-    for group in renamed.values():
-        parts = [task for task in tasks if task not in renamed and task != group and _is_part(task, group)]
-        table = _without_parts(table, group, parts, remarks)
+    names = sorted({renamed.get(task, task) for task in tasks if task not in dropped})
+    for group in names:
+        parts = [task for task in names if _is_part(task, group)]
+        if group in renamed.values() or ("_".join(own_words(group)) in GROUPS and len(parts) >= MIN_PARTS):
+            table = _without_parts(table, group, parts, remarks)
     return table
 
 
@@ -185,8 +211,9 @@ def _words(task: str) -> list[str]:
 
 def _is_part(task: str, group: str) -> bool:
     """Return whether a name begins with all words of the group, and goes on."""
-    words, of = task_words(task), task_words(group)
-    return len(words) > len(of) and words[: len(of)] == of and AVERAGES.isdisjoint(words)
+    words, of = own_words(task), own_words(group)
+    is_longer = len(words) > len(of) > 0 and words[: len(of)] == of
+    return is_longer and words[len(of)] not in OTHER_TASKS and AVERAGES.isdisjoint(words)
 
 
 def _is_of_few_subjects(table: pl.DataFrame, average: str, parts: list[str]) -> bool:

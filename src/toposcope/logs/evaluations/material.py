@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.formats import delimited, json_rows, parquet
 from toposcope.logs.raw import plural
 
@@ -38,6 +39,11 @@ class Material:
         return self._table[0]
 
     @property
+    def text(self) -> str:
+        """The file as text."""
+        return self._content.decode("utf-8-sig", errors="replace")
+
+    @property
     def line_remarks(self) -> tuple[str, ...]:
         """What was left out in reading `documents`."""
         return self._json[1]
@@ -60,7 +66,7 @@ class Material:
     def _json(self) -> tuple[list[Any], tuple[str, ...]]:
         if self.path.suffix.lower() not in JSON or not self.path.is_file():
             return [], ()
-        text = self._content.decode("utf-8-sig", errors="replace")
+        text = self.text
         try:
             return [json.loads(text)], ()
         except RecursionError as error:
@@ -85,7 +91,8 @@ class Material:
             return raw.table, raw.remarks
         documents = self.documents
         if len(documents) == 1 and isinstance(documents[0], dict):
-            return _columns(self._content, self.path), ()
+            by_name = _by_name(documents[0])
+            return by_name if by_name is not None else _columns(self._content, self.path), ()
         rows = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
         if not rows or not all(isinstance(row, dict) for row in rows):
             return None, ()
@@ -99,6 +106,28 @@ def _columns(content: bytes, path: Path) -> pl.DataFrame | None:
     except ToposcopeError:
         return None
     return raws[0].table if len(raws) == 1 else None
+
+
+def _by_name(document: dict[str, Any]) -> pl.DataFrame | None:
+    """Return the table of an object of columns, of scores, or of objects by model or task; None if it names no task."""
+    values, inner = list(document.values()), []
+    if all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
+        names, rows = [*document], [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
+    elif all(isinstance(value, dict) for value in values):
+        names = [*document]
+        inner = [name for value in values for name in value]
+        key = "task" if _are_tasks(names) else "run"
+        rows = [{key: name, **value} for name, value in document.items()]
+    elif not any(isinstance(value, dict | list) for value in values):
+        names, rows = [name for name, value in document.items() if isinstance(value, float)], [document]
+    else:
+        return None
+    return json_rows.table_of(rows) if rows and (_are_tasks(names) or _are_tasks(inner)) else None
+
+
+def _are_tasks(names: list[str]) -> bool:
+    """Return whether a third of the names are those of standard tasks, as beside names of models and further tasks."""
+    return sum(standard_task(name) is not None for name in names) * 3 >= len(names) > 0
 
 
 def _lines(text: str) -> tuple[list[Any], int]:

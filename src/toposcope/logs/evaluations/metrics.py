@@ -8,7 +8,7 @@ SCORES = (
     *("acc_norm", "len_norm", "length_normalized_accuracy", "acc_per_char", "acc_per_byte", "acc_norm_bytes"),
     *("acc", "accuracy", "acc_raw", "raw_accuracy", "acc_per_token", "acc_uncond", "uncond_acc", "pmi_dc"),
     *("exact_match", "em", "quasi_exact_match", "pass_1", "pass_at_1", "mc2", "mc1", "f1", "mcc"),
-    *("bleu", "rouge1", "rouge2", "rougel", "chrf", "score", "value", "raw_score"),
+    *("bleu", "rouge1", "rouge2", "rougel", "chrf", "score", "value", "raw_score", "normalized_score"),
 )
 """Metrics that are scores. The first that a task has in most of its runs is the task's score."""
 LOSSES = (

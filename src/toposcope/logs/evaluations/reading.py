@@ -30,8 +30,17 @@ NAMED = (
 MAX_DEPTH = 6
 """Folders below the given one that are searched."""
 FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
-PER_QUESTION = ("samples_", "predictions", "requests", "recorded-inputs")
-"""Names of files with a row for each question, which are not read."""
+MARKDOWN = (".md", ".markdown")
+"""Files of a folder that are searched where no others hold evaluations, which a README tells again."""
+PER_QUESTION = ("predictions", "requests", "recorded-inputs")
+"""Ends of names of files with a row for each question, which are not read."""
+WITH_RESULTS = frozenset(
+    (
+        *("per_instance_stats", "scenario_state", "instances", "scenario", "run_spec", "run_specs"),  # of HELM
+        "model_meta",  # of MTEB
+    )
+)
+"""Names of files that hold questions, or what is read together with the results beside them."""
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 """Tables of what is known of the runs in the files beside them."""
 
@@ -44,8 +53,9 @@ def read_evaluations(
     Parameters
     ----------
     path : str or Path
-        Results of lm-evaluation-harness or OLMES, a table with a row for each value, with a column for each metric or
-        with a column for each task, a study or a run of ours, or a folder of these (searched six folders down).
+        Results of lm-evaluation-harness, lighteval, OLMES, HELM or MTEB, a table with a row for each value, with a
+        column for each metric or with a column for each task, or the other way round, a study or a run of ours, or a
+        folder of these (searched six folders down).
     columns : mapping, optional
         Names of columns by what they are: ``{"N": "size"}``, each one of `NAMED`; the others are identified by their
         names. ``{"score": "acc"}`` names the metric that is the score of the tasks that have it.
@@ -86,7 +96,9 @@ def read_evaluations(
     errors: list[str] = []
     if parts is None and path.is_dir():
         parts = []
-        _search(path, MAX_DEPTH, columns, parts, errors)
+        _search(path, MAX_DEPTH, columns, FILES, parts, errors)
+        if not parts:
+            _search(path, MAX_DEPTH, columns, MARKDOWN, parts, errors)
     elif parts is not None and path.is_file():
         parts += _beside(path, columns)
     if not parts:
@@ -119,16 +131,21 @@ def _beside(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations]:
 
 
 def _search(
-    folder: Path, depth: int, columns: Mapping[str, str], parts: list[RawEvaluations], errors: list[str]
+    folder: Path,
+    depth: int,
+    columns: Mapping[str, str],
+    endings: tuple[str, ...],
+    parts: list[RawEvaluations],
+    errors: list[str],
 ) -> None:
-    """Gather the evaluations in a folder; hidden files and folders are passed over."""
+    """Gather the evaluations in the files of a folder with such endings; hidden files and folders are passed over."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         errors.append(f"{folder}: cannot be read: {error.strerror}")
         return
     for path in paths:
-        if path.is_file() and (path.suffix.lower() not in FILES or _is_per_question(path)):
+        if path.is_file() and (path.suffix.lower() not in endings or _is_per_question(path)):
             continue
         try:
             found = read_raw(path, columns)
@@ -138,8 +155,8 @@ def _search(
         if found is not None:
             parts += found
         elif path.is_dir() and depth and not path.is_symlink():
-            _search(path, depth - 1, columns, parts, errors)
+            _search(path, depth - 1, columns, endings, parts, errors)
 
 
 def _is_per_question(path: Path) -> bool:
-    return path.name.startswith("samples_") or path.stem.endswith(PER_QUESTION[1:])
+    return path.name.startswith("samples_") or path.stem.endswith(PER_QUESTION) or path.stem in WITH_RESULTS

@@ -13,7 +13,8 @@ MIN_CHOICE = 0.05
 def shares(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return scores from 0 to 1: where a metric goes beyond 1 in a file, it is in percent there.
 
-    A score of 1 or less among them is a share all the same if the task is a choice: 1% is far below its chance.
+    A score of 1 or less among them is a share all the same if the task is a choice: 1% is far below its chance; so are
+    all of a task of unknown chance that lie between 5% and 1.
     """
     table = _with_percentages(table)
     if len(metrics := table.filter("percent")["metric"].unique().sort()):
@@ -23,6 +24,8 @@ def shares(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         remarks.append(
             f"{n} among percentages at most 1 (the first: run {first['run']}, task {first['task']}): taken as a share"
         )
+    if len(small := table.filter("small")["task"].unique().sort()):
+        remarks.append(f"all scores of {join_names([*small], 6)} are at most 1: taken as percentages like the others")
     table = table.with_columns(
         pl.when("percent").then(pl.col(name) / 100).otherwise(name).alias(name) for name in ("value", "standard_error")
     )
@@ -51,5 +54,9 @@ def _with_percentages(table: pl.DataFrame) -> pl.DataFrame:
     usual = pl.Series("usual", [chance_of(*pair) for pair in pairs.rows()], dtype=pl.Float64)
     table = table.join(pairs.with_columns(usual), on=["task", "metric"], how="left", maintain_order="left")
     is_choice = pl.coalesce("chance", "usual").fill_null(0) > MIN_CHOICE
-    beyond, share = (is_score & (largest > 1)).fill_null(False), is_choice & pl.col("value").is_between(0, 1, "right")
-    return table.with_columns(percent=beyond & ~share, mixed=beyond & share)
+    of_task = pl.col("value").filter(is_score)
+    top, least = (value.over("source", "metric", "task") for value in (of_task.max(), of_task.min()))
+    is_unknown = pl.coalesce("chance", "usual").is_null()
+    share = (is_choice & pl.col("value").is_between(0, 1, "right")) | (is_unknown & (top <= 1) & (least >= MIN_CHOICE))
+    beyond, share = (is_score & (largest > 1)).fill_null(False), share.fill_null(False)
+    return table.with_columns(percent=beyond & ~share, mixed=beyond & share, small=beyond & ~share & (top <= 1))

@@ -62,7 +62,21 @@ TASKS = (
 PARTS = {"test": "test", "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation"}
 """Words of a task's name that say its part."""
 SUITES = frozenset(
-    {"leaderboard", "harness", "lighteval", "custom", "extended", "eval", "olmes", "super", "glue", "tasks", "task"}
+    {
+        "leaderboard",
+        "harness",
+        "lighteval",
+        "custom",
+        "extended",
+        "lukaemon",
+        "eval",
+        "olmes",
+        "super",
+        "glue",
+        "tasks",
+        "task",
+        "openai",
+    }
 )
 """Words before the name of a task."""
 _BY_NAME = {name: task for task in TASKS for name in task.names}
@@ -81,9 +95,7 @@ def standard_task(name: str) -> Task | None:
     >>> standard_task("leaderboard_mmlu_pro").chance
     0.1
     """
-    words = task_words(name)
-    while words and words[0] in SUITES:
-        words = words[1:]
+    words = own_words(name)
     for n in range(min(len(words), 3), 0, -1):
         if task := _BY_NAME.get("_".join(words[:n])):
             return task
@@ -144,6 +156,14 @@ def in_pipes(name: str) -> tuple[str, int | None]:
 def task_words(name: str) -> list[str]:
     """Return the words of a name in lower case."""
     return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def own_words(name: str) -> list[str]:
+    """Return the words of a task's name without those of suites before it."""
+    words = task_words(name)
+    while words and words[0] in SUITES:
+        words = words[1:]
+    return words
 
 
 def _shots_words(words: list[str]) -> list[str]:

@@ -13,7 +13,9 @@ from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of, plain_nam
 from toposcope.logs.evaluations.tasks import standard_task, task_words
 from toposcope.logs.raw import join_names, numbers, plural
 
-FOLDERS = re.compile(r"task|task_loss|downstream\w*|loss|lm|eval|val|validation|metrics")
+FOLDERS = re.compile(
+    r"task|task_loss|downstream\w*|loss|lm|eval|evals|evaluations?|results?|scores|val|validation|metrics"
+)
 """Folders in names of columns that name neither a task nor a corpus: ``eval/downstream/piqa_acc``, ``loss/c4``."""
 OF_CORPORA, OF_TASKS = ("loss", "lm"), ("task", "downstream")
 """Folders of corpora, and of tasks whose columns may name no metric."""
@@ -32,11 +34,13 @@ NO_SCORES = frozenset(
         *("beta2", "epsilon", "eps", "decay", "warmup", "lr", "batch", "accumulation", "clip", "epoch"),
         *("epochs", "step", "steps", "seed", "id", "index", "idx", "revision", "sha", "version"),
         *("flagged", "merged", "moe", "available", "num", "unnamed", "count", "n", "alpha", "rho", "gamma"),
-        *("schedule", "sched", "ratio", "fraction", "grad", "norm"),
+        *("schedule", "sched", "ratio", "fraction", "grad", "norm", "wer", "cer", "ece", "mae", "mse", "rmse"),
     )
 )
 """Words in names of columns that are no scores."""
-NO_SCORE_NAMES = re.compile(r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_eval_len).*|t")
+NO_SCORE_NAMES = re.compile(
+    r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_eval_len).*|t|generation|(num_|n_)?languages"
+)
 """Names of further such columns: grades from 1 to 10, ratings, settings."""
 LOGGED = frozenset({"learning_rate", "grad_norm", "weight_norm", "epoch"})
 """What training logs hold: there, a column of an unknown name is no task."""
@@ -78,16 +82,17 @@ def named_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]
 
 def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]:
     """Return the columns of unknown names that look like scores, in a table of runs: all in 0 to 1, or 0 to 100."""
-    if not {"run", "recipe"} & set(found):
+    named = named_columns(table, found)
+    if {"run", "recipe"}.isdisjoint(found) and not (named and "N" in found):
         return []
-    known = {column.name for column in named_columns(table, found)} | set(found.values())
+    known = {column.name for column in named} | set(found.values())
     rest = [name for name in table.columns if name not in known]
     if "step" in found and not LOGGED.isdisjoint(identify_columns(rest).named):
         return []
     return [
-        Column(name, label(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
+        Column(name, _without_folders(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
         for name in rest
-        if _may_be_score(name) and _looks_like_scores(table[name])
+        if may_be_score(name) and _looks_like_scores(table[name])
     ]
 
 
@@ -95,8 +100,8 @@ def unread(table: pl.DataFrame, names: list[str]) -> list[str]:
     """Return remarks on the columns that are not read, by the reason."""
     numeric = [name for name in names if np.isfinite(cells(table[name])).any()]
     groups = (
-        ("is no score by its name", "are no scores by their names", [n for n in numeric if not _may_be_score(n)]),
-        ("is not recognised as scores", "are not recognised as scores", [n for n in numeric if _may_be_score(n)]),
+        ("is no score by its name", "are no scores by their names", [n for n in numeric if not may_be_score(n)]),
+        ("is not recognised as scores", "are not recognised as scores", [n for n in numeric if may_be_score(n)]),
         ("holds no numbers", "hold no numbers", [n for n in names if n not in numeric]),
     )
     return [
@@ -115,6 +120,12 @@ def cells(column: pl.Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return numbers(column).values
 
 
+def n_unreadable(column: pl.Series) -> int:
+    """Return the number of cells of text that hold neither a number nor a sign of no score."""
+    stated = column.is_not_null() & ~column.str.strip_chars().str.to_lowercase().is_in(MISSING)
+    return int((stated.to_numpy() & ~np.isfinite(cells(column))).sum())
+
+
 def is_error(name: str) -> bool:
     """Return whether a column holds standard errors."""
     return plain_name(name).endswith(ERROR_WORDS)
@@ -130,6 +141,8 @@ def _named(name: str) -> Column | None:
         return Column(name, task, metric, True) if kind == "loss" else Column(name, last, "loss", True)
     if others and metric_of(last).role == "loss":
         return Column(name, "/".join(others), last, True)
+    if others and metric_of(last).role == "score":
+        return Column(name, "/".join(others), last, False)
     if kind and (words := task_words(task)) and set(words) <= PREFIXES | AUXILIARY:
         return None  # train_loss, aux_loss
     if kind:
@@ -141,6 +154,12 @@ def _named(name: str) -> Column | None:
     return Column(name, last, RAW if task_words(last)[-1:] == ["raw"] else "score", False) if is_task else None
 
 
+def _without_folders(name: str) -> str:
+    """Return the name of a task without the folders that name none: zorp of ``results/zorp``."""
+    folders, last = _parts(label(name))
+    return "/".join([*(folder for folder in folders if not FOLDERS.fullmatch(folder)), last])
+
+
 def _parts(name: str) -> tuple[list[str], str]:
     """Return the folders in a column's name and the rest; what stands in brackets is no folder."""
     *folders, last = name.partition("(")[0].split("/")
@@ -149,19 +168,21 @@ def _parts(name: str) -> tuple[list[str], str]:
 
 def _no_score(name: str, column: Column) -> bool:
     """Return whether a column ends like a score and is none: ``Arena score``, ``Elo score``."""
-    return not column.is_corpus and standard_task(column.task) is None and not _may_be_score(column.task)
+    return not column.is_corpus and standard_task(column.task) is None and not may_be_score(column.task)
 
 
-def _may_be_score(name: str) -> bool:
+def may_be_score(name: str) -> bool:
     """Return whether nothing in a name says that it is no score."""
     plain = plain_name(label(name))
     words = set(re.findall(r"\w+", label(name).lower().replace("_", " ")))
+    if is_error(label(name)) or "↓" in name:
+        return False
     if standard_task(label(name)):
         return True
     columns = identify_columns([name])
     if columns.named or columns.losses:
         return False
-    return not is_error(name) and NO_SCORES.isdisjoint(words) and not NO_SCORE_NAMES.fullmatch(plain) and bool(words)
+    return NO_SCORES.isdisjoint(words) and not NO_SCORE_NAMES.fullmatch(plain) and bool(words)
 
 
 def _looks_like_scores(column: pl.Series) -> bool:

@@ -1,5 +1,7 @@
-"""Runs of HELM: ``runs/<suite>/<run spec>/`` with ``stats.json`` and ``run_spec.json``."""
+"""Results of HELM: ``stats.json`` beside ``run_spec.json``, ``runs.json`` of a suite, and tables of groups."""
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,93 +9,186 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.evaluations.formats.table import read_table
 from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.names import read_name, without_checkpoint
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.raw import join_names
+from toposcope.logs.evaluations.metrics import metric_of
+from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, as_raw
+from toposcope.logs.raw import join_names, plural
 
-STATS, SPEC = "stats.json", "run_spec.json"
-HEADLINES = (
-    *("chain_of_thought_correctness", "final_number_exact_match", "math_equiv_chain_of_thought", "math_equiv"),
-    *("ifeval_strict_accuracy", "omni_math_accuracy", "wildbench_score_rescaled", "exact_match"),
-    *("quasi_exact_match", "f1_score", "NDCG@10", "bleu_4", "rouge_2", "exact_match_indicator", "accuracy"),
-    "bits_per_byte",
+SCORES = frozenset(
+    (
+        *(
+            "f1_score",
+            "classification_micro_f1",
+            "classification_macro_f1",
+            "rouge_2",
+            "bleu_4",
+            "ndcg_at_10",
+            "rr_at_10",
+        ),
+        *("final_number_exact_match", "math_equiv", "math_equiv_chain_of_thought", "code_eval_acc", "pass"),
+        *("ifeval_strict_accuracy", "chain_of_thought_correctness", "wildbench_score_rescaled", "omni_math_accuracy"),
+    )
 )
-"""Metrics by which HELM ranks models, those of single scenarios first."""
-HEADLINE_OF = dict.fromkeys(("narrative_qa", "natural_qa", "quac"), "f1_score") | dict.fromkeys(
-    ("boolq", "imdb", "civil_comments", "raft", "legalbench", "med_qa"), "quasi_exact_match"
+"""Further names of scores than `metrics.SCORES`."""
+SPLITS = ("test", "valid")
+OF_THE_ASKING = frozenset(
+    (
+        *(
+            "model",
+            "model_deployment",
+            "method",
+            "data_augmentation",
+            "max_train_instances",
+            "num_train_trials",
+            "stop",
+        ),
+        *(
+            "instructions",
+            "eval_split",
+            "train_split",
+            "num_outputs",
+            "groups",
+            "follow_format_instructions",
+            "max_tokens",
+        ),
+        *(
+            "use_official_examples",
+            "use_chain_of_thought",
+            "output_format",
+            "output_format_instructions",
+            "temperature",
+        ),
+    )
 )
-"""Scenarios that HELM ranks by another metric than the first of `HEADLINES`."""
+"""Arguments of a run that say how a task is asked, not which it is."""
+SUITE = ("runs.json", "run_specs.json")
 
 
 def claims(material: Material, columns: Mapping[str, str]) -> bool:
-    """Return whether it is the folder of a run, or its statistics."""
-    if material.path.is_dir():
-        return (material.path / STATS).is_file() and (material.path / SPEC).is_file()
-    return material.path.name == STATS and bool(_means(material))
+    """Return whether it is statistics of a run, those of all runs, or tables of groups."""
+    return bool(_stats(material)) or bool(_tables(material))
 
 
 def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
-    """Return the headline metric of a run, without perturbations."""
-    folder = material.path if material.path.is_dir() else material.path.absolute().parent
-    spec, means = _spec(folder), _means(Material(folder / STATS))
-    scenario = str(spec["name"]).partition(":")[0].partition(",")[0]
-    order = (HEADLINE_OF.get(scenario, ""), *HEADLINES)
-    split, metric = next(((s, m) for s in ("test", "valid") for m in order if (s, m) in means), ("", ""))
-    if not metric:
-        known = join_names(sorted({name for _, name in means}), 6) or "none"
-        raise ToposcopeError(f"no headline metric of the split test or valid in {STATS}; it has {known}")
-    adapter = spec["adapter_spec"] if isinstance(spec.get("adapter_spec"), dict) else {}
-    named = (adapter.get("model"), _arguments(spec).get("model"), folder.name)
-    model = next(name for name in named if isinstance(name, str) and name)
-    said = read_name(model)
-    n, shots = means.get((split, "num_instances")), adapter.get("max_train_instances")
-    row = {
-        "run": without_checkpoint(model) or model,
-        "D": said.D,
-        "step": said.step,
-        "task": _task(scenario, spec),
-        "shots": shots if isinstance(shots, int) and 0 <= shots < 1000 else None,
-        "metric": metric,
-        "value": means[split, metric],
-        "n": n if n and n == int(n) else None,
-    }
-    remark = "of the metrics of HELM the one by which it ranks models is read, without perturbations"
-    return [RawEvaluations(folder, as_raw(pl.from_dicts([row])), (remark,), named=True)]
+    """Return the scores of each run, or those of the table of accuracies."""
+    if tables := _tables(material):
+        return [_of_groups(tables, material.path)]
+    rows, unread = [], set()
+    for spec, stats in _stats(material):
+        known = [stat for stat in stats if _number(stat, "mean") is not None and not stat["name"].get("perturbation")]
+        split = next((s for s in SPLITS if any(stat["name"].get("split") == s for stat in known)), None)
+        known = [stat for stat in known if stat["name"].get("split") == split and not stat["name"].get("sub_split")]
+        values = {str(stat["name"]["name"]): _number(stat, "mean") for stat in known}
+        scores = {name: value for name, value in values.items() if _is_score(name)}
+        unread |= set(values) - set(scores) - {"num_instances"}
+        about = _about(spec, material.path) | {"n": int(values.get("num_instances") or 0) or None}
+        rows += [about | {"metric": name, "value": value} for name, value in scores.items()]
+    if not rows:
+        raise ToposcopeError(f"no score among its statistics: {join_names(sorted(unread), 6)}")
+    remarks = [
+        f"{plural(len(unread), 'statistic', 'statistics')} of HELM not read, such as {join_names(sorted(unread), 4)}"
+    ]
+    table = as_raw(pl.from_dicts(rows, infer_schema_length=None))
+    return [RawEvaluations(material.path, table, tuple(remarks if unread else ()), named=True)]
 
 
-def _means(material: Material) -> dict[tuple[str, str], float]:
-    """Return the mean of each metric by split and name: of whole splits, without perturbations."""
+def _stats(material: Material) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Return the specification and the statistics of each run in a file; none of another file."""
     document = material.documents[0] if len(material.documents) == 1 else None
-    means: dict[tuple[str, str], float] = {}
-    for stat in document if isinstance(document, list) else ():
-        name, mean = (stat.get("name"), stat.get("mean")) if isinstance(stat, dict) else (None, None)
-        if not isinstance(name, dict) or not isinstance(mean, int | float) or isinstance(mean, bool):
-            continue
-        if not name.get("perturbation") and not name.get("sub_split"):
-            means.setdefault((str(name.get("split")), str(name.get("name"))), float(mean))
-    return means
+    if not isinstance(document, list) or not document or not all(isinstance(part, dict) for part in document):
+        return []
+    if all(_is_stat(part) for part in document):
+        spec = material.path.with_name("run_spec.json")
+        return [(_object(spec), document)]
+    of_runs = [
+        part for part in document if isinstance(part.get("stats"), list) and isinstance(part.get("run_spec"), dict)
+    ]
+    return [(part["run_spec"], [stat for stat in part["stats"] if _is_stat(stat)]) for part in of_runs]
 
 
-def _spec(folder: Path) -> dict[str, Any]:
-    """Return the specification of a run; without a file of it, what the folder's name says."""
-    documents = Material(folder / SPEC).documents if (folder / SPEC).is_file() else []
-    return {"name": folder.name} | (documents[0] if documents and isinstance(documents[0], dict) else {})
+def _is_stat(part: object) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("name"), dict) and "name" in part["name"] and "count" in part
 
 
-def _arguments(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments in the name of a run: ``mmlu:subject=anatomy,model=openai_gpt2``."""
-    parts = (part.partition("=") for part in str(spec["name"]).partition(":")[2].split(","))
-    return {key: value for key, _, value in parts if value}
+def _is_score(name: str) -> bool:
+    plain = re.sub(r"\W+", "_", name.replace("@", "_at_")).lower()
+    return plain in SCORES or metric_of(name).role in ("score", "loss")
 
 
-def _task(scenario: str, spec: Mapping[str, Any]) -> str:
-    """Return the scenario with the arguments that make it a task of its own: ``mmlu_anatomy``."""
-    definition = spec.get("scenario_spec")
-    arguments = definition.get("args") if isinstance(definition, dict) else None
-    if not isinstance(arguments, dict):
-        arguments = {k: v for k, v in _arguments(spec).items() if k in ("subject", "dataset", "subset", "task")}
-    words = [str(key if value is True else value) for key, value in arguments.items() if value is not False]
-    texts = [word for word in words if len(word) < 60 and "/" not in word]  # no paths, no lists
-    # the scenario commonsense is no task, only the name before those of datasets
-    return "_".join(texts if scenario == "commonsense" and texts else [scenario, *texts])
+def _about(spec: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return task, shots and model of a run, of its folder's name where it has no specification."""
+    name = str(spec.get("name") or path.parent.name)
+    scenario, _, rest = name.partition(":")
+    arguments = dict(part.partition("=")[::2] for part in rest.split(",") if "=" in part)
+    which = {key: value for key, value in arguments.items() if key not in OF_THE_ASKING}
+    adapter = spec.get("adapter_spec")
+    adapter = adapter if isinstance(adapter, dict) else {}
+    # commonsense:dataset=openbookqa
+    task = which.pop("dataset", "") or scenario
+    return {
+        "run": str(adapter.get("model") or arguments.get("model", "").replace("_", "/", 1)) or None,
+        "task": "_".join([task, *which.values()]),
+        "shots": shots if isinstance(shots := adapter.get("max_train_instances"), int) else None,
+    }
+
+
+def _tables(material: Material) -> list[dict[str, Any]]:
+    """Return the tables in a file of a group: a heading, a header and rows of cells; none of another file."""
+    document = material.documents[0] if len(material.documents) == 1 else None
+    tables = document if isinstance(document, list) else [document]
+    return [table for table in tables if isinstance(table, dict) and _is_table(table)] if tables else []
+
+
+def _is_table(table: Mapping[str, Any]) -> bool:
+    header, rows = table.get("header"), table.get("rows")
+    cells = isinstance(header, list) and header and all(isinstance(cell, dict) and "value" in cell for cell in header)
+    return bool(cells) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+
+
+def _of_groups(tables: list[dict[str, Any]], path: Path) -> RawEvaluations:
+    """Return the scores in the table of accuracies, unless the runs that it sums up are beside it."""
+    if any((folder / name).is_file() for folder in path.parents[:4] for name in SUITE):
+        empty = pl.DataFrame(schema=SCHEMA)
+        return RawEvaluations(path, empty, (f"{path.name}: a table of HELM over the runs beside it, not read",))
+    table = next((table for table in tables if table.get("title") == "Accuracy"), tables[0])
+    others = [str(other.get("title")) for other in tables if other is not table]
+    remarks = (f"tables of HELM not read: {join_names(others, 20)}",) if others else ()
+    names = [_column(cell) for cell in table["header"]]
+    rows = [
+        [str(_value(row, i)) if _value(row, i) is not None else None for i in range(len(names))]
+        for row in table["rows"]
+    ]
+    columns = {
+        name: pl.Series([row[i] for row in rows], dtype=pl.String) for i, name in reversed(list(enumerate(names)))
+    }
+    return read_table(pl.DataFrame(dict(reversed(columns.items()))), path, {}, remarks)
+
+
+def _column(cell: Mapping[str, Any]) -> str:
+    """Return task and metric of a column, or its heading."""
+    about = cell.get("metadata")
+    about = about if isinstance(about, dict) else {}
+    if about.get("run_group") and about.get("metric"):
+        return f"{about['run_group']} ({about['metric']})"
+    heading = str(cell["value"])
+    return "model" if heading in ("Model/adapter", "Model") else re.sub(r"(.+) - (.+)", r"\1 (\2)", heading)
+
+
+def _value(row: list[Any], i: int) -> object:
+    return row[i].get("value") if i < len(row) and isinstance(row[i], dict) else None
+
+
+def _number(stat: Mapping[str, Any], name: str) -> float | None:
+    value = stat.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ToposcopeError(f"{path.name} beside it is not JSON: {error}") from error
+    return document if isinstance(document, dict) else {}

@@ -6,6 +6,7 @@ Beside these, tables of what is known of runs: their parameters, tokens and reci
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
+from toposcope.logs.evaluations.transposed import upright
 from toposcope.logs.evaluations.wide import (
     SPREAD,
     cells,
     is_error,
     is_table_of_scores,
+    n_unreadable,
     named_columns,
     score_columns,
     unread,
@@ -29,7 +32,7 @@ from toposcope.logs.raw import join_names, numbers, one_line, plural
 
 GENERAL = True
 ALIASES: dict[str, tuple[str, ...]] = {
-    "run": (*NAMES["run"], "model_name", "model_id", "name", "checkpoint_name"),
+    "run": (*NAMES["run"], "model_name", "model_id", "models", "llm", "name", "fullname", "checkpoint_name"),
     "recipe": (
         *("recipe", "data", "data_recipe", "data_mix", "mix", "dataset", "pretraining_data", "train_data", "corpus"),
         *("architecture", "arch", "family", "collection", "group"),
@@ -44,7 +47,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
         *("ckpt_step", "optimizer_step"),
     ),
     "seed": ("seed", "random_seed", "train_seed", "seed_name"),
-    "task": ("task", "task_name", "benchmark", "task_alias", "eval_task", "subtask"),
+    "task": ("task", "tasks", "task_name", "benchmark", "task_alias", "eval_task", "subtask"),
     "shots": ("shots", "n_shot", "n_shots", "num_shots", "num_fewshot", "n_fewshot", "fewshot", "k_shot"),
     "metric": ("metric", "metric_name"),
     "value": ("value", "score", "result"),
@@ -75,46 +78,60 @@ MAX_CELL = 100_000
 
 def claims(material: Material, columns: Mapping[str, str]) -> bool:
     """Return whether it is a table with scores, losses or sizes of runs, or with columns that the caller named."""
-    table = material.table
-    if table is None or not len(table.columns):
-        return False
-    if any(name in table.columns for quantity, name in columns.items() if quantity != "score"):
-        return True
-    found = _identified(table.columns, {})
-    return _has_values(table, found, _is_of_runs(material)) or (
-        "run" in found and not {"N", "D", "recipe", "tokens_per_step"}.isdisjoint(found)
-    )
+    return material.table is not None and holds_evaluations(material.table, material.path, columns)
 
 
 def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values in a table."""
-    table = material.table
-    if table is None:
+    if material.table is None:
         raise ToposcopeError("not a table")
+    return [read_table(material.table, material.path, columns, material.table_remarks)]
+
+
+def holds_evaluations(table: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> bool:
+    """Return whether a table has scores, losses or sizes of runs, or columns that the caller named."""
+    if not len(table.columns):
+        return False
+    if any(name in table.columns for quantity, name in columns.items() if quantity != "score"):
+        return True
+    table = upright(table, [])
+    found = _identified(table.columns, {})
+    return _has_values(table, found, _is_of_runs(path)) or (
+        "run" in found and not {"N", "D", "recipe", "tokens_per_step"}.isdisjoint(found)
+    )
+
+
+def read_table(
+    table: pl.DataFrame, path: Path, columns: Mapping[str, str], before: tuple[str, ...] = ()
+) -> RawEvaluations:
+    """Return the values in a table of a file; ``before`` is what was left out of the table."""
     if table.is_empty():
         raise ToposcopeError("the table has no rows")
+    remarks = list(before)
     is_named = any(name in table.columns for name in columns.values())
-    if not is_named and not _has_values(table, _identified(table.columns, {}), _is_of_runs(material)):
-        columns = {}  # a table of runs beside the one whose columns were named
+    if not is_named:
+        table = upright(table, remarks)
+        if not _has_values(table, _identified(table.columns, {}), _is_of_runs(path)):
+            columns = {}  # a table of runs beside the one whose columns were named
     for quantity, name in columns.items():
         if quantity != "score" and name not in table.columns:
             raise ToposcopeError(f"no column {one_line(name)!r} ({quantity}); there are {join_names(table.columns)}")
-    found = _identified(table.columns, columns)
-    remarks = list(material.table_remarks)
+    found = _with_names(table, _identified(table.columns, columns), remarks)
     facts = _facts(table, found, remarks)
     if "task" not in found:
-        values = _of_wide(table, found, facts, remarks, _is_of_runs(material))
+        values = _of_wide(table, found, facts, remarks, _is_of_runs(path))
     elif "metrics" in found:
         values = _of_cells(table, found, facts, remarks)
     elif "value" in found:
-        values = facts.with_columns(_values(table[found["value"]]))
+        column = table[found["value"]]
+        values = facts.with_columns(_values(column, _is_beyond_1(column)))
     else:
         values = _of_metrics(table, found, facts, remarks)
     if "metric" not in values.columns and "task" in values.columns:
         values = values.with_columns(metric=pl.lit("score"))
     if "run" not in values.columns:
-        values = _with_runs(values, material)
-    return [RawEvaluations(material.path, as_raw(values), tuple(remarks))]
+        values = _with_runs(values, path)
+    return RawEvaluations(path, as_raw(values), tuple(remarks))
 
 
 def _has_values(table: pl.DataFrame, found: Mapping[str, str], is_of_runs: bool) -> bool:
@@ -123,9 +140,9 @@ def _has_values(table: pl.DataFrame, found: Mapping[str, str], is_of_runs: bool)
     return not is_of_runs and is_table_of_scores(table, found)
 
 
-def _is_of_runs(material: Material) -> bool:
+def _is_of_runs(path: Path) -> bool:
     """Return whether a table is by its name one of what is known of runs, whose numbers are no scores."""
-    return material.path.stem.lower() == "runs"
+    return path.stem.lower() == "runs"
 
 
 def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
@@ -134,8 +151,8 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         plain.setdefault(_plain(name), name)
     for name in names:
-        if (unit := _UNIT.fullmatch(name)) and _plain(unit[1]) in _SIZES:
-            plain.setdefault(_plain(unit[1]), name)
+        if (unit := _UNIT.fullmatch(name)) and (size := _plain(unit[1].rpartition("/")[2])) in _SIZES:
+            plain.setdefault(size, name)
     found = {
         quantity: next(plain[alias] for alias in aliases if alias in plain)
         for quantity, aliases in ALIASES.items()
@@ -145,6 +162,24 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
     found = {quantity: name for quantity, name in found.items() if name not in named.values()} | named
     # without tasks, a column score is one of a task or an average
     return found if "task" in found else {q: name for q, name in found.items() if q in named or q not in OF_A_TASK}
+
+
+def _with_names(table: pl.DataFrame, found: dict[str, str], remarks: list[str]) -> dict[str, str]:
+    """Return the columns with the first of distinct texts as that of runs, in a table of tasks that names none."""
+    tasks = named_columns(table, found)
+    if not {"run", "recipe", "step", "task"}.isdisjoint(found) or not tasks:
+        return found
+    before = [name for name in table.columns[: table.columns.index(tasks[0].name)] if name not in found.values()]
+    texts = [
+        name
+        for name in before
+        if not table[name].null_count() and table[name].cast(pl.Float64, strict=False).is_null().all()
+    ]
+    names = next((name for name in texts if len(table) > 1 and table[name].n_unique() == len(table)), None)
+    if names is None:
+        return found
+    remarks.append(f"runs are named by the column {one_line(names) or 'without a name'}")
+    return {**found, "run": names}
 
 
 def _plain(name: str) -> str:
@@ -183,6 +218,7 @@ def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) ->
             text = table[found[quantity]].cast(pl.String)
             if quantity == "run":
                 text = text.str.replace_all(r"<[^>]*>", "").str.replace(r"^\s*\[([^\]]+)\]\(.*\)\s*$", "$1")  # links
+                text = text.str.replace(r"[^\w)\]+*]+$", "")
             columns.append(text.str.strip_chars().alias(quantity))
     facts = pl.DataFrame(columns) if columns else pl.DataFrame({"shots": [None] * len(table)})
     if "D" not in found and "N" in found and "flops" in found and "tokens_per_step" not in found:
@@ -210,6 +246,10 @@ def _of_wide(
     if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
         remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
     texts = [c.name for c in columns if table[c.name].dtype == pl.String]
+    unreadable = {name: n for name in texts if (n := n_unreadable(table[name]))}
+    if unreadable:
+        what = plural(sum(unreadable.values()), "cell holds", "cells hold")
+        remarks.append(f"{what} no number, in {join_names(list(unreadable))}: ignored there")
     if spread := [name for name in texts if table[name].str.contains(SPREAD).any()]:
         remarks.append(f"what stands behind the scores in the cells of {join_names(spread)} (± 0.3) is not read")
     # nothing was logged in an empty cell
@@ -280,7 +320,7 @@ def _cell(cell: str | None) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _with_runs(values: pl.DataFrame, material: Material) -> pl.DataFrame:
+def _with_runs(values: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Name runs that have no name: by recipe, size, seed and, where no steps say that rows are checkpoints, tokens."""
     sizes = [
         short_number(name) for name in ("N", *(() if "step" in values.columns else ("D",))) if name in values.columns
@@ -288,5 +328,5 @@ def _with_runs(values: pl.DataFrame, material: Material) -> pl.DataFrame:
     texts = [pl.col(name) for name in ("recipe",) if name in values.columns]
     seeds = [pl.format("seed {}", pl.col("seed"))] if "seed" in values.columns else []
     if not sizes + texts + seeds:
-        return values.with_columns(run=pl.lit(material.path.stem))
+        return values.with_columns(run=pl.lit(path.stem))
     return values.with_columns(run=pl.concat_str([*texts, *sizes, *seeds], separator=" ", ignore_nulls=True))
