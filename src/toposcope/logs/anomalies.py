@@ -14,8 +14,8 @@ MIN_ROWS = 20
 """With fewer, noise alone may end above where it began."""
 MIN_RISE = 1.1
 """Last over lowest median of a run that diverged; less may be noise."""
-MIN_FEW_ROWS, FEW_RISE = 4, 3.0
-"""Rows of a short log, and how many times the first losses the last two must be."""
+MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = 5, 3, 3.0
+"""Rows of a short log, how many of the last must be high, and how many times the first losses; two may be a spike."""
 MIN_FALL, MIN_RISE_WITHOUT_FALL, AT_PEAK = 0.05, 1.4, 0.95
 """Share of the first loss by which a run has learned; how far one that has not must rise, and that it must be there."""
 MIN_RETURN = 0.5
@@ -132,7 +132,7 @@ def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where a loss rose for good above its first value by more than it had fallen."""
     if len(losses) < MIN_LEVEL_ROWS:
         high = losses > FEW_RISE * losses[:2].max(initial=0.0)
-        if len(losses) < MIN_FEW_ROWS or not high[-2:].all():
+        if len(losses) < MIN_FEW_ROWS or not high[-FEW_HIGH:].all():
             return None
         start = len(losses) - int(np.argmin(high[::-1])) if not high.all() else 0
         return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
