@@ -188,6 +188,7 @@ def _rows(
     rows: list[Row] = []
     clock: Row = {}
     early: list[Row] = []
+    before: Row = {}  # the times of the last row
     ahead = False
     for i, (template, said, n_alike, rank, _) in enumerate(parsed):
         if template.is_of_epoch:
@@ -226,11 +227,13 @@ def _rows(
         if early and has_step:
             ahead = ahead or (not rows and _number(row) == 0)
             rows += [{**({} if ahead else {STEP: "0"}), **_times(row, ahead=ahead), **one} for one in early]
-            early = []
-        if rows and _times(rows[-1]) == _times(row) != {} and all(rows[-1].get(n, v) == v for n, v in row.items()):
+            before, early = _times(rows[-1]), []
+        now = _times(row)
+        if now and now == before and all(rows[-1].get(n, v) == v for n, v in row.items()):
             rows[-1] |= row
         else:
             rows.append(row)
+            before = now
     if early:
         remarks.append(f"{plural(len(early), 'line states', 'lines state')} a loss without any step: ignored")
     return rows
