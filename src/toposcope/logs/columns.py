@@ -10,7 +10,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "step": (
         *("global_step", "iter_num", "step", "optimizer_step", "update_step", "iteration", "iter", "it", "update"),
         *("num_updates", "n_iter", "train_step", "steps", "iterations", "iters", "t"),
-        *("current_step", "current_steps", "cur_step", "global_steps", "training_step", "up"),
+        *("current_step", "current_steps", "cur_step", "global_steps", "training_step"),
         *("batch", "batch_idx", "batch_id"),
     ),
     "rank": ("rank", "global_rank", "local_rank", "process_index", "worker", "replica"),

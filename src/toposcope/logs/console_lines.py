@@ -77,8 +77,15 @@ _EPOCH_MEANS = re.compile(r"\| train \|")
 ALL = "/all"
 """Ends the name of how many there are of something: of steps, of epochs."""
 BATCH, EPOCH, STEP = "batch", "epoch", "step"
-SHORT = {"trl": "train loss", "tel": "val loss", "tps": "tokens per second", "norm": "grad norm", "s": "step"}
-"""Names of llm.c's file, and one that is a rate here and the tokens of a step in tables."""
+SHORT = {
+    "trl": "train loss",
+    "tel": "val loss",
+    "tps": "tokens per second",
+    "norm": "grad norm",
+    "s": "step",
+    "up": "step",
+}
+"""Names of llm.c's and Marian's logs, and one that is a rate here and the tokens of a step in tables."""
 MAX_KEY_WORDS = 4
 MAX_UNDER = 3
 """Lines with numbers below a heading that may be its own."""
@@ -415,7 +422,7 @@ def _name(before: str, *, first: bool) -> tuple[str, str]:
             is_free = first and (kind != "loss" or words[n - 1][-1:] in _ENDS)
             words = words[n:] if is_free or dropped <= _FILLERS else words
             break
-    name = " ".join(words).strip(".-_#!?* ")
+    name = " ".join(words).strip(".-_#!?*~ ")
     if not any(c.isalpha() for c in name):
         return "", before
     return name + unit, text[: text.rfind(words[0])]

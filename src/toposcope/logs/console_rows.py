@@ -9,13 +9,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from toposcope.logs.columns import VALIDATION, identify_columns, target_of, words_of
-from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
+from toposcope.logs.console_lines import ALL, BATCH, EPOCH, MIN_REPEATS, STEP, Line, Template, kind_of, parse_lines
 from toposcope.logs.raw import plural
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.target import text_of
 
-MIN_REPEATS = 3
-"""Lines that state a loss under one name, by which it is one of the log."""
 MIN_MOVES = 0.3
 """Share of the rows with a loss at which the bar of the training has moved; several may be of one step."""
 BARS_A_ROW = 1.5
@@ -226,7 +224,7 @@ def _rows(
             clock |= times
         if early and has_step:
             ahead = ahead or (not rows and _number(row) == 0)
-            rows += [{**({} if ahead else {STEP: "0"}), **_times(row, ahead=ahead), **one} for one in early]
+            rows += [{**(_times(row) if ahead else {STEP: "0"}), **one} for one in early]
             before, early = _times(rows[-1]), []
         now = _times(row)
         if now and now == before and all(rows[-1].get(n, v) == v for n, v in row.items()):
@@ -275,9 +273,7 @@ def _epochs(times: Mapping[str, str]) -> Row:
     return {name: value for name, value in times.items() if kind_of(name.removesuffix(ALL)) == EPOCH}
 
 
-def _times(row: Row, *, ahead: bool = True) -> Row:
-    if not ahead:
-        return {}
+def _times(row: Row) -> Row:
     return {name: value for name, value in row.items() if kind_of(name.removesuffix(ALL)) in (STEP, EPOCH)}
 
 

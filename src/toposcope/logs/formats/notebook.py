@@ -17,11 +17,6 @@ _CELL = re.compile(r"</t[dh]>", re.IGNORECASE)
 _TAG = re.compile(r"<[^>]*>")
 
 
-def looks_like(head: bytes) -> bool:
-    """Return whether a file begins as a notebook does."""
-    return head.lstrip().startswith(b"{") and b'"cells"' in head
-
-
 def runs(path: Path) -> list[RawLog]:
     """Return what the outputs of a notebook say of its run; tables are read as they are shown."""
     notebook = json.loads(path.read_bytes())
