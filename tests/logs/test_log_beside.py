@@ -17,7 +17,7 @@ from small_checkpoints import refused
 
 from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
 from toposcope.logs.columns import target_of
-from toposcope.logs.plain_file import has_plain_log
+from toposcope.logs.plain_file import plain_log
 
 
 def read(folder: Path) -> LogTable:
@@ -68,7 +68,7 @@ def test_a_plain_log_is_never_refused(names: list[str], rows: list[list[str]], e
     with TemporaryDirectory() as folder:
         table = [[str(i), *row][: len(names)] for i, row in enumerate(rows)]
         (Path(folder) / "log.csv").write_text("\n".join(map(",".join, [names, *table])) + end, newline="")
-        if has_plain_log(Path(folder)):
+        if plain_log(Path(folder)) is not None:
             steps = {int(row[names.index("step")]) for row in table}
             assert read(Path(folder)).steps.tolist() == sorted(steps)
 
@@ -88,7 +88,7 @@ def test_a_plain_log_is_never_refused(names: list[str], rows: list[list[str]], e
 )
 def test_which_logs_are_plain(tmp_path: Path, content: str, plain: bool) -> None:
     (tmp_path / "log.csv").write_text(content)
-    assert has_plain_log(tmp_path) is plain
+    assert (plain_log(tmp_path) is not None) is plain
 
 
 def test_a_list_of_rows(tmp_path: Path) -> None:

@@ -10,12 +10,23 @@ from toposcope import checkpoints
 from toposcope.checkpoints import Series
 from toposcope.checkpoints.coverage import Coverage
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
+from toposcope.integrity import (
+    counters,
+    discontinuity,
+    duplicates,
+    foreign_log,
+    initialisation,
+    outlying,
+    reversed_order,
+    rounding,
+    step_grid,
+    values,
+)
 from toposcope.integrity.finding import Finding, short_steps, steps_text
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.unlike_manifest import unlike_manifest
-from toposcope.logs.plain_file import has_plain_log
+from toposcope.logs.plain_file import PlainLog, plain_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
@@ -111,7 +122,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     opened = series if isinstance(series, Series) else checkpoints.series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
-        findings = diagnose(summaries, _log_of(opened, summaries))
+        findings = diagnose(summaries, _log_of(opened))
     except ToposcopeError as error:
         findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
@@ -138,29 +149,32 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
     return [r if len(at) == len(summaries) else f"{steps_text(at)}: {r}" for r, at in steps.items()]
 
 
-def _log_of(series: Series, summaries: Sequence[CheckpointSummary]) -> "LogTable | None":
-    """Return the log beside a series; None without one, and where it can be read but no finding depends on it.
+def _log_of(series: Series) -> "LogTable | PlainLog | None":
+    """Return the log beside a series; None without one.
 
     Raises
     ------
     ToposcopeError
         If a log is there and cannot be read.
     """
-    if series.source is None or (not duplicates.identical_groups(summaries) and has_plain_log(series.source)):
+    if series.source is None:
         return None
+    plain = plain_log(series.source)
+    if plain is not None:
+        return plain
     from toposcope.logs import log_beside
 
     return log_beside(series.source)
 
 
-def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None) -> list[Finding]:
+def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None" = None) -> list[Finding]:
     """Find what is wrong with a series from the summaries of its checkpoints; nothing is read.
 
     Parameters
     ----------
     summaries : sequence of CheckpointSummary
-    log : LogTable, optional
-        Of the run; shows where the learning rate was 0.
+    log : LogTable or PlainLog, optional
+        Of the run; shows where the learning rate was 0, and whether the checkpoints are this run's.
 
     Returns
     -------
@@ -181,16 +195,28 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
     misplaced = list(discontinuity.discontinuities(summaries, excluded, left_out, suspicious))
+    told = [
+        *counters.counter_findings(summaries),
+        *foreign_log.log_findings(summaries, log),
+        *reversed_order.backwards(summaries, trained_at_first=0 in suspicious),
+    ]
+    # Where counters, or the log, show that checkpoints lie in each other's place, that explains all else but their values.
+    orders = _largest([f for f in told if f.check == "order"])
+    moved = {step for order in orders for step in order.steps}
+    told = [*orders, *(f for f in told if not moved.issuperset(f.steps))]
+    misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
+    dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
         *values.unreadable(summaries),
         *values.doubtful(summaries),
-        *values.misnamed(summaries),
+        *told,
+        *counters.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
         *values.layouts(summaries),
         *values.not_finite(summaries),
-        *values.dead(summaries),
+        *dead,
         *unlike_manifest(summaries),
         *outlying.findings(outliers, summaries),
         *rounding.rounded(summaries),
@@ -198,10 +224,19 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
         *misplaced,
     ]
-    if 0 not in final:
+    if 0 not in final | moved:
         wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
     return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
+
+
+def _largest(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings whose steps are not mostly those of another."""
+    kept: list[Finding] = []
+    for finding in sorted(findings, key=lambda f: -len(f.steps)):
+        if not any(2 * len(set(finding.steps) & set(other.steps)) > len(finding.steps) for other in kept):
+            kept.append(finding)
+    return kept
 
 
 def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:

@@ -28,6 +28,7 @@ from toposcope.integrity.histories import (
 from toposcope.integrity.nearly_final import nearly_final
 from toposcope.integrity.replaced import replaced
 from toposcope.integrity.rescaled import rescaled
+from toposcope.integrity.reversed_order import find_reversed
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.swaps import find_swaps
 from toposcope.typing import Steps, Vector
@@ -97,7 +98,7 @@ def discontinuities(
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
-    for rule in (find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt):
+    for rule in (find_reversed, find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt):
         for suspect in rule(histories):
             if suspect.check in ("break", "leap") and suspect.steps in reported:
                 continue

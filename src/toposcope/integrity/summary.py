@@ -25,6 +25,7 @@ from toposcope.errors import ToposcopeError, message_of
 from toposcope.integrity.largest import LargestValues
 from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.spread import Spread, SpreadSums
+from toposcope.integrity.training_state import TrainingState, training_state
 from toposcope.kernels.magnitudes import widened
 
 SKETCH_SIZE = 256
@@ -145,6 +146,8 @@ class CheckpointSummary(msgspec.Struct):
         What was chosen or left unread in its files.
     stated : str
         How the step of its name differs from the one saved in it, or empty.
+    state : TrainingState or None
+        What else is saved in it; only of local checkpoints.
     """
 
     step: int
@@ -159,6 +162,7 @@ class CheckpointSummary(msgspec.Struct):
     coverage: Coverage | None = None
     remarks: list[str] = []
     stated: str = ""
+    state: TrainingState | None = None
 
     @property
     def matrices(self) -> dict[str, TensorSummary]:
@@ -197,6 +201,7 @@ def summarise(
         if isinstance(checkpoint.source, LocalSource):
             # Elsewhere the counters may lie in a file that would be fetched for them alone.
             summary.stated = disagreement(checkpoint)
+            summary.state = training_state(checkpoint, deep=deep)
         if checkpoint.weights.refused:
             raise CheckpointError(f"{checkpoint.location}: {checkpoint.weights.refusal()}", "unsupported")
         for entry in weights_of(checkpoint):

@@ -37,21 +37,6 @@ def doubtful(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             yield Finding("index", "fault", (item.step,), "", item.doubt)
 
 
-def misnamed(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints whose names give another step than the counter saved in them.
-
-    Where none agrees, names and counters may count different things, which is a note.
-    """
-    told = [item for item in summaries if item.stated and not item.error]
-    readable = sum(not item.error for item in summaries)
-    if told and len(told) == readable > 1:
-        rest = f"; so do the other {len(told) - 1}" if len(told) > 1 else ""
-        yield Finding("step inside", "note", tuple(item.step for item in told), "", f"{told[0].stated}{rest}")
-        return
-    for item in told:
-        yield Finding("step inside", "fault", (item.step,), "", f"{item.stated}; rename it, or fetch it again")
-
-
 def layouts(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Find tensors that are missing, extra, or of another shape or dtype than in most checkpoints."""
     whole = [item for item in summaries if not item.error]

@@ -5,7 +5,12 @@ The log of a run trained here is a table of plain numbers. Where nobody asks wha
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from toposcope.logs.columns import identify_columns
+from toposcope.typing import Steps, Vector
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.sources import Source
@@ -26,10 +31,31 @@ def folder_of(place: "Source | Path") -> "Source":
     return LocalSource(path if path.is_dir() else path.parent) if isinstance(path, Path) else path
 
 
-def has_plain_log(place: "Source | Path") -> bool:
-    """Return whether the log beside a series is surely one that `toposcope.logs.log_beside` reads."""
+class PlainLog(NamedTuple):
+    """The steps, ascending, and the values of a table of plain numbers, as `toposcope.logs.LogTable` has them."""
+
+    steps: Steps
+    values: dict[str, Vector]
+
+
+def plain_log(place: "Source | Path") -> PlainLog | None:
+    """Return the log beside a series if it is surely one that `toposcope.logs.log_beside` reads, else None."""
     file = folder_of(place).files().get(NAME)
-    return file is not None and file.size <= MAX_BYTES and is_plain(file.read(0, file.size).tobytes())
+    content = file.read(0, file.size).tobytes() if file is not None and file.size <= MAX_BYTES else b""
+    if not is_plain(content):
+        return None
+    header, *rows = content.decode().splitlines()
+    names, cells = header.split(","), [row.split(",") for row in rows]
+    table = np.array([[float(cell or "nan") for cell in row] for row in cells], np.float64).reshape(-1, len(names))
+    steps, place = np.unique(table[:, names.index("step")].astype(np.int64), return_inverse=True)
+    columns = {what: found[0] for what, found in identify_columns(names).named.items() if found}
+    columns |= {name: name for name in names if name not in columns.values()}
+    values = {what: np.full(len(steps), np.nan) for what in columns}
+    for what, name in columns.items():
+        column = table[:, names.index(name)]
+        logged = ~np.isnan(column)
+        values[what][place[logged]] = column[logged]  # of several rows of a step the last
+    return PlainLog(steps, values)
 
 
 def is_plain(content: bytes) -> bool:

@@ -1,0 +1,225 @@
+"""Whether the log beside a series is of the same run: its length, learning rates, losses and norms of the weights."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from toposcope.integrity.finding import Finding, short_steps, steps_text
+from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.typing import Steps, Vector
+
+if TYPE_CHECKING:
+    from toposcope.logs import LogTable
+    from toposcope.logs.plain_file import PlainLog
+
+MIN_CHECKPOINTS = 4
+"""That can be compared with the log."""
+MIN_TIMES = 2.9
+"""How many times longer than its log a run must be for the steps to count something else; a log may be cut short."""
+DECAYED = 0.3
+"""Learning rate at the end of a log, in units of its largest, from which on the log is of a whole run."""
+TOLERANCE = 1e-3
+"""Relative, of what was logged: its last digit."""
+MAX_AVERAGED = 0.05
+"""How much smaller the norm of averaged weights may be throughout."""
+MAX_OTHER_NORM = 0.5
+"""Relative difference of norms that may still be norms of the same tensors."""
+MIN_LOSS_EXCESS = 4.0
+"""How much further than a logged loss from those beside it a loss in a checkpoint must be, in the median."""
+
+
+class _Pairs(NamedTuple):
+    """Steps, what checkpoints hold there, and the least, the nearest and the largest that was logged about then."""
+
+    steps: Steps
+    held: Vector
+    low: Vector
+    logged: Vector
+    high: Vector
+
+    def where(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
+        return [int(step) for step in self.steps[chosen]]
+
+
+def log_findings(
+    summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None"
+) -> Iterator[Finding]:
+    """Find checkpoints that a log does not fit, and logs of other runs."""
+    items = [item for item in summaries if not item.error]
+    if log is None or not len(log.steps) or len(items) < MIN_CHECKPOINTS:
+        return
+    yield from _beyond_the_log([item.step for item in items], log)
+    yield from _rates(items, log)
+    yield from _losses(items, log)
+    yield from _norms(items, log)
+
+
+def _beyond_the_log(steps: Sequence[int], log: "LogTable | PlainLog") -> Iterator[Finding]:
+    last = int(log.steps[-1])
+    spacing = int(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 1
+    beyond = [step for step in steps if step > last + 2 * spacing]
+    if not beyond or last <= 0:
+        return
+    rates = log.values.get("learning_rate", np.empty(0))
+    rates = rates[np.isfinite(rates)]
+    decayed = len(rates) > MIN_CHECKPOINTS and rates[-1] < DECAYED * rates.max()
+    times = steps[-1] / last
+    words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
+    if 2 * len(beyond) >= len(steps) and (times > MIN_TIMES or (decayed and times > 1 + TOLERANCE)):
+        fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
+        yield Finding("log", "fault", tuple(beyond), "", f"{words}; {fix}")
+    else:
+        yield Finding("log", "note", tuple(beyond), "", f"{words}, which was cut short or not written any more")
+
+
+def _pairs(held: dict[int, float], log: "LogTable | PlainLog", column: str) -> _Pairs:
+    """Return what checkpoints hold beside what was logged within one row of their steps."""
+    values = log.values.get(column, np.empty(0))
+    known = np.isfinite(values)
+    at, values = log.steps[known], values[known]
+    if not len(at):
+        return _Pairs(np.empty(0, np.int64), *[np.empty(0)] * 4)
+    room = 1.5 * float(np.median(np.diff(at))) if len(at) > 1 else 1.0
+    rows = []
+    for step, value in held.items():
+        near = np.flatnonzero(np.abs(at - step) <= room)
+        if len(near) and math.isfinite(value):
+            nearest = near[np.abs(at[near] - step).argmin()]
+            rows.append((step, value, values[near].min(), values[nearest], values[near].max()))
+    columns = np.array(rows, np.float64).reshape(-1, 5).T
+    return _Pairs(columns[0].astype(np.int64), *columns[1:])
+
+
+def _rates(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
+    """Compare the learning rates that optimizers hold with the log's."""
+    held = {item.step: item.state.rates for item in items if item.state and item.state.rates}
+    groups = max(map(len, held.values()), default=0)
+    if not groups:
+        return
+    every = [_pairs({step: rates[min(k, len(rates) - 1)] for step, rates in held.items()}, log, "learning_rate")
+             for k in range(groups)]  # fmt: skip
+    pairs = every[0]
+    if len(pairs.steps) < MIN_CHECKPOINTS:
+        return
+    room = 10 * TOLERANCE * np.abs(pairs.high) + 1e-12
+    fits = np.any([(p.held >= p.low - room) & (p.held <= p.high + room) for p in every], axis=0)
+    if fits.all():
+        return
+    example = int(np.flatnonzero(~fits)[-1])
+    words = f"at step {pairs.steps[example]} the optimizer holds {pairs.held[example]:.4g}, the log {pairs.logged[example]:.4g}"
+    if 2 * fits.sum() >= len(fits):
+        wrong = pairs.where(~fits)
+        yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the learning rate of the log; {words}")
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = pairs.held / pairs.logged
+    ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
+    kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * TOLERANCE
+    in_units = kept and abs(math.log10(float(ratio[0])) - round(math.log10(float(ratio[0])))) < TOLERANCE
+    one = bool((pairs.held == 1).all())  # as Prodigy and its kin have it
+    severity = "note" if in_units or one or (kept and len({p.held[-1] for p in every}) > 1) else "fault"
+    yield Finding(
+        "log",
+        "note" if severity == "note" else "fault",
+        tuple(pairs.where(~fits)),
+        "",
+        f"the learning rates of the log are not those of the optimizer: {words}; the log may be another run's",
+    )
+
+
+def _losses(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
+    """Compare the losses saved in checkpoints with the log's."""
+    for column in ("loss", "validation_loss"):
+        held = {item.step: item.state.losses[column] for item in items if item.state and column in item.state.losses}
+        pairs = _pairs(held, log, column)
+        if len(pairs.steps) < MIN_CHECKPOINTS:
+            continue
+        off = np.abs(pairs.held - pairs.logged)
+        within = (pairs.held >= pairs.low - 1e-9) & (pairs.held <= pairs.high + 1e-9)
+        exact = off <= TOLERANCE * np.abs(pairs.logged)
+        far = ~within & (off > 20 * TOLERANCE * np.abs(pairs.logged))
+        example = int(np.argmax(off))
+        words = f"at step {pairs.steps[example]} the checkpoint holds {pairs.held[example]:.4g}, the log {pairs.logged[example]:.4g}"
+        if 2 * exact.sum() >= len(exact):
+            wrong = pairs.where(far & ~exact)
+            if wrong:
+                yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the loss of the log; {words}")
+            continue
+        values = log.values[column][np.isfinite(log.values[column])]
+        noise = float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else 0.0
+        if _rank_correlation(pairs.held, pairs.logged) < 0.5 and float(np.median(off)) > MIN_LOSS_EXCESS * noise + 0.02:
+            words = f"the losses of the log are not those saved in the checkpoints: {words}; the log may be another run's"
+            yield Finding("log", "fault", tuple(pairs.where(far)), "", words)
+
+
+def _rank_correlation(a: Vector, b: Vector) -> float:
+    ranks = [np.argsort(np.argsort(x)).astype(np.float64) for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+_Tensors = list[TensorSummary]
+_SETS: dict[str, Callable[[str, TensorSummary], bool]] = {
+    "all parameters": lambda name, tensor: True,
+    "the matrices": lambda name, tensor: tensor.is_matrix,
+    "all but embeddings": lambda name, tensor: tensor.role not in ("embed", "pos_embed"),
+    "all but embeddings and head": lambda name, tensor: tensor.role not in ("embed", "pos_embed", "head"),
+    "the matrices but embeddings and head": lambda name, tensor: (
+        tensor.is_matrix and tensor.role not in ("embed", "pos_embed", "head")
+    ),
+}
+"""Tensors whose norm a trainer may log."""
+_FORMS: dict[str, Callable[[Vector], float]] = {
+    "norm": lambda norms: float(np.sqrt(np.square(norms).sum())),
+    "square": lambda norms: float(np.square(norms).sum()),
+    "sum": lambda norms: float(norms.sum()),
+}
+
+
+def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
+    """Compare the norm of the weights with the log's, by any definition."""
+    known = [item for item in items if item.tensors and all(math.isfinite(t.norm) for t in item.tensors.values())]
+    column = "weight_norm"
+    candidates = []
+    for (of, chosen), (form, norm), once in product(_SETS.items(), _FORMS.items(), (True, False)):
+        held = {}
+        for item in known:
+            tensors = {name: tensor for name, tensor in item.tensors.items() if chosen(name, tensor)}
+            if once:  # a tied embedding
+                tensors = {tensor.content_hash or name: tensor for name, tensor in tensors.items()}
+            held[item.step] = norm(np.array([tensor.norm for tensor in tensors.values()]))
+        pairs = _pairs(held, log, column)
+        if len(pairs.steps) < MIN_CHECKPOINTS or not (pairs.held > 0).all() or not (pairs.low > 0).all():
+            return
+        coarse = max((2.0 ** -MANTISSA_BITS.get(t.dtype, 23) for item in known for t in item.tensors.values()), default=0.0)
+        # A norm may be logged a row earlier or later.
+        room = (pairs.high - pairs.low) / pairs.logged + TOLERANCE + coarse
+        ratio = np.log(pairs.held / pairs.logged)
+        candidates.append((of, form, pairs, room * (2 if form == "square" else 1), ratio))
+    if not candidates:
+        return
+    for of, form, pairs, room, ratio in candidates:
+        for centre in (0.0, float(np.median(ratio))):
+            fits = np.abs(ratio - centre) <= room
+            told = centre == 0 or float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
+            if told and fits.all():
+                return
+    plain = [c for c in candidates if c[1] == "norm"]
+    of, _, pairs, room, ratio = max(plain, key=lambda c: (int((np.abs(c[4]) <= c[3]).sum()), -float(np.median(np.abs(c[4])))))
+    fits = np.abs(ratio) <= room
+    wrong = pairs.where(~fits)
+    exchanged = np.abs(np.sort(pairs.held[~fits]) / np.sort(pairs.logged[~fits]) - 1) <= np.maximum(room[~fits].max(), TOLERANCE)
+    example = int(np.argmax(np.abs(ratio)))
+    words = f"at step {pairs.steps[example]} the norm of {of} is {pairs.held[example]:.5g}, by the log {pairs.logged[example]:.5g}"
+    if len(wrong) > 1 and exchanged.all():
+        yield Finding("order", "fault", tuple(wrong), "", f"{steps_text(wrong)}: each has the norm that was logged for another; {words}")
+    elif 2 * fits.sum() >= len(fits):
+        yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the norm of the log; {words}")
+    elif float(np.median(np.abs(ratio))) < MAX_OTHER_NORM:
+        whole = plain[0][4]  # of all parameters
+        averaged = bool((whole < 0).mean() > 0.9) and float(np.median(-whole)) < MAX_AVERAGED
+        cause = "the weights may be averaged" if averaged else "the log may be another run's"
+        yield Finding("log", "note" if averaged else "fault", tuple(wrong), "", f"the norms of the log are not those of the weights: {words}; {cause}")

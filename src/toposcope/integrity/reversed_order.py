@@ -1,0 +1,104 @@
+"""Stretches of checkpoints, or whole series, that are stored in reverse order."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from toposcope.integrity.finding import Finding, Suspect
+from toposcope.integrity.histories import MAX_STRETCH, MIN_WALKING, History, summed
+from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.typing import Matrix
+
+MIN_LENGTH = 3
+"""Checkpoints of a stretch; two are swapped (see `toposcope.integrity.swaps`)."""
+MIN_GAIN = 1.8
+"""How many times shorter, in squared distance, the path into a stretch and that out of it each are once it is turned
+around, in the median over the matrices: for a random walk past k checkpoints k times, in the right order 1/k."""
+MIN_FALL = 0.8
+"""Rank correlation, in the median over the matrices, with which the largest value relative to the rest must fall."""
+MIN_CONSTANT = 2
+"""Vectors that are one number throughout at the last checkpoint, as they are where a training begins."""
+
+
+def find_reversed(histories: Sequence[History]) -> list[Suspect]:
+    """Find stretches that are in reverse order: turned around, the path past them is much shorter on both sides."""
+    matrices = [history for history in histories if history.is_matrix]
+    if not matrices:
+        return []
+    steps = matrices[0].steps
+    matrices = [history for history in matrices if np.array_equal(history.steps, steps)]
+    suspects, n = [], len(steps)
+    distances = np.stack([summed(h.distances()) + h.rounding_floor()[0] for h in matrices])
+    walking = float(np.median([np.median(h.walking()) for h in matrices]))
+    taken = np.zeros(n, np.bool_)
+    if walking < MIN_WALKING:
+        return []
+    found = []
+    for a in range(n - MIN_LENGTH + 1):
+        for b in range(a + MIN_LENGTH - 1, min(n, a + MAX_STRETCH)):
+            gain = _gain(distances, a, b, n)
+            if gain > 0:
+                found.append((gain, a, b))
+    for _, a, b in sorted(found, reverse=True):
+        if not taken[a : b + 1].any():
+            taken[a : b + 1] = True
+            moved = tuple(int(step) for k, step in enumerate(steps[a : b + 1]) if 2 * k != b - a)
+            reason = f"steps {steps[a]} to {steps[b]} are stored in reverse order; rename them, or fetch them again"
+            suspects.append(Suspect(moved, [h.name for h in histories], len(histories), "order", reason))
+    return suspects
+
+
+def _gain(distances: Matrix, a: int, b: int, n: int) -> float:
+    """Return how much shorter the path is once a stretch is turned around; 0 if not enough, or not on both sides."""
+    sides = []
+    if a > 0:
+        sides.append(distances[:, a - 1, a] / distances[:, a - 1, b])
+    if b < n - 1:
+        sides.append(distances[:, b, b + 1] / distances[:, a, b + 1])
+    gains = [float(np.median(side)) for side in sides]
+    if len(gains) == 2:
+        return float(np.prod(gains)) if min(gains) > MIN_GAIN else 0.0
+    return 0.0
+
+
+def backwards(summaries: Sequence[CheckpointSummary], *, trained_at_first: bool) -> list[Finding]:
+    """Find a series whose last checkpoint is the beginning of its training.
+
+    Parameters
+    ----------
+    summaries : sequence of CheckpointSummary
+    trained_at_first : bool
+        Whether the values at step 0 are no initialisation's.
+    """
+    items = [item for item in summaries if not item.error]
+    if len(items) < MIN_LENGTH:
+        return []
+    first, last = items[0].tensors, items[-1].tensors
+    vectors = [name for name, tensor in last.items() if not tensor.is_matrix and tensor.sketch and name in first]
+    turned = [name for name in vectors if _is_constant(last[name]) and not _is_constant(first[name])]
+    if len(turned) >= MIN_CONSTANT and 2 * len(turned) >= len(vectors):
+        why = f"at its last step {len(turned)} of {len(vectors)} vectors are one number throughout, at its first not"
+    elif trained_at_first and len(items) > MIN_LENGTH and _tails_shrink(items):
+        why = "its matrices lose their outlying values from step to step"
+    else:
+        return []
+    steps = tuple(item.step for item in items)
+    middle = steps[len(steps) // 2] if len(steps) % 2 else None
+    words = f"the series runs backwards: {why}, as where a training begins; rename all checkpoints"
+    return [Finding("order", "fault", tuple(step for step in steps if step != middle), "", words)]
+
+
+def _tails_shrink(items: Sequence[CheckpointSummary]) -> bool:
+    names = [name for name, tensor in items[0].matrices.items() if all(name in item.tensors for item in items)]
+    falls = []
+    for name in names:
+        tensors = [item.tensors[name] for item in items]
+        if all(tensor.largest and tensor.norm > 0 for tensor in tensors):
+            tails = np.array([abs(tensor.largest_values()[0]) / tensor.norm for tensor in tensors])
+            falls.append(-float(np.corrcoef(np.argsort(np.argsort(tails)), np.arange(len(tails)))[0, 1]))
+    return bool(falls) and float(np.median(falls)) > MIN_FALL
+
+
+def _is_constant(tensor: TensorSummary) -> bool:
+    values = tensor.values()
+    return len(values) > 1 and bool((values == values[0]).all())

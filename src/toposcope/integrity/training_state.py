@@ -1,0 +1,164 @@
+"""What a checkpoint saves besides its weights: counters, learning rates, losses, the moments of an optimizer."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.formats import torch_file
+from toposcope.checkpoints.formats.contents import fields_of, repeats, shape_of
+from toposcope.checkpoints.formats.entry import flattened
+from toposcope.checkpoints.formats.weight_names import TORCH, is_other, of_weights
+from toposcope.checkpoints.pickled_arrays import StoredArray
+from toposcope.checkpoints.sources import CheckpointError, StoredFile
+from toposcope.checkpoints.steps import EPOCH_COUNTERS, STEP_COUNTERS
+from toposcope.checkpoints.unpickling import StoredTensor
+from toposcope.kernels.magnitudes import widened
+
+OPTIMIZER, SCHEDULER = "the optimizer's step", "the scheduler's step"
+MAX_DEPTH = 4
+"""Dictionaries in which the state of an optimizer may lie."""
+N_STEPS = 8
+"""Parameters whose steps are read; a parameter that was frozen for a while has fewer."""
+_STATES = re.compile(r"optim|sched|train(er|ing)?_state|training_state", re.IGNORECASE)
+_SQUARES = re.compile(r"(exp_avg_sq\w*|max_exp_avg_sq|square_avg|sum|exp_inf|acc_delta)$")
+_LOSSES = {
+    **dict.fromkeys(("loss", "train_loss", "training_loss"), "loss"),
+    **dict.fromkeys(("val_loss", "valid_loss", "validation_loss", "eval_loss"), "validation_loss"),
+}
+
+
+class TrainingState(msgspec.Struct):
+    """What a checkpoint says of its training.
+
+    Attributes
+    ----------
+    counters : dict of int
+        How far the run is: the counter of steps, or else of epochs, that is saved with the weights, under its own name,
+        and the steps of optimizer and scheduler.
+    rates : list of float
+        Learning rates, of each group of parameters.
+    losses : dict of float
+        ``loss`` and ``validation_loss``, if they are saved.
+    moments : dict of tuple of int
+        Shapes of the moments, by parameter and moment.
+    wrong : list of str
+        Values that no optimizer has.
+    error, kind : str
+        Why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could.
+    """
+
+    counters: dict[str, int] = {}
+    rates: list[float] = []
+    losses: dict[str, float] = {}
+    moments: dict[str, tuple[int, ...]] = {}
+    wrong: list[str] = []
+    error: str = ""
+    kind: str = ""
+
+
+def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:
+    """Return what a local checkpoint says of its training; the values of moments are read in a deep look alone."""
+    state = TrainingState()
+    for names in (STEP_COUNTERS, EPOCH_COUNTERS):
+        name = next((name for name in names if name in checkpoint.stated), None)
+        if name is not None and not state.counters:
+            state.counters[name] = checkpoint.stated[name]
+    if checkpoint.key:
+        return state  # what lies beside one of several models is of the last of them
+    weights = of_weights(checkpoint.files)
+    for name, file in sorted(checkpoint.files.items()):
+        of_state = is_other(name) and _STATES.search(name) is not None
+        if name.endswith(TORCH) and (of_state or (name in weights and len(weights) == 1)):
+            try:
+                if deep and of_state:
+                    torch_file.check(file, only_weights=False)
+                _read(file, state, deep=deep)
+            except CheckpointError as error:
+                if not of_state:
+                    raise
+                state.error, state.kind = str(error), error.kind
+    return state
+
+
+def _read(file: StoredFile, state: TrainingState, *, deep: bool) -> None:
+    saved = torch_file.open_file(file)
+    content = saved.content
+    if repeats(content):
+        return
+    for fields in _dictionaries(content):
+        if "param_groups" in fields:
+            _of_optimizer(saved, fields, state, deep=deep)
+        elif "last_epoch" in fields and {"_step_count", "base_lrs", "_last_lr"} & fields.keys():
+            steps = _number(saved, fields["last_epoch"])
+            if steps is not None and steps >= 0:
+                state.counters[SCHEDULER] = int(steps)
+    for name, value in (fields_of(content) or {}).items():
+        loss = _number(saved, value) if isinstance(name, str) and name in _LOSSES else None
+        if loss is not None:
+            state.losses.setdefault(_LOSSES[name], loss)
+
+
+def _dictionaries(content: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[Any, Any]]:
+    """Yield the dictionaries of a file that hold no dictionary of an optimizer around them."""
+    fields = dict(enumerate(content)) if isinstance(content, list | tuple) else fields_of(content)
+    if fields is None:
+        return
+    yield fields
+    if depth and "param_groups" not in fields:
+        for value in fields.values():
+            if not isinstance(value, StoredTensor | StoredArray | str | int | float | None):
+                yield from _dictionaries(value, depth - 1)
+
+
+def _of_optimizer(saved: torch_file.Saved, fields: Mapping[Any, Any], state: TrainingState, *, deep: bool) -> None:
+    groups = fields["param_groups"] if isinstance(fields["param_groups"], list | tuple) else ()
+    for rate in (_number(saved, (fields_of(group) or {}).get("lr")) for group in groups):
+        if rate is not None:
+            state.rates.append(rate)
+            if not (math.isfinite(rate) and rate >= 0):
+                state.wrong.append(f"a learning rate of {rate:g}")
+    # A second optimizer, such as Muon's beside AdamW, has parameters of the same numbers.
+    first = not state.moments
+    steps = []
+    for key, value in (fields_of(fields.get("state")) or {}).items():
+        for name, moment in (fields_of(value) or {}).items():
+            if name == "step":
+                steps += [moment] if len(steps) < N_STEPS else []
+            elif isinstance(moment, StoredTensor) and math.prod(moment.shape) > 1:
+                place = f"{name} of parameter {key}"
+                if first:
+                    state.moments[place] = shape_of(moment)
+                if deep and moment.dtype.startswith(("float", "bfloat")) and "float8" not in moment.dtype:
+                    wrong = _wrong_values(saved, moment, is_square=_SQUARES.match(str(name)) is not None)
+                    state.wrong += [f"{place}: {wrong}"] if wrong else []
+    known = [step for step in (_number(saved, step) for step in steps) if step is not None]
+    if known and all(math.isfinite(step) and step >= 0 for step in known):
+        state.counters.setdefault(OPTIMIZER, int(max(known)))
+    elif known:
+        state.wrong.append(f"a step of {min(known):g}")
+
+
+def _wrong_values(saved: torch_file.Saved, moment: StoredTensor, *, is_square: bool) -> str:
+    """Return what is wrong with the values of a moment, or an empty text."""
+    not_finite = negative = 0
+    for block in saved.entry("moment", moment).blocks():
+        values = widened(flattened(block))
+        if not (math.isfinite(float(values.min())) and math.isfinite(float(values.max()))):
+            not_finite += int(np.count_nonzero(~np.isfinite(values)))
+        negative += int(np.count_nonzero(values < 0)) if is_square else 0
+    if not_finite:
+        return f"{not_finite} values that are NaN or infinite"
+    return f"{negative} negative values of a mean of squares" if negative else ""
+
+
+def _number(saved: torch_file.Saved, value: Any) -> float | None:
+    """Return a number, also of a tensor of one."""
+    if isinstance(value, StoredTensor | StoredArray) and math.prod(shape_of(value)) == 1:
+        entry = saved.entry("number", value)
+        value = float(flattened(entry.whole())[0]) if "bfloat" not in entry.dtype else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
