@@ -32,7 +32,8 @@ CHECKS = {
     "dtype": Check("tensors of another dtype than in most checkpoints"),
     "non-finite": Check("values that are NaN or infinite", deep=True),
     "manifest": Check("tensors that differ from the manifest written when they were saved"),
-    "dead": Check("matrices of zeros, and vectors that became zero", deep=True),
+    "dead": Check("matrices of zeros, and vectors and parts of matrices that became zero", deep=True),
+    "copied rows": Check("rows of a matrix that became copies of others", deep=True),
     "outlier": Check("one value far larger than all others", deep=True),
     "rounded": Check("checkpoints in float32 with values of 16 bits", deep=True),
     "off path": Check("checkpoints that are off the path of training", deep=True),
@@ -41,5 +42,5 @@ CHECKS = {
     "break": Check("a step from which on the weights are another run's", deep=True),
     "leap": Check("an interval in which the weights move much further than in any other", deep=True),
     "initialisation": Check("a step 0 that is not an initialisation", deep=True),
-    "log": Check("a training log beside the series that cannot be understood"),
+    "log": Check("a training log beside the series that is another run's, or cannot be understood"),
 }

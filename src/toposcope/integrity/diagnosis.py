@@ -12,6 +12,7 @@ from toposcope.checkpoints.coverage import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import (
     counters,
+    dead_parts,
     discontinuity,
     duplicates,
     foreign_log,
@@ -203,7 +204,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
     # Where counters, or the log, show that checkpoints lie in each other's place, that explains all else but their values.
     orders = _largest([f for f in told if f.check == "order"])
     moved = {step for order in orders for step in order.steps}
-    told = [*orders, *(f for f in told if not moved.issuperset(f.steps))]
+    told = [*orders, *(f for f in told if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps))]
     misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
     dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
@@ -217,6 +218,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
         *values.layouts(summaries),
         *values.not_finite(summaries),
         *dead,
+        *dead_parts.dead_parts(summaries),
         *unlike_manifest(summaries),
         *outlying.findings(outliers, summaries),
         *rounding.rounded(summaries),

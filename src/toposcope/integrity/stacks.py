@@ -17,6 +17,7 @@ from toposcope.checkpoints.formats.entry import flattened, read_together
 from toposcope.checkpoints.sources import small_files_held
 from toposcope.errors import ToposcopeError
 from toposcope.integrity.largest import largest_of_rows
+from toposcope.integrity.lines import NONE, lines_of_stack
 from toposcope.integrity.summary import (
     CheckpointSummary,
     TensorSummary,
@@ -81,7 +82,8 @@ def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, Tensor
     largest, largest_at = largest_of_rows(rows[finite])
     sketches = as_float32(values[:, sketch_positions(rows.shape[1])])
     parts = [_bytes_of_rows(array) for array in (sketches[finite], largest, largest_at)]
-    for place, sketch, most, most_at in zip(finite, *parts, strict=True):
+    lines = lines_of_stack(rows[finite], values[finite], members[0][2].shape)
+    for place, sketch, most, most_at, found in zip(finite, *parts, lines, strict=True):
         checkpoint, role, entry = readable[place]
         digest = entry.new_digest()
         digest.update(rows[place].view(np.uint8).data)
@@ -96,6 +98,7 @@ def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, Tensor
             sketch=sketch,
             largest=most,
             largest_at=most_at,
+            lines=None if found is NONE else found,
         )
 
 

@@ -23,6 +23,7 @@ from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.checkpoints.steps import disagreement
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.integrity.largest import LargestValues
+from toposcope.integrity.lines import NONE, Lines, LinesFound
 from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.spread import Spread, SpreadSums
 from toposcope.integrity.training_state import TrainingState, training_state
@@ -87,6 +88,8 @@ class TensorSummary(msgspec.Struct):
         flattened tensor, int64; empty if a value is not finite.
     spread : Spread or None
         Only at step 0.
+    lines : Lines or None
+        Rows and columns of zeros, and copied rows; None if there are none.
     """
 
     shape: tuple[int, ...]
@@ -102,6 +105,7 @@ class TensorSummary(msgspec.Struct):
     largest: bytes = b""
     largest_at: bytes = b""
     spread: Spread | None = None
+    lines: Lines | None = None
 
     @property
     def is_matrix(self) -> bool:
@@ -270,7 +274,7 @@ def _summarise_values(
     digest = entry.new_digest()
     positions = sketch_positions(math.prod(entry.shape))
     sums = SpreadSums(entry.shape) if at_start else None
-    largest = LargestValues()
+    largest, lines = LargestValues(), LinesFound(entry.shape)
     squares, seen, sketch = 0.0, 0, []
     for block in entry.blocks():
         numbers = flattened(block)
@@ -285,6 +289,7 @@ def _summarise_values(
         sketch.append(as_float32(values[positions[first:last] - seen]))
         if not tensor.n_not_finite:
             largest.add(floats, seen)
+            lines.add(numbers, values)
             if sums is not None:
                 sums.add(as_float32(values))
         seen += len(values)
@@ -296,6 +301,7 @@ def _summarise_values(
     tensor.is_zero = tensor.norm == 0
     if not tensor.n_not_finite:
         tensor.largest, tensor.largest_at = (found.tobytes() for found in largest.result())
+        tensor.lines = found if (found := lines.result()) is not NONE else None
     tensor.spread = sums.spread() if sums is not None and not tensor.n_not_finite else None
 
 

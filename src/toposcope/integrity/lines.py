@@ -1,0 +1,134 @@
+"""Rows and columns of a matrix that are all zero, and rows that are copies of others."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_WIDTH = 4
+"""Values of a row; shorter ones may be equal by chance."""
+N_COMPARED = 16
+"""Values of each row that are compared with those of the others."""
+MAX_LISTED = 64
+"""Rows, columns or copies that are listed; the rest are counted."""
+
+_Mask = NDArray[np.bool_]
+_Keys = NDArray[np.uint64]
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row.
+
+    Attributes
+    ----------
+    zero_rows, zero_columns : tuple of int
+        The first `MAX_LISTED` that are all zero.
+    copies : tuple of (int, int)
+        Rows that are not zero, each with the first row that is the same.
+    counts : tuple of int
+        How many there are of each of the three.
+    """
+
+    zero_rows: tuple[int, ...] = ()
+    zero_columns: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+    counts: tuple[int, int, int] = (0, 0, 0)
+
+
+NONE = Lines()
+
+
+class LinesFound:
+    """Finds the lines of a matrix that is read a few whole rows at a time.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
+        self._keys: list[_Keys] = []
+        self._rows: list[_Mask] = []
+        self._columns: _Mask | None = None
+
+    def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
+        """Add the next rows, flattened: as stored, and as floats."""
+        if self._width >= MIN_WIDTH:
+            self._keys.append(_keys(numbers.reshape(1, -1, self._width))[0])
+            rows, columns = (found[0] for found in _zero(values.reshape(1, -1, self._width)))
+            self._rows.append(rows)
+            self._columns = columns if self._columns is None else self._columns & columns
+
+    def result(self) -> Lines:
+        """Return what was found."""
+        if self._columns is None:
+            return NONE
+        return _lines(np.concatenate(self._keys), np.concatenate(self._rows), self._columns)
+
+
+def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> list[Lines]:
+    """Return what `LinesFound` finds in each of some matrices of a shape, one flattened in each row."""
+    width = math.prod(shape[1:]) if len(shape) > 1 else 0
+    if width < MIN_WIDTH:
+        return [NONE] * len(numbers)
+    keys = _keys(numbers.reshape(len(numbers), -1, width))
+    rows, columns = _zero(values.reshape(len(values), -1, width))
+    ordered = np.sort(keys, axis=1)
+    some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | columns.any(axis=1)
+    return [_lines(keys[k], rows[k], columns[k]) if some[k] else NONE for k in range(len(numbers))]
+
+
+@lru_cache(maxsize=64)
+def _compared(width: int) -> tuple[NDArray[np.int64], _Keys]:
+    """Return the columns that are compared, and an odd factor for each, by which rows are hashed."""
+    columns = np.unique(np.linspace(0, width - 1, N_COMPARED).astype(np.int64))
+    factors = np.random.default_rng(0).integers(1 << 62, 1 << 63, len(columns), dtype=np.uint64)
+    return columns, factors * np.uint64(2) + np.uint64(1)
+
+
+def _keys(numbers: NDArray[Any]) -> _Keys:
+    """Hash a few bits of each row."""
+    columns, factors = _compared(numbers.shape[-1])
+    bits = numbers.view(f"u{numbers.dtype.itemsize}")[..., columns].astype(np.uint64)
+    mixed = (bits ^ (bits >> np.uint64(17))) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray(((mixed ^ (mixed >> np.uint64(31))) * factors).sum(axis=-1, dtype=np.uint64))
+
+
+def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
+    """Return which rows and which columns of each matrix are zero; only those that may be are looked at."""
+    rows = (values[..., 0] == 0) & (values[..., -1] == 0)
+    if rows.any():
+        rows[rows] = ~values[rows].any(axis=-1)
+    columns = (values[:, 0] == 0) & (values[:, -1] == 0)
+    some = columns.any(axis=1)
+    if some.any():
+        columns[some] &= ~values[some].any(axis=1)
+    return rows, columns
+
+
+def _lines(keys: _Keys, rows: _Mask, columns: _Mask) -> Lines:
+    if rows.all():
+        return NONE  # the whole matrix is
+    _, first, place, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    copies = np.flatnonzero((counts[place] > 1) & (first[place] != np.arange(len(keys))) & ~rows)
+    zero_rows, zero_columns = np.flatnonzero(rows), np.flatnonzero(columns)
+    if not (len(copies) or len(zero_rows) or len(zero_columns)):
+        return NONE
+    pairs = tuple((int(k), int(first[place[k]])) for k in copies[:MAX_LISTED])
+    return Lines(
+        tuple(zero_rows[:MAX_LISTED].tolist()),
+        tuple(zero_columns[:MAX_LISTED].tolist()),
+        pairs,
+        (len(zero_rows), len(zero_columns), len(copies)),
+    )
+
+
+def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:
+    """Return what is listed now and was not before."""
+    known = set(before)
+    return [line for line in now if line not in known]
