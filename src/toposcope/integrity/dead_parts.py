@@ -11,6 +11,7 @@ from toposcope.integrity.lines import NONE, Lines, new_lines
 from toposcope.integrity.stale import EMBEDDINGS
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.integrity.values import SMALLEST, usual_layout
+from toposcope.typing import Vector
 
 MIN_ZERO_SHARE = 0.1
 """Of the sketch that must become zero where no row or column does, and `MIN_ZEROS` at least."""
@@ -35,12 +36,12 @@ class _Change(NamedTuple):
 def dead_parts(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Find rows, columns and scattered values that become zero, and rows that become copies.
 
-    What most matrices show at the same step is pruning, a note; what is there from the first checkpoint on is none.
+    What most matrices show is pruning, a note; what is there from the first checkpoint on is none.
     """
     whole = [item for item in summaries if not item.error]
     layout = usual_layout(whole)
     changes: list[_Change] = []
-    matrices = []
+    n_matrices = sparse = 0
     for name, (shape, _) in layout.items():
         held = [
             (item.step, tensor)
@@ -48,37 +49,39 @@ def dead_parts(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             if (tensor := item.tensors.get(name)) and tensor.shape == shape and tensor.largest and not tensor.is_zero
         ]
         if len(shape) > 1 and held:
-            matrices.append(name)
-            changes += _changes(name, held)
-    zeros: dict[tuple[int, ...], list[_Change]] = defaultdict(list)
-    for change in changes:
-        if change.kind != "copies":
-            zeros[change.steps].append(change)
-    pruned = {
-        steps
-        for steps, found in zeros.items()
-        if (n := len({change.name for change in found})) > 1 and 2 * n >= len(matrices)
-    }
-    for steps, found in zeros.items():
-        if steps not in pruned:
-            yield _finding("dead", "fault", found, len(layout))
-    if pruned:
-        steps = tuple(sorted({step for some in pruned for step in some}))
+            found = _changes(name, held)
+            n_matrices += 1
+            sparse += any(change.kind != "copies" for change in found) or _becomes_sparse(held)
+            changes += found
+    zeros = [change for change in changes if change.kind != "copies"]
+    if sparse > 1 and 2 * sparse >= n_matrices:
+        steps = tuple(sorted({step for change in zeros for step in change.steps}))
         words = f"{steps_text(steps)}: parts of most matrices become zero, as by pruning"
-        yield Finding("dead", "note", steps, "", words)
-    copies: dict[tuple[int, ...], list[_Change]] = defaultdict(list)
-    for change in changes:
-        if change.kind == "copies":
-            copies[change.steps].append(change)
-    for found in copies.values():
-        yield _finding("copied rows", "fault", found, len(layout))
+        yield from [Finding("dead", "note", steps, "", words)] if steps else []
+        zeros = []
+    copies = [change for change in changes if change.kind == "copies"]
+    for check, some in (("dead", zeros), ("copied rows", copies)):
+        together: dict[tuple[int, ...], list[_Change]] = defaultdict(list)
+        for change in some:
+            together[change.steps].append(change)
+        for alike in together.values():
+            yield _finding(check, alike, len(layout))
 
 
-def _finding(check: str, severity: str, found: Sequence[_Change], n_tensors: int) -> Finding:
+def _finding(check: str, found: Sequence[_Change], n_tensors: int) -> Finding:
     first, names = found[0], list(dict.fromkeys(change.name for change in found))
     when = f"from step {first.steps[0]} on" if first.lasts else f"at {steps_text(first.steps)}"
     words = f"{layers_text(names, n_tensors)}: {when} {first.what}; fetch or save it again"
-    return Finding(check, "fault" if severity == "fault" else "note", first.steps, single(names), words)
+    return Finding(check, "fault", first.steps, single(names), words)
+
+
+def _zero_shares(tensors: Sequence[TensorSummary]) -> Vector:
+    return np.array([float((tensor.values() == 0).mean()) for tensor in tensors])
+
+
+def _becomes_sparse(held: Sequence[tuple[int, TensorSummary]]) -> bool:
+    shares = _zero_shares([tensor for _, tensor in held])
+    return bool(shares[-1] > max(MIN_ZERO_SHARE / 2, shares[0]))
 
 
 def _changes(name: str, held: Sequence[tuple[int, TensorSummary]]) -> list[_Change]:
@@ -88,14 +91,18 @@ def _changes(name: str, held: Sequence[tuple[int, TensorSummary]]) -> list[_Chan
         if size < MIN_SIZE * SMALLEST[tensors[0].dtype]:
             return []
     lines = [tensor.lines or NONE for tensor in tensors]
-    zeros = np.array([int((tensor.values() == 0).sum()) for tensor in tensors])
-    counts = np.column_stack([[line.counts for line in lines], zeros])[:, [0, 1, 3, 2]]
-    least = [1, 1, max(MIN_ZEROS, int(MIN_ZERO_SHARE * len(tensors[0].values()))), 1]
+    n_values, shares = len(tensors[0].values()), _zero_shares(tensors)
+    counts = np.column_stack([[line.counts for line in lines], np.rint(n_values * shares)])[:, [0, 1, 3, 2]]
+    least = [1, 1, max(MIN_ZEROS, int(MIN_ZERO_SHARE * n_values)), 1]
     found: list[_Change] = []
     for kind, column, needed in zip(KINDS, counts.T, least, strict=True):
         occasions = [k for k in range(1, len(column)) if column[k] - column[k - 1] >= needed]
         # A checkpoint that lacks the zeros which those beside it have is another matter.
-        occasions = [k for k in occasions if column[k] > column[: k].max()]
+        occasions = [k for k in occasions if column[k] > column[:k].max()]
+        if kind != "values":
+            # Lines of a matrix that is sparse already may lose their last value.
+            before = int(kind != "copies")
+            occasions = [k for k in occasions if shares[k - before] < MIN_ZERO_SHARE]
         if kind == "copies" and len(occasions) > MAX_OCCASIONS and tensors[0].role in EMBEDDINGS:
             continue
         for k in occasions:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.integrity.finding import Finding, short_steps, steps_text
+from toposcope.integrity.finding import Finding, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.typing import Steps, Vector
@@ -24,8 +24,10 @@ DECAYED = 0.3
 """Learning rate at the end of a log, in units of its largest, from which on the log is of a whole run."""
 TOLERANCE = 1e-3
 """Relative, of what was logged: its last digit."""
-MAX_AVERAGED = 0.05
-"""How much smaller the norm of averaged weights may be throughout."""
+MAX_AVERAGED = 0.25
+"""How much smaller the norm of averaged weights may be: by the movement over which they are averaged."""
+MAX_LAST_OF_AVERAGED = 0.7
+"""How much smaller it may be at the end, in units of the most: there weights move less."""
 MAX_OTHER_NORM = 0.5
 """Relative difference of norms that may still be norms of the same tensors."""
 MIN_LOSS_EXCESS = 4.0
@@ -76,59 +78,82 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable | PlainLog") -> Iterato
         yield Finding("log", "note", tuple(beyond), "", f"{words}, which was cut short or not written any more")
 
 
-def _pairs(held: dict[int, float], log: "LogTable | PlainLog", column: str) -> _Pairs:
-    """Return what checkpoints hold beside what was logged within one row of their steps."""
+def _pairs(held: dict[int, float], log: "LogTable | PlainLog", column: str, *, exact: bool = True) -> _Pairs:
+    """Return what checkpoints hold beside what was logged at their steps, and just before and after.
+
+    With `exact`, a row must be at most a step away; otherwise the step must lie between two rows.
+    """
     values = log.values.get(column, np.empty(0))
     known = np.isfinite(values)
     at, values = log.steps[known], values[known]
-    if not len(at):
-        return _Pairs(np.empty(0, np.int64), *[np.empty(0)] * 4)
-    room = 1.5 * float(np.median(np.diff(at))) if len(at) > 1 else 1.0
+    low, high = values - _half_a_digit(values), values + _half_a_digit(values)
     rows = []
     for step, value in held.items():
-        near = np.flatnonzero(np.abs(at - step) <= room)
-        if len(near) and math.isfinite(value):
-            nearest = near[np.abs(at[near] - step).argmin()]
-            rows.append((step, value, values[near].min(), values[nearest], values[near].max()))
+        place = int(np.searchsorted(at, step))
+        near = np.arange(max(0, place - 1), min(len(at), place + 2))
+        if not len(near) or not math.isfinite(value):
+            continue
+        nearest = near[np.abs(at[near] - step).argmin()]
+        distance = abs(int(at[nearest]) - step)
+        between = 0 < place < len(at)
+        if distance == 0 or (step > 0 and distance == 1) or (between and not exact):
+            rows.append((step, value, low[near].min(), values[nearest], high[near].max()))
     columns = np.array(rows, np.float64).reshape(-1, 5).T
     return _Pairs(columns[0].astype(np.int64), *columns[1:])
 
 
+def _half_a_digit(values: Vector) -> Vector:
+    """Return half a unit of the last decimal of each value, by the decimals or the digits that suffice for all."""
+    exponents = np.floor(np.log10(np.abs(values), out=np.zeros(len(values)), where=values != 0))
+    found = np.zeros(len(values))
+    for ones in (np.zeros(len(values)), exponents):
+        for places in range(13):
+            unit = 10.0 ** (ones - places)
+            if np.allclose(np.round(values / unit) * unit, values, rtol=1e-12, atol=0):
+                found = np.maximum(found, unit / 2)
+                break
+    return found
+
+
 def _rates(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
     """Compare the learning rates that optimizers hold with the log's."""
-    held = {item.step: item.state.rates for item in items if item.state and item.state.rates}
+    # A scheduler may have set the next step's; of the last row that is not known.
+    before_last = [item for item in items if item.step < log.steps[-1]]
+    held = {item.step: item.state.rates for item in before_last if item.state and item.state.rates}
     groups = max(map(len, held.values()), default=0)
-    if not groups:
+    every = [
+        _pairs({step: rates[min(k, len(rates) - 1)] for step, rates in held.items()}, log, "learning_rate")
+        for k in range(groups)
+    ]
+    if not groups or len(every[0].steps) < MIN_CHECKPOINTS:
         return
-    every = [_pairs({step: rates[min(k, len(rates) - 1)] for step, rates in held.items()}, log, "learning_rate")
-             for k in range(groups)]  # fmt: skip
     pairs = every[0]
-    if len(pairs.steps) < MIN_CHECKPOINTS:
-        return
-    room = 10 * TOLERANCE * np.abs(pairs.high) + 1e-12
-    fits = np.any([(p.held >= p.low - room) & (p.held <= p.high + room) for p in every], axis=0)
-    if fits.all():
-        return
-    example = int(np.flatnonzero(~fits)[-1])
-    words = f"at step {pairs.steps[example]} the optimizer holds {pairs.held[example]:.4g}, the log {pairs.logged[example]:.4g}"
-    if 2 * fits.sum() >= len(fits):
-        wrong = pairs.where(~fits)
-        yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the learning rate of the log; {words}")
-        return
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = pairs.held / pairs.logged
     ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
+    unit = 10.0 ** round(math.log10(float(np.median(ratio)))) if len(ratio) else 1.0  # such as millionths
+    fits = max((_fits_any(every, 1.0), _fits_any(every, unit)), key=np.count_nonzero)
+    if fits.all():
+        return
+    example = int(np.flatnonzero(~fits)[-1])
+    step, own, logged = (column[example] for column in (pairs.steps, pairs.held, pairs.logged))
+    words = f"at step {step} the optimizer holds {own:.4g}, the log {logged:.4g}"
+    wrong = tuple(pairs.where(~fits))
+    if 2 * fits.sum() >= len(fits):
+        yield Finding("log", "fault", wrong, "", f"{steps_text(wrong)}: not the learning rate of the log; {words}")
+        return
     kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * TOLERANCE
-    in_units = kept and abs(math.log10(float(ratio[0])) - round(math.log10(float(ratio[0])))) < TOLERANCE
-    one = bool((pairs.held == 1).all())  # as Prodigy and its kin have it
-    severity = "note" if in_units or one or (kept and len({p.held[-1] for p in every}) > 1) else "fault"
-    yield Finding(
-        "log",
-        "note" if severity == "note" else "fault",
-        tuple(pairs.where(~fits)),
-        "",
-        f"the learning rates of the log are not those of the optimizer: {words}; the log may be another run's",
-    )
+    several = len({p.held[-1] for p in every}) > 1
+    automatic = bool((pairs.held == 1).all())  # as Prodigy and its kin have it
+    words = f"the learning rates of the log are not those of the optimizer: {words}; the log may be another run's"
+    yield Finding("log", "note" if automatic or (kept and several) else "fault", wrong, "", words)
+
+
+def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return where the learning rate of any group is the log's, in some unit."""
+    room = 10 * TOLERANCE * unit * np.abs(every[0].high) + 1e-12
+    within = [(p.held >= unit * p.low - room) & (p.held <= unit * p.high + room) for p in every]
+    return np.asarray(np.any(within, axis=0))
 
 
 def _losses(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
@@ -191,7 +216,7 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
             if once:  # a tied embedding
                 tensors = {tensor.content_hash or name: tensor for name, tensor in tensors.items()}
             held[item.step] = norm(np.array([tensor.norm for tensor in tensors.values()]))
-        pairs = _pairs(held, log, column)
+        pairs = _pairs(held, log, column, exact=False)
         if len(pairs.steps) < MIN_CHECKPOINTS or not (pairs.held > 0).all() or not (pairs.low > 0).all():
             return
         coarse = max((2.0 ** -MANTISSA_BITS.get(t.dtype, 23) for item in known for t in item.tensors.values()), default=0.0)
@@ -216,10 +241,11 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
     words = f"at step {pairs.steps[example]} the norm of {of} is {pairs.held[example]:.5g}, by the log {pairs.logged[example]:.5g}"
     if len(wrong) > 1 and exchanged.all():
         yield Finding("order", "fault", tuple(wrong), "", f"{steps_text(wrong)}: each has the norm that was logged for another; {words}")
-    elif 2 * fits.sum() >= len(fits):
+    elif 4 * len(wrong) <= len(fits):
         yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the norm of the log; {words}")
     elif float(np.median(np.abs(ratio))) < MAX_OTHER_NORM:
         whole = plain[0][4]  # of all parameters
-        averaged = bool((whole < 0).mean() > 0.9) and float(np.median(-whole)) < MAX_AVERAGED
+        most = float(-whole.min())
+        averaged = (whole < 0).mean() > 0.9 and -whole[-1] < MAX_LAST_OF_AVERAGED * most < MAX_AVERAGED
         cause = "the weights may be averaged" if averaged else "the log may be another run's"
         yield Finding("log", "note" if averaged else "fault", tuple(wrong), "", f"the norms of the log are not those of the weights: {words}; {cause}")
