@@ -2,12 +2,15 @@
 
 import re
 from datetime import date, datetime
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toposcope.checkpoints.steps import step_of, step_pattern, tokens_of
+from toposcope.checkpoints import series
+from toposcope.checkpoints.steps import has_odd_step, step_of, step_pattern, tokens_of
 from toposcope.errors import ToposcopeError
 
 FORMS = (
@@ -47,6 +50,63 @@ def test_a_unit_is_not_guessed_at(word: str, number: int, unit: str, separator: 
 @given(st.integers(0, 10**5), st.integers(1, 10**5), st.sampled_from(["model", "pytorch_model", "ckpt", "step"]))
 def test_a_shard_is_no_step(k: int, n: int, word: str) -> None:
     assert step_of(f"{word}-{k:05d}-of-{n:05d}") is None
+
+
+ODD_NUMBERS = st.one_of(
+    st.builds("{}e{}".format, st.integers(0, 99), st.integers(0, 12)),
+    st.builds("{:.1f}e+{}".format, st.floats(0, 9), st.integers(0, 12)),
+    st.integers(0, 10**6).map(hex),
+    st.integers(1000, 10**9).map("{:_}".format),
+    st.builds("{}k".format, st.integers(0, 10**4)),
+    st.integers(-(10**6), -1).map(str),
+    st.integers(0, 10**4).map(lambda n: "".join(chr(0x660 + int(c)) for c in str(n))),
+)
+"""Numbers of steps in a form that could be read in two ways, or in which a plain number would be read for its beginning."""
+
+
+@given(
+    word=st.sampled_from(["step", "steps", "global_step", "iter", "checkpoint", "ckpt"]),
+    separator=st.sampled_from("_= "),
+    number=ODD_NUMBERS,
+    before=st.sampled_from(["", "run_", "epoch=1-"]),
+    after=st.sampled_from(["", "_final", "-rank3"]),
+)
+def test_a_number_of_another_form_is_refused(word: str, separator: str, number: str, before: str, after: str) -> None:
+    stem = f"{before}{word}{separator}{number}{after}"
+    assert (step_of(stem), has_odd_step(stem)) == (None, True)
+
+
+@given(
+    word=st.sampled_from(["step", "steps", "global_step", "iter", "checkpoint", "ckpt", "model"]),
+    separator=st.sampled_from("_-= "),
+    step=st.integers(0, 10**6),
+    width=st.integers(0, 9),
+    before=st.sampled_from(["", "run_", "epoch=1-"]),
+    after=st.sampled_from(["", "_final", "-rank3", "_rank3", "-v1", "_0.25", " copy"]),
+)
+def test_a_plain_number_is_read(word: str, separator: str, step: int, width: int, before: str, after: str) -> None:
+    if len(str(step)) == 8 or width == 8:  # may be a date
+        word = "step"
+    stem = f"{before}{word}{separator}{step:0{width}d}{after}"
+    assert (step_of(stem), has_odd_step(stem)) == (step, False)
+
+
+@pytest.mark.parametrize("stem", ["step_1e9", "step_0x10", "step_1_000", "step-1.5M", "step_٣", "step_-5", "1_000"])
+def test_a_checkpoint_with_a_number_of_another_form(stem: str, tmp_path: Path) -> None:
+    """Alone it is not step 0 or 1; next to others it is left out, and a line says so."""
+    file = tmp_path / f"{stem}.pt"
+    torch.save({"weight": torch.ones(3, 3)}, file)
+    with pytest.raises(ToposcopeError, match="no plain number of steps") as caught:
+        series(file)
+    assert file.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    torch.save({"weight": torch.ones(3, 3)}, tmp_path / "step_7.pt")
+    opened = series(tmp_path)
+    assert (opened.steps, opened.ignored) == ([7], (file.name,))
+    assert any(file.name in note for note in opened.notes)
+    # What is saved inside is plain.
+    torch.save({"step": 1000, "model": {"weight": torch.ones(3, 3)}}, file)
+    assert series(file).steps == [1000]
 
 
 @given(st.dates(date(1900, 1, 1), date(2099, 12, 31)), st.sampled_from(["checkpoint-", "model_", "ckpt", "iter-", ""]))

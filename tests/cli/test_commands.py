@@ -1,4 +1,4 @@
-"""The commands as a user types them: what they print and write, and exit codes 0 / 1 (work failed) / 2 (bad use)."""
+"""The commands as a user types them: what they print and write, and exit codes 0, 1, 2 and 130 (see docs/commands.md)."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -382,9 +383,41 @@ def test_a_bare_pickle_is_refused_without_a_word_of_torch_s(tmp_path: Path) -> N
 
 def test_an_empty_folder_fails_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (line,) = fail("measure", tmp_path / "empty", by=command)
-    assert str(tmp_path / "empty") in line
-    assert "no checkpoints" in line
+    for words in (("measure",), ("doctor",), ("doctor", "--deep", "--json")):
+        line = misuse(*words, tmp_path / "empty", by=command)
+        assert str(tmp_path / "empty") in line
+        assert "no checkpoints" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("doctor", "{series}"), ("measure", "{series}", *CONTROLS), ("show", "{tmp}"), ("study", "status", "{tmp}")],
+    ids=lambda words: words[0],
+)
+def test_an_interrupted_command_ends_with_130(words: tuple[str, ...], series: Path, tmp_path: Path) -> None:
+    """Wherever Ctrl-C comes: here as the first module of the command's own is imported."""
+    program = (
+        "import sys, toposcope.cli as cli\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.startswith('toposcope.') and not name.startswith('toposcope.cli'): raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "cli.main()"
+    )
+    filled = [word.format(series=series, tmp=tmp_path) for word in words]
+    done = subprocess.run([sys.executable, "-c", program, *filled], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_the_live_page_with_130(tmp_path: Path) -> None:
+    arguments = [Path(sys.executable).with_name("toposcope"), "show", tmp_path]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "Ctrl-C" not in (line := process.stdout.readline()):
+            assert line, process.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
 
 
 def test_without_a_table_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +572,7 @@ def test_status_of_a_study_that_is_well(trained: Path) -> None:
 
 @pytest.mark.parametrize("words", [("study", "status"), ("report",), ("export",)], ids=" ".join)
 def test_a_folder_without_a_study_fails_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
-    (line,) = fail(*words, tmp_path)
+    line = misuse(*words, tmp_path)
     assert str(tmp_path) in line
     assert "no study here" in line
 

@@ -302,7 +302,7 @@ def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypat
     path = write(tmp_path / "live.csv", 0.3)
     growing(monkeypatch, [lambda: write(path, 0.5)])
     done = told(path, "--watch", 1, "--json")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 130, done.output
     assert [json.loads(line)["log"]["last_step"] for line in done.stdout.splitlines()] == [600, 1000]
 
 

@@ -18,7 +18,7 @@ from toposcope.checkpoints.formats.weight_names import ARRAYS, MEGATRON_RANK, PI
 from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import Access, CheckpointError, Files, LocalSource, Source, is_remote, roots
 from toposcope.checkpoints.sources.local import escaped, local_path
-from toposcope.checkpoints.steps import step_of, step_pattern, step_within, tokens_of
+from toposcope.checkpoints.steps import has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
 
@@ -29,6 +29,9 @@ _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
 _STATES = ("state.safetensors", "state.pt")
 """Beside the checkpoints of a run of ours; holds the state to resume from, also as older versions named it."""
+_ODD_STEP = (
+    "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
+)
 MAX_LOOKED_INTO = 1000
 """Files without a step in their names that are read for the step inside."""
 
@@ -43,6 +46,16 @@ class _Options:
 
     def step_of(self, stem: str) -> int | None:
         return step_of(stem, self.pattern)
+
+    def is_odd(self, stem: str) -> bool:
+        """Return whether a name holds something other than a plain number in the place of the step."""
+        return self.pattern is None and has_odd_step(stem)
+
+    def numbered(self, step: int | None, stem: str, place: str) -> int:
+        """Return the step of a single checkpoint: 0 without one, unless its name has a number of another form."""
+        if step is None and self.is_odd(stem):
+            raise ToposcopeError(f"{place}: {stem!r} {_ODD_STEP}")
+        return step or 0
 
     def checkpoint(self, source: Source, stem: str, step: int) -> Checkpoint:
         return Checkpoint(source, step, tokens_of(stem), self.roles, self.key)
@@ -254,7 +267,10 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     if stepped and names != [name]:
         sharded = (part for part in [*names, *listed] if part in model_folder.NAMES and part.endswith(".json"))
         ignored = *(part for part, step in steps.items() if step is None), *sharded, *left, *unusable
-        return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root)
+        odd = tuple(
+            f"{part} is left out: it {_ODD_STEP}" for part in ignored if options.is_odd(candidates.get(part, ""))
+        )
+        return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root, odd)
     if unusable and not candidates and not is_checkpoint(names):
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
     single = _single(name, root, folder, names, candidates, options)
@@ -361,7 +377,8 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
     is_local = isinstance(where, LocalSource)
     if not (is_local or options.key or where.spec.endswith((*TORCH, *PICKLES))):
         # Opening a model on a server moves no bytes of it; only a pickle may hold more than a model.
-        return replace(opened, checkpoints=(options.checkpoint(where, stem, step or 0),))
+        step = options.numbered(step, stem, where.spec)
+        return replace(opened, checkpoints=(options.checkpoint(where, stem, step),))
     try:
         found = inside(where.spec, where.files(), options.key)
     except CheckpointError:
@@ -375,7 +392,7 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
         step = _step_as_part(where, options.key)
     if step is None:
         step = step_within(found.stated or (counters_beside(where) if is_local else {}))
-    return replace(opened, checkpoints=(options.checkpoint(where, stem, step or 0),))
+    return replace(opened, checkpoints=(options.checkpoint(where, stem, options.numbered(step, stem, where.spec)),))
 
 
 def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Contents, options: _Options) -> Series:

@@ -22,21 +22,33 @@ TOKEN_COUNTERS = ("tokens", "tokens_seen", "num_tokens", "n_tokens", "consumed_t
 COUNTERS = (*STEP_COUNTERS, *EPOCH_COUNTERS, *TOKEN_COUNTERS)
 """Names under which trainers save how far a run is, the most reliable first."""
 
-# What may follow a step: no unit (10k), no decimal (1.5), no count of shards (00001-of-00002, 00-model_states).
-_STEP = r"(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
+# What may follow a step: no unit (10k), no decimal (1.5), no count of shards (00001-of-00002, 00-model_states). Before:
+# no groups of thousands (1_000).
+_STEP = r"(?![1-9]\d{0,2}(?:[_ ']\d{3})+(?!\d))(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
 # After a word that need not mean a step, eight digits may be a date: 20240501, 2024-05-01, or with a time.
 _NO_DATE = r"(?!(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?:[-_T]?\d{4,6})?(?!\d))"
 # The most specific word wins: an epoch beside a step is not the step. Those from the third on may count epochs.
-_PATTERNS = [
-    re.compile(text, re.IGNORECASE | re.ASCII)
+_WORDS = (
+    "steps?[-_= ]?+",
+    rf"(?<![a-z])(?:iter(?:ation)?s?[-_= ]?+|ba){_NO_DATE}",
+    rf"(?<![a-z])(?:checkpoint|ckpt)[-_= ]?+{_NO_DATE}",
+    # model2 is a version
+    rf"(?<![a-z])model[-_= ]{_NO_DATE}",
+    rf"(?<![a-z])ep(?:och)?s?[-_= ]?+{_NO_DATE}",
+)
+_PATTERNS = [re.compile(text + _STEP, re.IGNORECASE | re.ASCII) for text in (*_WORDS, f"^{_NO_DATE}")]
+_PATTERNS[-1] = re.compile(f"^{_NO_DATE}{_STEP}$", re.ASCII)
+# What stands where a step does and is no plain number (1e9, 0x10, 1_000, -5, digits of other scripts). After words that
+# need not mean a step, a size, a version, a hash or a date may stand as well.
+_ODD = r"0x[\da-f]+|\d+(?:\.\d+)?e[-+]?\d+|\d+(?:[_ ']\d{3})+|[-+]\d+|[^\x00-\x7f]+"
+_ODD_NUMBERS = [
+    re.compile(text, re.IGNORECASE)
     for text in (
-        rf"steps?[-_=]?{_STEP}",
-        rf"(?<![a-z])(?:iter(?:ation)?s?[-_=]?|ba){_NO_DATE}{_STEP}",
-        rf"(?<![a-z])(?:checkpoint|ckpt)[-_=]?{_NO_DATE}{_STEP}",
-        # model2 is a version
-        rf"(?<![a-z])model[-_=]{_NO_DATE}{_STEP}",
-        rf"(?<![a-z])ep(?:och)?s?[-_=]?{_NO_DATE}{_STEP}",
-        rf"^{_NO_DATE}{_STEP}$",
+        *(rf"{_WORDS[place]}[-+=. ]*(\w)" for place in (0, 1)),
+        rf"{_WORDS[2]}(?=(?:{_ODD}|[\d.]+k)(?![\da-z]))[-+]*(\w)",
+        rf"{_WORDS[3]}(?=(?:{_ODD})(?![\da-z]))[-+]*(\w)",
+        rf"{_WORDS[4]}[-+=. ]*(\w)",
+        rf"^{_NO_DATE}(?=(?:{_ODD})$)[-+]*(\w)",
     )
 ]
 _TOKENS = re.compile(
@@ -68,8 +80,28 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     """
     if pattern is not None:
         return _step_by_pattern(stem, pattern)
-    match = next(filter(None, (candidate.search(stem) for candidate in _PATTERNS)), None)
-    return int(match.group(1)) if match else None
+    for place, candidate in enumerate(_PATTERNS):
+        if match := candidate.search(stem):
+            return int(match.group(1))
+        if _is_odd(stem, place):
+            return None
+    return None
+
+
+def has_odd_step(stem: str) -> bool:
+    """Return whether a name has a number in the place of a step that is no plain number of steps.
+
+    Examples
+    --------
+    >>> has_odd_step("step_1e9"), has_odd_step("step-1.5M"), has_odd_step("step_1"), has_odd_step("final")
+    (True, True, False, False)
+    """
+    return step_of(stem) is None and any(_is_odd(stem, place) for place in range(len(_ODD_NUMBERS)))
+
+
+def _is_odd(stem: str, place: int) -> bool:
+    match = _ODD_NUMBERS[place].search(stem)
+    return match is not None and match.group(1).isnumeric()
 
 
 def step_within(stated: Mapping[str, int]) -> int | None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import click
 
-from toposcope.cli.shared import Commands
+from toposcope.cli.shared import INTERRUPTED, BadUse, Commands
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
 from toposcope.version import __version__
@@ -51,14 +51,14 @@ for _command in collect(__name__, "toposcope.commands", _command_of).values():
 
 
 def main() -> None:
-    """Run the command line; exit with 0, 1 (work failed) or 2 (bad use)."""
+    """Run the command line; exit with 0, 1 (a fault or failure was found), 2 (cannot be done) or 130 (interrupted)."""
     try:
         # Click returns the exit code of a command that stopped early; commands themselves return nothing.
         sys.exit(toposcope(standalone_mode=False))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; run the same command again to continue", err=True)
         _leave_long_tasks()
-        sys.exit(1)
+        sys.exit(INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -67,7 +67,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except ToposcopeError as error:
         click.echo(f"Error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(BadUse.exit_code)
 
 
 def _leave_long_tasks() -> None:
@@ -79,7 +79,7 @@ def _leave_long_tasks() -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or none
                 stream.flush()
-        os._exit(1)
+        os._exit(INTERRUPTED)
 
 
 def _one_line(error: click.ClickException) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import Opening, print_table, progress_bars, series_options
+from toposcope.cli.shared import Opening, bad_use, print_table, progress_bars, series_options
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
 
     Of the study of a monitored run it prints what was found in the checkpoints as they were saved.
 
-    The exit code is 1 if there is a fault; notes are not faults.
+    The exit code is 1 if there is a fault; notes are not faults. It is 2 if there are no checkpoints to examine.
 
     \b
     Example:
@@ -47,8 +47,9 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
     if (recorded := recorded_findings(spec)) is not None:
         _print_recorded(recorded, as_json)
         return
-    with progress_bars() as progress:
+    with bad_use():
         series = opening.open(spec)
+    with progress_bars() as progress:
         diagnosis = integrity.doctor(series, deep=deep, progress=progress)
     if as_json:
         click.echo(msgspec.json.encode(diagnosis).decode())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import BadUse, bad_use, check_out, is_folder, print_json, print_table
+from toposcope.cli.shared import INTERRUPTED, BadUse, bad_use, check_out, is_folder, print_json, print_table
 from toposcope.errors import choices
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ def forecast(
     _exit(report)
 
 
-def _exit(report: ForecastReport | None) -> None:
+def _exit(report: ForecastReport) -> None:
     """End with status 1 if the run diverged."""
-    if report is not None and report.log.diverged is not None:
+    if report.log.diverged is not None:
         raise SystemExit(1)
 
 
@@ -174,10 +174,8 @@ def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
             raise BadUse(f"--column {what}=...: {choices(what, FIELDS)}")
 
 
-def _watch(
-    make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None
-) -> ForecastReport | None:
-    """Forecast again whenever the log has grown, until it is complete or has diverged; None if the user interrupts."""
+def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None) -> ForecastReport:
+    """Forecast again whenever the log has grown, until it is complete or has diverged, or the user interrupts."""
     from time import sleep
 
     from toposcope.errors import ToposcopeError
@@ -206,7 +204,7 @@ def _watch(
                 return report
             sleep(seconds)
     except KeyboardInterrupt:
-        return None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> None:

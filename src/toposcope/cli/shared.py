@@ -55,6 +55,8 @@ TIMED_STAGES = ("compile", "measure")
 PACED_STAGES = ("landscape", "eigenvectors")
 """Stages of few long parts: their pace is known after the first."""
 SECONDS_BETWEEN_LINES = 30
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells: 128 and the number of SIGINT."""
 MAX_ERRORS_SHOWN = 10
 MAX_SUMMARY = 200
 """Characters of the sentence that describes a command in a list."""

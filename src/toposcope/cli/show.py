@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import BadUse, bad_use
+from toposcope.cli.shared import INTERRUPTED, BadUse, bad_use
 from toposcope.errors import ToposcopeError
 
 TOKEN = "TOPOSCOPE_TOKEN"
@@ -46,6 +46,7 @@ def show(directory: Path, host: str, port: int | None) -> None:
       toposcope show runs
     """
     serve_and_print(directory, host, port)
+    raise click.exceptions.Exit(INTERRUPTED)  # only Ctrl-C ends it
 
 
 def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None = None) -> None:
@@ -91,8 +92,10 @@ def shown_meanwhile(directory: Path) -> Iterator[None]:
         yield
         if sys.stdout.isatty():
             click.echo("The live page stays open; stop with Ctrl-C.")
-            with suppress(KeyboardInterrupt):
+            try:
                 server.wait()
+            except KeyboardInterrupt:
+                raise click.exceptions.Exit(INTERRUPTED) from None
     finally:
         server.communicate()  # the server stops when its standard input ends
 
