@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -185,8 +185,13 @@ def _may_vote(log: Log, run: LoggedRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
     if run.log.family != log.family:
         return False
-    names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
+    names = [_letters(name) for name in (log.schedule, run.log.schedule)]
     return not all(names) or names[0] == names[1]
+
+
+@lru_cache(maxsize=512)
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
 
 
 def _sibling(run: LoggedRun) -> _Sibling | None:
@@ -334,18 +339,27 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
 
 def _shared_ends(siblings: Sequence[_Sibling]) -> Vector:
     """Return over how many steps siblings next to each other in length end alike, as a few numbers to try."""
-    shared = []
-    for one, other in pairwise(siblings):
-        if other.last_step - one.last_step <= SAME_LENGTH * other.last_step:
-            continue
+    shared = [end for one, other in pairwise(siblings) for end in _shared_end(one, other)]
+    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
+
+
+def _shared_end(one: _Sibling, other: _Sibling) -> list[float]:
+    """Return over how many steps two siblings end alike, by each limit; none where they are as long as each other."""
+
+    def compute() -> list[float]:
         back = np.unique(np.linspace(0, one.last_step, N_TAIL_STEPS).round().astype(np.int64))
         apart = np.abs(one.rates[one.last_step - back] - other.rates[other.last_step - back])
+        ends = []
         for limit in TAIL_DIFFERENCES:
             differs = apart > limit
             # the corner lies between the last step that agrees and the next
             place = int(np.argmax(differs)) if differs.any() else len(back)
-            shared.append(float(back[min(place, len(back) - 1)]))
-    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
+            ends.append(float(back[min(place, len(back) - 1)]))
+        return ends
+
+    if other.last_step - one.last_step <= SAME_LENGTH * other.last_step:
+        return []
+    return cached(one.run.log, one.run.schedule, ("shared end", other.run), compute)
 
 
 def _tail_cost(matches: _Alignment, n: int, ahead: Vector) -> float:
