@@ -82,7 +82,7 @@ class AnnealedLaw(LawForecaster):
         """Fit L0, A and a, and c where enough of the run was seen."""
         return self._law(log, schedule, tuple(siblings))
 
-    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019: three laws that live as long as the program
+    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019 - three laws that live as long as the program
     def _law(self, log: Log, schedule: Schedule, siblings: tuple[LoggedRun, ...]) -> FittedLossCurve:
         fit, c, source = self._fit(log, schedule, siblings)
         remarks = fit.warnings()
@@ -156,7 +156,7 @@ class AnnealedLaw(LawForecaster):
         source = f"{SLOPE_SHARE} of the present slope in ln S1, {centre:.3g}"
         return Prior(_rounded(centre), _rounded(spread), source, by_slope=True)
 
-    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019: as above
+    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019 - as above
     def _of_siblings(self, runs: tuple[LoggedRun, ...]) -> tuple[int, float, float]:
         """Return how many siblings have a coefficient of their own, its median and its spread."""
         coefficients = np.array([c for c in map(self._coefficient_of, runs) if c is not None])

@@ -160,7 +160,7 @@ def continued_by_siblings(
     votes = alike @ np.exp([-length for length, *_ in nearness])
     most = min(range(n), key=lambda i: (-round(float(votes[i]), 9), nearness[i]))
     followed = min(np.flatnonzero(alike[most]), key=lambda i: nearness[i])
-    plan = partial(_plan, matches.select([followed]), seen)
+    plan = partial(_plan, matches.select([int(followed)]), seen)
     return Continuation(plan, end, _words(int(alike[most].sum()), n, rates[followed], end))
 
 
