@@ -9,13 +9,14 @@ from toposcope.logs import Log
 
 T = TypeVar("T")
 
-_results: WeakKeyDictionary[Log, dict[tuple[Schedule, Hashable], Any]] = WeakKeyDictionary()
+_results: WeakKeyDictionary[Log, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
 
 
-def cached(log: Log, schedule: Schedule, key: Hashable, compute: Callable[[], T]) -> T:
+def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
     """Return what `compute` returned when `key` was first asked for with this log and schedule."""
     results = _results.setdefault(log, {})
-    if (schedule, key) not in results:
-        results[schedule, key] = compute()
-    value: T = results[schedule, key]
+    whole = schedule, key
+    if whole not in results:
+        results[whole] = compute()
+    value: T = results[whole]
     return value

@@ -84,8 +84,12 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
     n = len(one)
     if not n:
         return False
+    apart = np.abs(one - other)
+    # most pairs differ so plainly that neither quantile nor median is needed
+    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - MIN_AGREEING) * (n - 1) + 1:
+        return False
     level = float(np.median(one))
-    if np.quantile(np.abs(one - other), MIN_AGREEING) > MAX_TOLERANCE * level:
+    if np.quantile(apart, MIN_AGREEING) > MAX_TOLERANCE * level:
         return False
     digits = _last_digit(one), _last_digit(other)
     # two numbers rounded alike are equal, or a whole digit apart
@@ -158,4 +162,6 @@ def _whole(numbers: Vector) -> bool:
 
 
 def _evenly(n: int) -> Steps:
+    if n <= MAX_ROWS:
+        return np.arange(n)
     return np.unique(np.linspace(0, n - 1, min(n, MAX_ROWS)).round().astype(np.int64))

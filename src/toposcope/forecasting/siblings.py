@@ -135,9 +135,9 @@ def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     return relatives if len(relatives) >= MIN_RELATIVES else same_unit
 
 
-def of_other_sizes(run: LoggedRun, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
-    """Return the siblings that have another size than a run, or belong to another family."""
-    return [other for other in siblings if other.size != run.size]
+def of_other_sizes(size: tuple[str, float | str], siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Return the siblings that have another size, or belong to another family."""
+    return [other for other in siblings if other.size != size]
 
 
 def _without_size(complete: CompleteRuns) -> list[str]:

@@ -10,6 +10,7 @@ run's own slope -dL/d ln S1, to which the gain is roughly proportional whatever 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -48,6 +49,8 @@ MIN_DECAY = 0.5
 MIN_SIBLINGS = 3
 MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5
 """Shares of the run and of the decay of its rate that have to be seen before c is fitted."""
+MAX_LAWS = 4096
+"""Fits that are kept: ``median`` and ``stack`` ask for those of the laws again."""
 COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0
 """d and b; of five pairs the one that did best without siblings of the family at 20 and 30% of three families."""
 
@@ -77,6 +80,10 @@ class AnnealedLaw(LawForecaster):
 
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a, and c where enough of the run was seen."""
+        return self._law(log, schedule, tuple(siblings))
+
+    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019 - three laws that live as long as the program
+    def _law(self, log: Log, schedule: Schedule, siblings: tuple[LoggedRun, ...]) -> FittedLossCurve:
         fit, c, source = self._fit(log, schedule, siblings)
         remarks = fit.warnings()
         seen = schedule.decay_seen(int(log.steps[-1]))
@@ -133,14 +140,11 @@ class AnnealedLaw(LawForecaster):
         RefusedError
             If fewer than 5 points were seen.
         """
-        runs = usable_siblings(log, siblings)
-        coefficients = [c for c in (self._coefficient_of(run) for run in runs) if c is not None]
+        n, centre, spread = self._of_siblings(tuple(usable_siblings(log, siblings)))
         level = float(np.median(log.loss[-len(log.loss) // 10 - 1 :]))
-        if len(coefficients) >= MIN_SIBLINGS:
-            centre = float(np.median(coefficients))
-            spread = NORMAL * float(np.median(np.abs(np.array(coefficients) - centre)))
+        if n >= MIN_SIBLINGS:
             spread = max(spread, 0.1 * centre, MIN_SPREAD_SHARE * float(log.loss[-1]))
-            source = f"the median of {len(coefficients)} siblings, {centre:.3g}"
+            source = f"the median of {n} siblings, {centre:.3g}"
             return Prior(_rounded(centre), _rounded(spread), source)
         slope = present_slope(log, schedule)
         nats = log.unit == "nats"
@@ -151,6 +155,15 @@ class AnnealedLaw(LawForecaster):
         centre, spread = SLOPE_SHARE * slope, max(SLOPE_SHARE_SPREAD * slope, MIN_SPREAD_SHARE * level)
         source = f"{SLOPE_SHARE} of the present slope in ln S1, {centre:.3g}"
         return Prior(_rounded(centre), _rounded(spread), source, by_slope=True)
+
+    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019 - as above
+    def _of_siblings(self, runs: tuple[LoggedRun, ...]) -> tuple[int, float, float]:
+        """Return how many siblings have a coefficient of their own, its median and its spread."""
+        coefficients = np.array([c for c in map(self._coefficient_of, runs) if c is not None])
+        if len(coefficients) < MIN_SIBLINGS:
+            return len(coefficients), np.nan, np.nan
+        centre = float(np.median(coefficients))
+        return len(coefficients), centre, NORMAL * float(np.median(np.abs(coefficients - centre)))
 
     def _coefficient_of(self, run: LoggedRun) -> float | None:
         """Return the coefficient fitted to a complete run by itself; None if its rate hardly falls."""

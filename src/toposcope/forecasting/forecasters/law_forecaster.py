@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, end_steps, fraction_seen
-from toposcope.forecasting.schedules.known import schedule_at
+from toposcope.forecasting.schedules.known import held_out
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.forecasting.siblings import of_other_sizes, usable_siblings
+from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Steps, Vector
 
@@ -95,14 +95,12 @@ class LawForecaster(ABC):
 def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> Vector:
     """Return log(predicted / final) of each run, predicted without the runs of its size; NaN if it cannot be."""
     errors = np.full(len(runs), np.nan)
-    for i, run in enumerate(runs):
-        seen = run.seen(fraction)
-        if seen is None:
+    for i, case in enumerate(held_out(runs, fraction, assumed)):
+        if case is None:
             continue
-        others = of_other_sizes(run, runs)
         try:
-            law = forecaster.law(seen, schedule_at(run, seen, others, assumed), others)
-            errors[i] = np.log(law.final() / run.final())
+            law = forecaster.law(case.seen, case.schedule, case.others)
+            errors[i] = np.log(law.final() / case.run.final())
         except RefusedError:
             continue
     return errors

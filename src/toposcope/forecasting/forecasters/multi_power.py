@@ -7,6 +7,7 @@ adds nothing, and leaving one out costs a subtraction.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -99,7 +100,7 @@ def _fit_shared(runs: Sequence[LoggedRun]) -> SharedDecay:
         for run in runs:
             conditions = (run.size, run.log.tokens_per_step, float(f"{run.schedule.peak:.3g}"))
             models.setdefault(conditions, []).append(run)
-        tables = [table for table in map(_likelihoods_of_model, models.values()) if table is not None]
+        tables = [table for table in map(_likelihoods_of_model, map(tuple, models.values())) if table is not None]
         if not tables:
             raise RefusedError(f"no sibling has {MIN_POINTS} logged steps after its warm-up")
         return best_shared(tables)
@@ -112,7 +113,8 @@ def _key(runs: Sequence[LoggedRun]) -> tuple[tuple[Schedule, str], ...]:
     return tuple((run.schedule, run.log.name) for run in runs)
 
 
-def _likelihoods_of_model(runs: Sequence[LoggedRun]) -> Matrix | None:
+@lru_cache(maxsize=512)
+def _likelihoods_of_model(runs: tuple[LoggedRun, ...]) -> Matrix | None:
     """Return `likelihoods` of runs of one model; None if too little of them was logged."""
     ordered = sorted(runs, key=lambda run: (run.schedule.last_step, run.log.name))
     count = min(MAX_RUNS_OF_A_MODEL, len(ordered))

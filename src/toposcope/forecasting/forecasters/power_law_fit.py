@@ -149,14 +149,15 @@ def _fit_scaled(
     columns = np.stack([np.ones_like(z), z, np.broadcast_to(-annealing, z.shape)], axis=2)
     robust, scale = np.broadcast_to(weight, z.shape), np.zeros(len(z))
     for _ in range(MIN_ROUNDS):
-        normal = np.einsum("kni,kn,knj->kij", columns, robust, columns) + MIN_RELATIVE_SCALE**1.5 * np.eye(3)
-        right = np.einsum("kni,kn,n->ki", columns, robust, y)
+        weighted = (columns * robust[:, :, None]).transpose(0, 2, 1)
+        normal = weighted @ columns + MIN_RELATIVE_SCALE**1.5 * np.eye(3)
+        right = weighted @ y
         if prior:
             strength = np.minimum(scale / prior[1], MAX_PRIOR_STRENGTH) ** 2
             normal[:, 2, 2] += strength
             right[:, 2] += strength * prior[0]
         solution = np.linalg.solve(normal, right[:, :, None])[:, :, 0]
-        size = np.abs(y - np.einsum("kni,ki->kn", columns, solution))
+        size = np.abs(y - (columns @ solution[:, :, None])[:, :, 0])
         scale = NORMAL * np.median(size, axis=1) + MIN_RELATIVE_SCALE
         robust = weight * np.minimum(1, HUBER * scale[:, None] / np.maximum(size, MIN_RELATIVE_SCALE))
     sound = (solution[:, :2] >= 0).all(axis=1)

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
-from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.schedules.schedule import N_SHAPE_STEPS, Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Vector
@@ -57,7 +57,9 @@ def template_final(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) 
 def _template(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[list[LoggedRun], float, float]:
     """Return the siblings of the same schedule, and slope and offset of their map."""
     relatives = [run for run in usable_siblings(log, siblings) if run.log.family == log.family]
-    same_schedule = [run for run in relatives if _same_shape(run.schedule, schedule)]
+    shapes = np.array([run.schedule.shape for run in relatives]).reshape(len(relatives), N_SHAPE_STEPS)
+    alike = np.abs(shapes - schedule.shape).mean(axis=1) < MAX_SHAPE_DIFFERENCE
+    same_schedule = [run for run, same in zip(relatives, alike, strict=True) if same]
     known, now, end = _known(same_schedule, fraction_seen(log, schedule))
     if len(known) < MIN_SIBLINGS:
         raise RefusedError(
@@ -106,10 +108,6 @@ def _line(x: Vector, y: Vector) -> tuple[float, float]:
     apart = np.abs(x[j] - x[i]) > MIN_SPREAD / 2
     slope = float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart])) if apart.any() else 1.0
     return slope, float(np.median(y - slope * x))
-
-
-def _same_shape(one: Schedule, other: Schedule) -> bool:
-    return float(np.abs(one.shape - other.shape).mean()) < MAX_SHAPE_DIFFERENCE
 
 
 FORECASTERS = (Template(),)

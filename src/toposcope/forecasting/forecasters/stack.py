@@ -18,9 +18,9 @@ from toposcope.forecasting.forecasters.law_forecaster import LawForecaster
 from toposcope.forecasting.forecasters.ridge import RidgeFit, fit_ridge
 from toposcope.forecasting.forecasters.sibling_template import template_final
 from toposcope.forecasting.forecasters.window import window
-from toposcope.forecasting.schedules.known import schedule_at
+from toposcope.forecasting.schedules.known import held_out
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.forecasting.siblings import of_other_sizes, usable_siblings
+from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
@@ -94,13 +94,11 @@ class Stack:
     ) -> tuple[RidgeFit, Vector, Vector]:
         """Return the ridge, log(predicted / final) of each sibling, held out with its size, and its reach."""
         rows, target, sizes = [], [], []
-        for run in relatives:
-            seen = run.seen(fraction)
-            if seen is None:
+        for case in held_out(relatives, fraction, assumed):
+            if case is None:
                 continue
-            others = of_other_sizes(run, relatives)
+            run, seen, schedule, others = case
             try:
-                schedule = schedule_at(run, seen, others, assumed)
                 base = BASE.law(seen, schedule, others).final()
                 row = self._features(seen, schedule, others, base, sized)
             except RefusedError:

@@ -1,11 +1,14 @@
 """The schedule of a complete run as it was known from its beginning."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from toposcope.forecasting.caching import cached
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import of_other_sizes
 from toposcope.logs import Log
 
 
@@ -34,9 +37,29 @@ def known_schedule(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun]) -> 
     return cached(seen, run.schedule, ("known schedule", tuple(siblings)), known)
 
 
-def schedule_at(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun], assumed: bool) -> Schedule:
-    """Return the schedule of a sibling with which it is forecast beside a run whose own is assumed, or is known.
+class HeldOut(NamedTuple):
+    """A sibling seen at a fraction, the schedule that it is forecast with, and the runs of other sizes."""
 
-    The errors of siblings then hold what comes of wrong assumptions as well.
+    run: LoggedRun
+    seen: Log
+    schedule: Schedule
+    others: tuple[LoggedRun, ...]
+
+
+@lru_cache(maxsize=64)
+def held_out(runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> tuple[HeldOut | None, ...]:
+    """Return what each run is forecast from without those of its size; None for runs of which nothing was seen.
+
+    Schedules are assumed where that of the run to forecast is: errors of siblings then hold what comes of wrong
+    assumptions as well.
     """
-    return known_schedule(run, seen, siblings) if assumed else run.schedule
+    others = {size: tuple(of_other_sizes(size, runs)) for size in {run.size for run in runs}}
+    cases: list[HeldOut | None] = []
+    for run in runs:
+        seen, siblings = run.seen(fraction), others[run.size]
+        if seen is None:
+            cases.append(None)
+            continue
+        schedule = known_schedule(run, seen, siblings) if assumed else run.schedule
+        cases.append(HeldOut(run, seen, schedule, siblings))
+    return tuple(cases)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.caching import cached
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
 from toposcope.forecasting.schedules.logged_rates import LoggedRates, known_rates, logged_rates
@@ -54,7 +55,7 @@ def planned(log: Log, declared: str = "", last_step: int | None = None, siblings
         If the declared schedule is invalid, or ends before the log does; if a rate is negative; if the last step is
         unknown.
     """
-    logged = logged_rates(log)
+    logged = cached(log, None, "logged rates", lambda: logged_rates(log))
     slips = 0 if logged is None else len(known_rates(log).steps) - len(logged.steps)
     schedule = _planned(log, logged, declared, last_step, siblings)
     if not slips:
@@ -125,12 +126,12 @@ def _estimated_end(shape: Recognised, logged: LoggedRates) -> int:
 
 def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
     """Continue what was logged as in siblings, else along the shape that it follows."""
-    shape = None if logged is None else recognise(logged.steps, logged.rates, end)
+    shape = _shape(log, logged, end)
     remarks: list[str] = []
     if end is None and (ahead := continued_by_siblings(log, logged, siblings, None)) is not None:
         end = ahead.last_step
         remarks = [f"the last step, {end:,}, is taken from the siblings: give --steps if another is planned"]
-        shape = None if logged is None else recognise(logged.steps, logged.rates, end)
+        shape = _shape(log, logged, end)
     if end is None:
         if logged is None or shape is None or not np.isfinite(shape.last_step):
             raise _no_end(log)
@@ -150,6 +151,11 @@ def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: 
     beyond = end - shape.last_step > MAX_DIFFERENCE * end
     words = f"{shape.words}; held from there to step {end:,}: declare what follows" if beyond else shape.words
     return _joined(log, logged, end, shape.rates, [*remarks, words])
+
+
+def _shape(log: Log, logged: LoggedRates | None, end: int | None) -> Recognised | None:
+    """Return the shape that the logged rates follow."""
+    return None if logged is None else cached(log, None, ("shape", end), lambda: recognise(*logged, end))
 
 
 def _differ(shape: Recognised, ahead: Continuation, last_seen: int) -> bool:

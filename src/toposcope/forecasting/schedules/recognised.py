@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from toposcope.forecasting.schedules.declared import POWERS, falling
 from toposcope.forecasting.schedules.logged_rates import rounding
 from toposcope.forecasting.schedules.schedule import WARMED_UP
-from toposcope.typing import Vector
+from toposcope.typing import Matrix, Vector
 
 Plan = Callable[[NDArray[np.number[Any]]], Vector]
 
@@ -179,8 +179,7 @@ def _with_onset(shape: str, s: Vector, r: Vector, onsets: Vector, last_step: flo
     from scipy.optimize import minimize_scalar
 
     onsets = np.minimum(onsets, last_step - 1)
-    errors = [_linear(shape, s, r, onset, last_step).error for onset in onsets]
-    best = int(np.argmin(errors))
+    best = int(np.argmin(_linear_batch(shape, s, r, onsets[:, None], last_step)[0]))
     low, high = onsets[max(best - 1, 0)], onsets[min(best + 1, len(onsets) - 1)]
     fits = [_linear(shape, s, r, onsets[best], last_step)]
     if high > low:
@@ -193,16 +192,23 @@ def _with_onset(shape: str, s: Vector, r: Vector, onsets: Vector, last_step: flo
 
 def _linear(shape: str, s: Vector, r: Vector, onset: float, last_step: float) -> _ScheduleFit:
     """Fit peak and final rate of a shape, both linear in it."""
-    fallen = falling(shape, np.clip((s - onset) / (last_step - onset), 0, 1))
-    centred = fallen - fallen.mean()
-    size = float(centred @ centred)
-    amplitude = float(centred @ r) / size if size > 0 else 0.0
-    final = float(r.mean() - amplitude * fallen.mean())
+    error, worst, amplitude, final = (float(v[0]) for v in _linear_batch(shape, s, r, np.array([[onset]]), last_step))
+    return _ScheduleFit(shape, error, worst, onset, last_step, final + amplitude, final)
+
+
+def _linear_batch(
+    shape: str, s: Vector, r: Vector, onset: Matrix, last_step: float
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """Return the squared error, the largest residual, the amplitude and the final rate for onsets of shape (n, 1)."""
+    fallen = falling(shape, np.minimum(np.maximum((s - onset) / (last_step - onset), 0), 1))
+    mean = np.add.reduce(fallen, axis=1) / len(s)
+    centred = fallen - mean[:, None]
+    size = np.einsum("ij,ij->i", centred, centred)
+    amplitude = np.divide(centred @ r, size, out=np.zeros(len(size)), where=size > 0)
+    final = np.add.reduce(r) / len(s) - amplitude * mean
     # A shape that ends below 0 is clipped there, and fits worse.
-    residual = np.maximum(final + amplitude * fallen, 0) - r
-    return _ScheduleFit(
-        shape, float(residual @ residual), float(np.abs(residual).max()), onset, last_step, final + amplitude, final
-    )
+    residual = np.maximum(final[:, None] + amplitude[:, None] * fallen, 0) - r
+    return np.einsum("ij,ij->i", residual, residual), np.abs(residual).max(axis=1), amplitude, final
 
 
 def _curves(s: Vector, r: Vector, onset: float, last_step: float | None) -> list[_ScheduleFit]:

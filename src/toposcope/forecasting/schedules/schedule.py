@@ -100,10 +100,12 @@ class Schedule:
         steps = np.flatnonzero(sizes) + 1
         if not len(steps):
             return np.empty(0), np.empty(0)
-        groups = np.array_split(steps, min(MAX_DECAY_GROUPS, len(steps)))
+        n_groups = min(MAX_DECAY_GROUPS, len(steps))
+        begins = np.arange(n_groups) * (len(steps) // n_groups) + np.minimum(np.arange(n_groups), len(steps) % n_groups)
+        decays = sizes[steps - 1]
         # weighted by size: a jump among small decays stays in its place
-        progress = [np.average(self.progress(group), weights=np.abs(sizes[group - 1])) for group in groups]
-        return np.array(progress), np.array([sizes[group - 1].sum() for group in groups])
+        weighted = np.add.reduceat(np.abs(decays) * self.progress(steps), begins)
+        return weighted / np.add.reduceat(np.abs(decays), begins), np.add.reduceat(decays, begins)
 
     @cached_property
     def shape(self) -> Vector:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -83,21 +83,41 @@ class _Sibling(NamedTuple):
         return len(self.rates) - 1
 
 
-class _Match(NamedTuple):
-    """A sibling beside the run: which of its steps each step of the run corresponds to, and how high its peak is."""
+class _Alignment(NamedTuple):
+    """Siblings beside the run: which of their steps each step of the run corresponds to, and how high its peak is.
 
-    sibling: _Sibling
-    steps: Vector
-    sibling_steps: Vector
-    peak: float
+    Arrays are of shape (n,): up to step `begin`, the end of warm-up, the steps of the run lie on a line to those of the
+    sibling, and again up to `corner`; after it they are counted from the end.
+    """
+
+    siblings: tuple[_Sibling, ...]
+    begin: Vector
+    sibling_begin: Vector
+    corner: Vector
+    sibling_corner: Vector
+    peak: Vector
 
     def rates(self, steps: Vector) -> Vector:
-        """Return the sibling's rates at the steps of the run, over its peak."""
-        at = np.interp(steps, self.steps, self.sibling_steps)
-        low = np.clip(at.astype(np.int64), 0, max(self.sibling.last_step - 1, 0))
-        high = np.minimum(low + 1, self.sibling.last_step)
+        """Return the siblings' rates at the steps of the run, over the peak, shape (n, m)."""
+        begin, sibling_begin, corner, sibling_corner = (column[:, None] for column in self[1:5])
+        at = sibling_begin + (steps - begin) * ((sibling_corner - sibling_begin) / (corner - begin))
+        warming = steps < begin
+        if warming.any():
+            at = np.where(warming, sibling_begin * (np.maximum(steps, 0) / np.maximum(begin, 1e-300)), at)
+        at = np.where(steps > corner, sibling_corner + (steps - corner), at)
+        low = np.maximum(at, 0).astype(np.int64)
+        for row, sibling in zip(low, self.siblings, strict=True):
+            np.minimum(row, max(sibling.last_step - 1, 0), out=row)
+        pairs = np.array([
+            sibling.rates.take([row, row + 1], mode="clip") for row, sibling in zip(low, self.siblings, strict=True)
+        ])  # fmt: skip
         share = np.clip(at - low, 0, 1)
-        return np.asarray((1 - share) * self.sibling.rates[low] + share * self.sibling.rates[high])
+        return np.asarray((1 - share) * pairs[:, 0] + share * pairs[:, 1])
+
+    def select(self, places: Sequence[int] | NDArray[np.int64]) -> "_Alignment":
+        """Return some of the siblings."""
+        columns = (column[places] for column in self[1:])
+        return _Alignment(tuple(self.siblings[place] for place in places), *columns)
 
 
 def continued_by_siblings(
@@ -123,29 +143,30 @@ def continued_by_siblings(
         The last step planned. If it is None, it is that of the siblings that agree, if these have one length.
     """
     candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
-    seen = _seen(log, logged)
+    seen = cached(log, None, "rates seen", lambda: _seen(log, logged))
     if end is None:
         end = _common_length(seen, candidates)
     if not candidates or end is None or end <= seen.last_step:
         return None
     seen = _with_warm_up(seen, candidates, end)
     ahead = np.linspace(seen.last_step, end, N_STEPS_AHEAD + 1)[1:]
-    matches = _agreeing(seen, candidates, end, _tail(seen, candidates, end, ahead))
-    if not matches:
+    (matches,) = _agreeing(seen, candidates, end, [_tail(seen, candidates, end, ahead)])
+    n = len(matches.siblings)
+    if not n:
         return None
-    rates = np.array([match.rates(ahead) for match in matches])
+    rates = matches.rates(ahead)
     alike = _apart(rates) <= MAX_APART
-    nearness = [_distances(match.sibling.run, log, end) for match in matches]
+    nearness = [_distances(sibling.run, log, end) for sibling in matches.siblings]
     votes = alike @ np.exp([-length for length, *_ in nearness])
-    most = min(range(len(matches)), key=lambda i: (-round(float(votes[i]), 9), nearness[i]))
+    most = min(range(n), key=lambda i: (-round(float(votes[i]), 9), nearness[i]))
     followed = min(np.flatnonzero(alike[most]), key=lambda i: nearness[i])
-    plan = partial(_plan, matches[followed], seen)
-    return Continuation(plan, end, _words(int(alike[most].sum()), len(matches), rates[followed], end))
+    plan = partial(_plan, matches.select([int(followed)]), seen)
+    return Continuation(plan, end, _words(int(alike[most].sum()), n, rates[followed], end))
 
 
-def _plan(match: _Match, seen: _Seen, steps: NDArray[np.number]) -> Vector:
+def _plan(match: _Alignment, seen: _Seen, steps: NDArray[np.number]) -> Vector:
     t = np.asarray(steps, dtype=np.float64)
-    rates = match.peak * match.rates(t)
+    rates = match.peak[0] * match.rates(t)[0]
     return np.where(t < seen.warm_up, _rise(seen, t), rates) if seen.rising else rates
 
 
@@ -164,8 +185,13 @@ def _may_vote(log: Log, run: LoggedRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
     if run.log.family != log.family:
         return False
-    names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
+    names = [_letters(name) for name in (log.schedule, run.log.schedule)]
     return not all(names) or names[0] == names[1]
+
+
+@lru_cache(maxsize=512)
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
 
 
 def _sibling(run: LoggedRun) -> _Sibling | None:
@@ -238,59 +264,55 @@ def _rise(seen: _Seen, steps: Vector) -> Vector:
 def _common_length(seen: _Seen, candidates: Sequence[_Sibling]) -> int | None:
     """Return the number of steps of the siblings that agree, if they all have that number."""
     longer = [s for s in candidates if s.last_step > seen.last_step]
-    lengths = [s.last_step for s in longer if _agreeing(_with_warm_up(seen, [s], s.last_step), [s], s.last_step, 0)]
+    lengths = [
+        s.last_step
+        for s in longer
+        if _agreeing(_with_warm_up(seen, [s], s.last_step), [s], s.last_step, [0])[0].siblings
+    ]
     if not lengths or max(lengths) > (1 + SAME_LENGTH) * min(lengths):
         return None
     return int(np.median(lengths))
 
 
-def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tail: int) -> list[_Match]:
-    """Return the siblings that agree with what was seen, the last `tail` steps counted from the end."""
-    matches = []
-    largest = float(seen.rates.max(initial=0.0))
-    if len(seen.rates):
+def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tails: Sequence[int]) -> list[_Alignment]:
+    """Return, for each number of last steps counted from the end, the siblings that agree with what was seen."""
+    aligned, tail_of = _aligned(seen, candidates, end, tails)
+    agree = np.ones(len(tail_of), dtype=bool)
+    peak = aligned.peak
+    if seen.rising:
+        peak = np.full(len(peak), _rise(seen, np.array([seen.warm_up]))[0]) if len(peak) else peak
+    elif len(seen.rates) and len(peak):
+        largest = float(seen.rates.max())
         tolerance = max(MAX_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates))
-    for sibling in candidates:
-        match = _matched(seen, sibling, end, tail)
-        if match is None:
-            continue
-        if seen.rising:
-            matches.append(match._replace(peak=float(_rise(seen, np.array([seen.warm_up]))[0])))
-            continue
-        if not len(seen.rates):
-            matches.append(match)
-            continue
-        theirs = match.rates(seen.steps)
-        size = float(theirs @ theirs)
-        peak = float(theirs @ seen.rates) / size if size > 0 else 0.0
-        misfit = float(np.sqrt(np.mean((seen.rates - peak * theirs) ** 2)))
-        if abs(peak - largest) <= SAME_PEAK * largest:
-            peak = largest
-        if misfit <= tolerance:
-            matches.append(match._replace(peak=peak))
-    return matches
+        theirs = aligned.rates(seen.steps)
+        size = np.einsum("ij,ij->i", theirs, theirs)
+        peak = np.divide(theirs @ seen.rates, size, out=np.zeros(len(size)), where=size > 0)
+        misfit = np.sqrt(np.mean((seen.rates - peak[:, None] * theirs) ** 2, axis=1))
+        peak = np.where(np.abs(peak - largest) <= SAME_PEAK * largest, largest, peak)
+        agree = misfit <= tolerance
+    aligned = aligned._replace(peak=peak)
+    return [aligned.select(np.flatnonzero(agree & (tail_of == k))) for k in range(len(tails))]
 
 
-def _matched(seen: _Seen, sibling: _Sibling, end: int, tail: int) -> _Match | None:
-    """Return which steps of a sibling those of the run correspond to; None if they cannot."""
-    if seen.rising and not np.isfinite(seen.warm_up):
-        return None
-    warm_ups = [seen.warm_up, sibling.warm_up]
+def _aligned(
+    seen: _Seen, candidates: Sequence[_Sibling], end: int, tails: Sequence[int]
+) -> tuple[_Alignment, NDArray[np.int64]]:
+    """Return which steps of siblings those of the run correspond to, where they can, and by which of the tails."""
+    tail_of = np.repeat(np.arange(len(tails)), len(candidates))
+    last = np.tile([float(sibling.last_step) for sibling in candidates], len(tails))
+    sibling_begin = np.tile([sibling.warm_up for sibling in candidates], len(tails))
     # where one warm-up was not logged, it is that of the other
-    known = next((warm_up for warm_up in warm_ups if np.isfinite(warm_up)), 0.0)
-    mine, theirs = (warm_up if np.isfinite(warm_up) else known for warm_up in warm_ups)
-    left = min(end - mine, sibling.last_step - theirs)
-    if left <= 0:
-        return None
-    if abs(sibling.last_step - end) <= SAME_LENGTH * end:
-        tail = 0
-    if tail > MAX_TAIL_SHARE * left:
-        return None
-    knots = [(0.0, 0.0)] if mine > 0 else []
-    knots += [(mine, theirs)]
-    knots += [(end - tail, sibling.last_step - tail)] if tail else []
-    steps, sibling_steps = np.array([*knots, (end, sibling.last_step)], dtype=np.float64).T
-    return _Match(sibling, steps, sibling_steps, 1.0)
+    known = seen.warm_up if np.isfinite(seen.warm_up) else np.nan_to_num(sibling_begin)
+    begin = np.broadcast_to(np.asarray(known, dtype=np.float64), last.shape)
+    sibling_begin = np.where(np.isfinite(sibling_begin), sibling_begin, begin)
+    left = np.minimum(end - begin, last - sibling_begin)
+    tail = np.where(np.abs(last - end) <= SAME_LENGTH * end, 0, np.asarray(tails, dtype=np.float64)[tail_of])
+    possible = (left > 0) & (tail <= MAX_TAIL_SHARE * left)
+    if seen.rising and not np.isfinite(seen.warm_up):
+        possible[:] = False
+    siblings = tuple(candidates) * len(tails)
+    aligned = _Alignment(siblings, begin, sibling_begin, end - tail, last - tail, np.ones(len(last)))
+    return aligned.select(np.flatnonzero(possible)), tail_of[possible]
 
 
 def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) -> int:
@@ -304,36 +326,52 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
     shortest = MAX_TAIL_SHARE * min(min(s.last_step - np.nan_to_num(s.warm_up) for s in some), end - seen.last_step)
     shared = _shared_ends(some)
     tails = [0, *np.unique(np.concatenate([shared, np.minimum(shared, shortest)]).astype(np.int64)).tolist()]
-    costs = [_tail_cost(_agreeing(seen, some, end, tail), len(some), ahead) for tail in tails]
-    best = int(np.argmin(costs))
-    return tails[best] if costs[best] < MAX_TAIL_COST * costs[0] - MAX_APART / N_STEPS_AHEAD else 0
+    without, *others = _agreeing(seen, some, end, tails)
+    limit = MAX_TAIL_COST * _tail_cost(without, len(some), ahead) - MAX_APART / N_STEPS_AHEAD
+    # those that do not agree alone may cost too much
+    costs = [
+        _tail_cost(matches, len(some), ahead) if len(some) - len(matches.siblings) < limit * len(some) else 1.0
+        for matches in others
+    ]
+    best = int(np.argmin(costs)) if costs else 0
+    return tails[1 + best] if costs and costs[best] < limit else 0
 
 
 def _shared_ends(siblings: Sequence[_Sibling]) -> Vector:
     """Return over how many steps siblings next to each other in length end alike, as a few numbers to try."""
-    shared = []
-    for one, other in pairwise(siblings):
-        if other.last_step - one.last_step <= SAME_LENGTH * other.last_step:
-            continue
+    shared = [end for one, other in pairwise(siblings) for end in _shared_end(one, other)]
+    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
+
+
+def _shared_end(one: _Sibling, other: _Sibling) -> list[float]:
+    """Return over how many steps two siblings end alike, by each limit; none where they are as long as each other."""
+
+    def compute() -> list[float]:
         back = np.unique(np.linspace(0, one.last_step, N_TAIL_STEPS).round().astype(np.int64))
         apart = np.abs(one.rates[one.last_step - back] - other.rates[other.last_step - back])
+        ends = []
         for limit in TAIL_DIFFERENCES:
             differs = apart > limit
             # the corner lies between the last step that agrees and the next
             place = int(np.argmax(differs)) if differs.any() else len(back)
-            shared.append(float(back[min(place, len(back) - 1)]))
-    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
+            ends.append(float(back[min(place, len(back) - 1)]))
+        return ends
+
+    if other.last_step - one.last_step <= SAME_LENGTH * other.last_step:
+        return []
+    return cached(one.run.log, one.run.schedule, ("shared end", other.run), compute)
 
 
-def _tail_cost(matches: Sequence[_Match], n: int, ahead: Vector) -> float:
+def _tail_cost(matches: _Alignment, n: int, ahead: Vector) -> float:
     """Return how far siblings differ from the most similar of other lengths; those that do not agree differ by 1."""
-    if len(matches) < 2:
+    count = len(matches.siblings)
+    if count < 2:
         return 1.0
-    lengths = np.array([match.sibling.last_step for match in matches], dtype=np.float64)
-    apart = _apart(np.array([match.rates(ahead) for match in matches]))
+    lengths = np.array([sibling.last_step for sibling in matches.siblings], dtype=np.float64)
+    apart = _apart(matches.rates(ahead))
     apart[np.abs(lengths[:, None] - lengths) <= SAME_LENGTH * lengths] = 1.0
-    quarter = np.sort(apart, axis=1)[:, len(matches) // 4]
-    return float((quarter.sum() + n - len(matches)) / n)
+    quarter = np.sort(apart, axis=1)[:, count // 4]
+    return float((quarter.sum() + n - count) / n)
 
 
 def _apart(rates: Vector) -> Vector:
