@@ -1,7 +1,7 @@
 """Cosine distances of rows of whole numbers: equal where the angles are equal, and in the order of the angles.
 
-The cosine of a and b is a.b / sqrt(|a|^2 |b|^2). As long as |a|^2 |b|^2 is at most 2^53, its square is a quotient of two
-whole numbers that float64 holds, and so is that of the sine: IEEE division rounds equal quotients equally, and all
+The cosine of a and b is a.b / sqrt(|a|^2 |b|^2). As long as |a|^2 |b|^2 is at most 2^53, its square is a quotient of
+two whole numbers that float64 holds, and so is that of the sine: IEEE division rounds equal quotients equally, and all
 that follows grows with them.
 
 Cost: O(d) a pair; that of all pairs is one product by BLAS, whose sums are exact in any order.
