@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, bottleneck, neural_persistence, rips, wasserstein
+from toposcope.homology import (
+    Diagram,
+    bottleneck,
+    diagram_distances,
+    matching,
+    neural_persistence,
+    rips,
+    vineyard,
+    wasserstein,
+)
 
 thorough = examples(200)
 moderate = examples(100)
@@ -282,11 +291,32 @@ def test_distance_to_an_empty_diagram_is_that_to_the_diagonal(empty: Diagram, di
         assert got == pytest.approx(expected, rel=1e-14, abs=tolerance)
 
 
+counts = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+@moderate
+@given(diagrams(max_bars=4), diagrams(max_bars=4), counts, counts)
+def test_classes_without_a_death_are_matched_with_their_like_or_infinitely_far(
+    first: Diagram, second: Diagram, of_first: tuple[int, int], of_second: tuple[int, int]
+) -> None:
+    finite = diagram_distances(first, second)
+    first, second = (Diagram(d.pairs, 1, *n) for d, n in ((first, of_first), (second, of_second)))
+    expected = finite if of_first == of_second else (math.inf,) * 3
+    assert diagram_distances(first, second) == expected
+    assert (wasserstein(first, second, 1), wasserstein(first, second, 2), bottleneck(first, second)) == expected
+    if of_first == of_second:
+        assert len(matching(first, second)) == len(first.pairs)
+        return
+    for call in (lambda: matching(first, second), lambda: vineyard([first, second])):
+        with pytest.raises(ToposcopeError, match=r"\Adiagrams: no matching has a finite cost, their n_[^\n]*\Z"):
+            call()
+
+
 @orders
 @moderate
 @given(diagrams(max_bars=6), diagrams(max_bars=6))
 def test_only_finite_bars_of_positive_length_count(order: Order, first: Diagram, second: Diagram) -> None:
-    padded = Diagram(np.concatenate([second.pairs, [[0.5, 0.5], [3.0, 3.0]]]), 1, n_essential=4, n_truncated=2)
+    padded = Diagram(np.concatenate([second.pairs, [[0.5, 0.5], [3.0, 3.0]]]), 1)
     turned = Diagram(second.pairs[:, ::-1], 1)
     for other in (padded, turned):
         assert bottleneck(first, other) == bottleneck(first, second)

@@ -1,7 +1,9 @@
 """Extreme eigenvalues, trace and density from products with vectors, against whole matrices."""
 
 import itertools
+import warnings
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,11 +133,52 @@ def test_the_same_call_gives_the_same_bytes() -> None:
     assert first.largest.vectors.tobytes() == second.largest.vectors.tobytes()
 
 
+OF_AN_OPERATOR: dict[str, Any] = {
+    "extreme_eigenpairs": lambda product, n: extreme_eigenpairs(product, n, 2, rng=rng()),
+    "extreme_eigenpairs, float32": lambda product, n: extreme_eigenpairs(product, n, 1, rng=rng(), dtype=np.float32),
+    "hutchinson": lambda product, n: hutchinson(product, n, 6, rng()),
+    "hutchinson, gaussian": lambda product, n: hutchinson(product, n, 6, rng(), gaussian=True),
+    "hutch_plus_plus": lambda product, n: hutch_plus_plus(product, n, 3, rng()),
+    "hutch_plus_plus, basis": lambda product, n: hutch_plus_plus(product, n, 3, rng(), basis=np.eye(n)[:2]),
+    "spectral_density": lambda product, n: spectral_density(product, n, 3, 4, rng()),
+    "spectral_density, float32": lambda product, n: spectral_density(product, n, 3, 4, rng(), np.float32),
+}
+
+
+@pytest.mark.parametrize("name", OF_AN_OPERATOR)
+@pytest.mark.parametrize("bad_call", [0, 1, 4])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, "one entry more", "a scalar", "a name"])
+def test_products_that_are_no_finite_vectors_are_refused(name: str, bad_call: int, bad: Any) -> None:
+    """Whichever call gives them: one entry is enough, and no warning comes before the error."""
+    n, n_calls = 9, 0
+
+    def product(vector: np.ndarray) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        image = np.arange(1.0, n + 1) * vector
+        if n_calls <= bad_call:
+            return image
+        if bad in ("one entry more", "a scalar", "a name"):
+            return {"one entry more": np.append(image, 0.0), "a scalar": 1.0, "a name": "x"}[bad]
+        image[n_calls % n] = bad
+        return image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ToposcopeError, match=r"\Aproduct: [^\n]*\Z"):
+            OF_AN_OPERATOR[name](product, n)
+
+
+@pytest.mark.parametrize("name", OF_AN_OPERATOR)
+@pytest.mark.parametrize("n", [0, -1, True, 2.5, np.nan, None])
+def test_dimensions_that_are_none_are_refused(name: str, n: Any) -> None:
+    with pytest.raises(ToposcopeError, match=r"\Adimension: [^\n]*\Z"):
+        OF_AN_OPERATOR[name if "basis" not in name else "hutch_plus_plus"](lambda v: v, n)
+
+
 def test_refusals() -> None:
-    with pytest.raises(ToposcopeError, match="max_steps is 0"):
+    with pytest.raises(ToposcopeError, match="max_steps: "):
         search(A, 1, max_steps=0)
-    with pytest.raises(ToposcopeError, match="not finite"):
-        extreme_eigenpairs(lambda v: np.full_like(v, np.nan), 3, 1, rng=rng())
     with pytest.raises(ToposcopeError, match="at least 2"):
         hutch_plus_plus(lambda v: A @ v, 3, 1, rng())
     with pytest.raises(ToposcopeError, match="at least 2"):

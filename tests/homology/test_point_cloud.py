@@ -1,6 +1,8 @@
 """Metrics, landmarks and engines of `rips` and `farthest_points`: what a cloud is, whatever is measured on it."""
 
+import itertools
 import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -13,11 +15,13 @@ from hard_cases import Array, clouds, large_cloud
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
 from property_examples import examples
 from scipy.spatial.distance import pdist, squareform
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, farthest_points, memory, point_cloud, rips
+from toposcope.homology import Diagram, farthest_points, longest_loops, memory, point_cloud, rips
+from toposcope.homology.loop_births import tree_and_births
 
 thorough = examples(200)
 moderate = examples(100)
@@ -131,6 +135,121 @@ def test_the_bound_of_landmarks_holds_in_the_cosine_distance(points: Array, data
     # Distances move by at most twice what chords do, which are at most 2.
     chords = squareform(pdist(points / np.linalg.norm(points, axis=1, keepdims=True)))
     assert by_hand.cover_radius == pytest.approx(2 * chords[:, chosen].min(axis=1).max(), rel=1e-12, abs=1e-14)
+
+
+def exact_cosines(rows: NDArray[np.int64]) -> tuple[Array, Array]:
+    """The rank of every cosine distance of whole rows among all, by whole numbers alone, and the distance of each."""
+    of_ranks = [Fraction(0)]
+    keys = np.zeros((len(rows), len(rows)), object)
+    for i, a in enumerate(rows.tolist()):
+        for j, b in enumerate(rows.tolist()):
+            dot = sum(x * y for x, y in zip(a, b, strict=True))
+            square = Fraction(dot * dot, sum(x * x for x in a) * sum(y * y for y in b))
+            keys[i, j] = -square if dot > 0 else square
+    of_ranks = sorted({Fraction(-1), *keys.ravel()})
+    place = {key: rank for rank, key in enumerate(of_ranks)}
+    ranks = np.array([[float(place[key]) for key in line] for line in keys])
+    with localcontext() as context:
+        context.prec = 60
+        roots = [(Decimal(abs(k).numerator) / Decimal(abs(k).denominator)).sqrt() for k in of_ranks]
+        lengths = [float(1 + root if k > 0 else 1 - root) for k, root in zip(of_ranks, roots, strict=True)]
+    return ranks, np.array(lengths)
+
+
+TYING_ROWS = ("bits", "signs", "digits", "signed permutations", "hypercube", "bytes")
+
+
+def tying_rows(kind: str, seed: int) -> NDArray[np.int64]:
+    """Rows of whole numbers, none of them zero, with many equal angles."""
+    rng = np.random.default_rng([seed, TYING_ROWS.index(kind)])
+    n, d = int(rng.integers(8, 26)), int(rng.integers(2, 9))
+    if kind == "hypercube":
+        return np.array(list(itertools.product((-1, 1), repeat=4)))
+    if kind == "signed permutations":
+        row = rng.integers(0, 5, d) + (np.arange(d) == 0)
+        return np.array([rng.permutation(row) * rng.choice([-1, 1], d) for _ in range(n)])
+    low, high = {"bits": (0, 2), "signs": (-1, 2), "digits": (-9, 10), "bytes": (-127, 128)}[kind]
+    rows = rng.integers(low, high, (n, d))
+    return rows[rows.any(axis=1)]
+
+
+ROW_FACTORS: dict[str, Any] = {
+    "none": lambda rng, n: np.ones(n),
+    "powers of two": lambda rng, n: 2.0 ** rng.integers(-40, 40, n),
+    "whole": lambda rng, n: rng.integers(1, 1000, n).astype(float),
+    "any": lambda rng, n: 10.0 ** rng.uniform(-3, 3, n),
+}
+
+
+@pytest.mark.parametrize("factors", ROW_FACTORS)
+@pytest.mark.parametrize("kind", TYING_ROWS)
+def test_equal_angles_have_equal_cosine_distances(kind: str, factors: str) -> None:
+    for seed in range(6):
+        rows = tying_rows(kind, seed)
+        ranks, lengths = exact_cosines(rows)
+        points = rows * ROW_FACTORS[factors](np.random.default_rng(seed), len(rows))[:, None]
+        expected = [lengths[bars.astype(int)] for bars in simplex_tree_bars(ranks, 2)]
+        diagrams = rips(points, metric="cosine", max_dimension=2)
+        assert len(diagrams[0].pairs) == len(points) - 1
+        for diagram, bars in zip(diagrams, expected, strict=True):
+            bars, lasting = bars[bars[:, 1] > bars[:, 0]], diagram.pairs[diagram.lifetimes > 0]
+            assert_allclose(lasting, bars[np.lexsort((bars[:, 1], bars[:, 0]))], rtol=1e-15, atol=0)
+            assert len(np.unique(lasting)) == len(np.unique(bars))
+        shuffled = np.random.default_rng(seed).permutation(len(points))
+        assert_same_pairs(rips(points[shuffled], metric="cosine", max_dimension=2), diagrams)
+        by_distances = point_cloud.with_distances(points, "cosine")
+        assert_same_pairs(rips(by_distances, metric="cosine", max_dimension=2), diagrams)
+        births = rips(points, metric="cosine", max_points=len(points) - 1)[1].births
+        assert births is not None
+        assert_array_equal(births, diagrams[1].pairs[:, 0])
+        assert_array_equal(
+            tree_and_births(point_cloud.as_cloud(points, "cosine", "points"))[0], diagrams[0].pairs[:, 1]
+        )
+        for cap in np.unique(diagrams[0].pairs[:, 1]):
+            capped = rips(points, metric="cosine", threshold=cap)[0]
+            assert capped.n_truncated == (diagrams[0].pairs[:, 1] > cap).sum()
+
+
+@pytest.mark.parametrize("n", [3, 7, 12])
+def test_cosine_bars_within_rounding_are_left_out(n: int) -> None:
+    """Angles that are equal up to the rounding of the rows: of real numbers there are no exact ties."""
+    rng = np.random.default_rng(n)
+    vertices = np.array(list(itertools.product((-1.0, 1.0), repeat=3))) * rng.uniform(1, 2, 3)
+    turned = vertices @ np.linalg.qr(rng.normal(size=(3, 3)))[0] * rng.uniform(0.1, 10, (8, 1))
+    angles = 2 * np.pi * np.arange(n) / n
+    fan = np.concatenate([np.column_stack([np.cos(angles + t), np.sin(angles + t)]) for t in (0, 0.3, 0.3 + 1e-3)])
+    for points, exact in ((turned, vertices), (fan, None)):
+        for diagram in rips(points, metric="cosine", max_dimension=2)[1:]:
+            assert not len(diagram.pairs) or diagram.lifetimes.min() > 1e-14
+        if exact is not None:
+            assert len(rips(points, metric="cosine")[1].pairs) == len(rips(exact, metric="cosine")[1].pairs)
+    assert all(loop.death - loop.birth > 1e-14 for loop in longest_loops(fan, 99, metric="cosine"))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "precomputed"])
+@pytest.mark.parametrize("kind", ["bits", "any"])
+def test_the_layout_of_memory_changes_no_bit(metric: Any, kind: str) -> None:
+    rng = np.random.default_rng(7)
+    single = rng.normal(size=(60, 33)).astype(np.float32) if kind == "any" else tying_rows("bits", 2).astype(np.float32)
+    points = single.astype(np.float64)
+    if metric == "precomputed":
+        points = squareform(pdist(points))
+    wide = np.zeros((2 * points.shape[0], 3 * points.shape[1]))
+    wide[::2, ::3] = points
+    reversed_twice = np.ascontiguousarray(points[::-1, ::-1])[::-1, ::-1]
+    layouts = [np.asfortranarray(points), np.ascontiguousarray(points.T).T, wide[::2, ::3], reversed_twice]
+    layouts += [points.astype(">f8"), points.tolist(), torch.from_numpy(points)]
+    if metric != "precomputed":
+        layouts += [single, np.asfortranarray(single)]
+    options: list[dict[str, Any]] = [{"max_dimension": 2}, {"max_points": len(points) - 3}, {"threshold": 1.0}]
+    for option in options:
+        expected = rips(points, metric=metric, **option)
+        for layout in layouts:
+            diagrams = rips(layout, metric=metric, **option)
+            assert_same_pairs(diagrams, expected)
+            assert diagrams[1].cover_radius == expected[1].cover_radius
+            if expected[1].births is not None:
+                assert_array_equal(diagrams[1].births, expected[1].births)
 
 
 # Matrices of distances

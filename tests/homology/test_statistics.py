@@ -2,7 +2,9 @@
 
 import math
 import tracemalloc
+import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import pairwise
 from statistics import median, pstdev
 from typing import Any
@@ -26,6 +28,7 @@ from toposcope.homology import (
     rips,
     statistics,
 )
+from toposcope.homology.statistics import statistics_of_each
 
 thorough = examples(200)
 moderate = examples(100)
@@ -47,6 +50,55 @@ def turned(diagram: Diagram) -> Diagram:
 
 
 # Scalars
+
+
+@st.composite
+def bars_of_any_size(draw: st.DrawFn) -> list[tuple[float, float]]:
+    """Bars whose exact lengths are few bits, from the least number of float64 to twice the largest."""
+    near = draw(st.sampled_from([(-1074, -1071), (1015, 1020), (-1074, 1020), (-3, 3), (505, 520), (-545, -530)]))
+    sizes = st.builds(math.ldexp, st.integers(1, 15).map(float), st.integers(*near))
+    shapes = st.sampled_from([(0, 1), (1, 0), (-1, 1), (1, -1), (-1, 0)])
+    return [(size * low, size * high) for size, (low, high) in draw(st.lists(st.tuples(sizes, shapes), max_size=7))]
+
+
+def nearest_float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+@thorough
+@given(bars_of_any_size())
+@example([(0.0, 1.7e308), (0.0, 1.7e308), (0.0, 1.7e308)])
+@example([(-1.7e308, 1.7e308), (0.0, 1e308), (0.0, 5e-324)])
+@example([(0.0, 5e-324), (0.0, 1e-323), (0.0, 1e-323), (0.0, 1.5e-323)])
+def test_statistics_at_the_ends_of_the_range_are_those_of_fractions(pairs: list[tuple[float, float]]) -> None:
+    lives = [abs(Fraction(b) - Fraction(a)) for a, b in pairs]
+    total, count = sum(lives), len(lives)
+    mean = Fraction(total, max(count, 1))
+    variance = sum((life - mean) ** 2 for life in lives) / max(count, 1)
+    scale = max(lives, default=Fraction(1))
+    entropy = -math.fsum(float(life / total) * math.log(life / total) for life in lives if float(life / total))
+    wanted = {
+        "total": nearest_float(total),
+        "total_p2": nearest_float(sum(life**2 for life in lives)),
+        "mean": nearest_float(mean),
+        "max": nearest_float(max(lives, default=Fraction(0))),
+        "std": nearest_float(Fraction(math.sqrt(variance / scale**2)) * scale),
+        "entropy": entropy,
+        "entropy_normalized": entropy / math.log(count) if count > 1 else 0.0,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        diagram = Diagram(np.array(pairs).reshape(-1, 2), 1)
+        got = statistics(diagram)
+        assert statistics_of_each([diagram, diagram]) == [got, got]
+        repr(diagram), diagram._repr_html_()
+    for name, value in wanted.items():
+        assert got[name] == value or got[name] == pytest.approx(value, rel=1e-14, abs=1e-323), name
+    assert got["count"] == count
+    assert got["n_significant"] == sum(life > median(lives) for life in lives)
 
 
 @thorough

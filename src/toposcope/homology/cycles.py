@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.homology.arrays import as_count
 from toposcope.homology.loops import LoopFiltration, check_loops_fit
-from toposcope.homology.point_cloud import Metric, as_cloud
+from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
 from toposcope.typing import Indices
 
 
@@ -76,12 +76,12 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
     n = cloud.shape[0]
     check_loops_fit(n, "points", "take fewer points")
     filtration = LoopFiltration(cloud.distances(np.arange(n)), np.inf, keeps_cycles=True)
-    births, deaths = filtration.pairs().T
+    pairs = filtration.pairs()
+    births, deaths = pairs.T
     by_length = np.lexsort((births, births - deaths))[:count]
     return [
         Loop(float(births[k]), float(deaths[k]), closed_paths(filtration.cycle(k)))
-        for k in by_length.tolist()
-        if births[k] < deaths[k]
+        for k in by_length[outlasts_rounding(pairs[by_length], cloud)].tolist()
     ]
 
 

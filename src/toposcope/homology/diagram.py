@@ -77,13 +77,15 @@ class Diagram:
 
     def _repr_html_(self) -> str:
         positive = self.lifetimes[self.lifetimes > 0]
+        with np.errstate(over="ignore"):  # beyond the range it is infinite
+            total = float(positive.sum())
         return facts_table(
             f"Persistence diagram, H{self.dimension}",
             {
                 "finite bars": len(positive),
                 "of length zero": len(self.pairs) - len(positive) or None,
                 "longest": float(positive.max()) if len(positive) else None,
-                "total": float(positive.sum()) if len(positive) else None,
+                "total": total if len(positive) else None,
                 "essential": self.n_essential,
                 "truncated": self.n_truncated or None,
                 "cover radius": self.cover_radius or None,
@@ -93,7 +95,8 @@ class Diagram:
     @property
     def lifetimes(self) -> Vector:
         """Length of every finite bar, ``|death - birth|``, zero lengths included; shape (k,)."""
-        return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
+        with np.errstate(over="ignore"):  # beyond the range it is infinite
+            return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
 
     def plot(self, *others: "Diagram") -> "Chart":
         """Draw the diagram, births across and deaths up.

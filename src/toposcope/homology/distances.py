@@ -37,9 +37,15 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
     Parameters
     ----------
     first, second : Diagram
-        Finite points only; essential and truncated classes are not matched. Either may be empty: the distance is then
-        that of the other to the diagonal.
+        Either may be empty: the distance is then that of the other to the diagonal.
     order : 1 or 2
+
+    Returns
+    -------
+    float
+        Of the finite points; infinite if the diagrams differ in their number of essential or of truncated classes,
+        which nothing else can be matched with. As many are taken to cost nothing: a diagram does not say when they
+        are born.
 
     Raises
     ------
@@ -60,7 +66,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
 
 
 def bottleneck(first: Diagram, second: Diagram) -> float:
-    """Return the exact bottleneck distance of two diagrams of one dimension, finite points only.
+    """Return the exact bottleneck distance of two diagrams of one dimension; infinite where `wasserstein` is.
 
     Raises
     ------
@@ -134,7 +140,7 @@ def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indic
     Raises
     ------
     ToposcopeError
-        As `wasserstein` does.
+        As `wasserstein` does, or if that distance is infinite: then no matching is the cheapest.
 
     Notes
     -----
@@ -142,6 +148,8 @@ def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indic
     """
     _check_order(order)
     a, b, _ = _bars(first, second)
+    if _unmatched(first, second):
+        raise ToposcopeError(f"diagrams: no matching has a finite cost, {_unmatched(first, second)}")
     partners = np.full(len(first.pairs), -1)
     if len(a) and len(b):
         from toposcope.kernels.sparse_matching import cheapest_partners
@@ -227,12 +235,14 @@ class _Prepared:
         Bars of positive length, in units of two to the power of `exponent`; by tiles, unless they lie on a line.
     line : tuple, optional
         As `_on_a_line` returns it.
+    is_infinite : bool
+        Whether classes without a death are more in one.
     listed : Listed, optional
         What the first-order matching looked at.
     """
 
-    def __init__(self, a: Matrix, b: Matrix, exponent: int) -> None:
-        self.exponent = exponent
+    def __init__(self, a: Matrix, b: Matrix, exponent: int, is_infinite: bool) -> None:
+        self.exponent, self.is_infinite = exponent, is_infinite
         self.line = _on_a_line(a, b)
         in_plane = self.line is None and bool(len(a) and len(b))
         self.a, self.b = (np.ascontiguousarray(points[_tiles(points)]) if in_plane else points for points in (a, b))
@@ -241,11 +251,11 @@ class _Prepared:
     @classmethod
     def of(cls, first: Diagram, second: Diagram) -> "_Prepared":
         """Check and prepare the user's diagrams."""
-        return cls(*_bars(first, second))
+        return cls(*_bars(first, second), bool(_unmatched(first, second)))
 
     def wasserstein(self, order: int) -> float:
         """Return the Wasserstein distance."""
-        return float(np.ldexp(self._least_cost(order) ** (1 / order), self.exponent))
+        return math.inf if self.is_infinite else float(np.ldexp(self._least_cost(order) ** (1 / order), self.exponent))
 
     def _least_cost(self, order: int) -> float:
         a, b = self.a, self.b
@@ -267,7 +277,7 @@ class _Prepared:
 
     def bottleneck(self) -> float:
         """Return the bottleneck distance."""
-        return float(np.ldexp(self._least_limit(), self.exponent))
+        return math.inf if self.is_infinite else float(np.ldexp(self._least_limit(), self.exponent))
 
     def _least_limit(self) -> float:
         if self.line is None:
@@ -304,6 +314,15 @@ def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
         )
     exponent = int(np.frexp(span)[1])
     return np.ldexp(a, -exponent), np.ldexp(b, -exponent), exponent
+
+
+def _unmatched(first: Diagram, second: Diagram) -> str:
+    """Say which classes without a death one diagram has more of; nothing if neither has."""
+    for name in ("n_essential", "n_truncated"):
+        counts = getattr(first, name), getattr(second, name)
+        if counts[0] != counts[1]:
+            return f"their {name} are {counts[0]} and {counts[1]}; compare filtrations without a cap"
+    return ""
 
 
 def _check_order(order: object) -> None:

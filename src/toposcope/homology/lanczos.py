@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import as_array, as_count, as_number
 from toposcope.typing import Matrix, Vector
 
 Rows = NDArray[np.float32] | NDArray[np.float64]
@@ -136,13 +137,30 @@ def extreme_eigenpairs(
     >>> found.largest.values.round(8), found.smallest.values.round(8)
     (array([4.85410197, 3.        ]), array([-1.85410197]))
     """
-    counts = {"dimension": dimension, "max_steps": max_steps, "n_largest + n_smallest": n_largest + n_smallest}
-    for name, value in counts.items():
-        if value < 1:
-            raise ToposcopeError(f"{name} is {value}; it must be at least 1")
+    n_largest, n_smallest = as_count(n_largest, "n_largest", 0), as_count(n_smallest, "n_smallest", 0)
+    as_count(n_largest + n_smallest, "n_largest + n_smallest", 1)
+    dimension, max_steps = as_count(dimension, "dimension", 1), as_count(max_steps, "max_steps", 1)
+    tolerance = as_number(tolerance, "tolerance", 0)
     search = _Search(product, dimension, (n_largest, n_smallest), tolerance, max_steps, rng, dtype)
     search.run()
     return search.extremes()
+
+
+def checked_product(product: Operator, vector: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
+    """Return a copy of the product with a vector in a dtype, if it is a finite vector of the same length."""
+    values = as_array(product(vector), "product")
+    if values.shape != vector.shape or values.dtype.kind not in "fiu":
+        raise ToposcopeError(
+            f"product: expected real numbers of shape {vector.shape}, got {values.dtype} of shape {values.shape}"
+        )
+    with np.errstate(over="ignore"):
+        image = np.array(values, dtype)
+    if not np.isfinite(image).all():
+        count = int((~np.isfinite(image)).sum())
+        raise ToposcopeError(
+            f"product: {count} of {len(image)} entries are not finite in {image.dtype}; the operator is out of range"
+        )
+    return image
 
 
 def basis_size(
@@ -286,10 +304,7 @@ class _Search:
 
     def _product(self, vector: NDArray[Any]) -> NDArray[Any]:
         self.products += 1
-        product = np.array(self.operator(vector), self.rows.dtype)
-        if not np.isfinite(product).all():
-            raise ToposcopeError("a product with the Hessian is not finite; the weights are out of range")
-        return product
+        return checked_product(self.operator, vector, self.rows.dtype)
 
     def _random(self) -> NDArray[Any]:
         """Draw a direction outside the basis, uniformly."""

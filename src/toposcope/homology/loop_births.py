@@ -5,7 +5,7 @@ are to each other. Such edges make the relative neighbourhood graph; those that 
 births and their number need no n x n distances and no reduction.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,9 @@ from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud
 from toposcope.typing import Indices, Matrix, Vector
+
+if TYPE_CHECKING:
+    from toposcope.kernels.relative_neighbours import Measured
 
 N_PIVOTS = 64
 """Half of them central points, half random ones."""
@@ -40,7 +43,8 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
     -------
     ndarray, shape (b,), float64
         Ascending; b is the number of bars. They are the births in ``rips(points)[1].pairs``, to the last bit as long
-        as distances have all their digits (above 1e-307).
+        as distances have all their digits (above 1e-307); of cosine distances that tie up to rounding (see there),
+        also those of the bars left out.
 
     Raises
     ------
@@ -78,7 +82,7 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     and memory has no room for these.
     """
     from toposcope.kernels.euclidean_prim import squared_distances
-    from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, edge_lengths
+    from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, WHOLE, Measured, edge_lengths
     from toposcope.kernels.tied_loops import Graph, joins_and_births
 
     if isinstance(cloud, Distances) and cloud.points is not None:
@@ -86,20 +90,25 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     sphere = cloud.sphere if isinstance(cloud, Directions) else cloud
     if not isinstance(sphere, Euclidean):
         return _by_reduction(cloud)
-    kind = EUCLIDEAN if sphere is cloud else COSINE
-    points = _from_centre(sphere)
-    edges = _empty_lunes(points, kind)
+    order = _from_centre(sphere)
+    points, kind, whole = sphere.points[order], EUCLIDEAN if sphere is cloud else COSINE, np.empty((0, 0))
+    if isinstance(cloud, Directions) and cloud.whole is not None:
+        kind, whole = WHOLE, cloud.whole[order]
+    measured = Measured(points, kind, whole)
+    edges = _empty_lunes(measured)
     if edges is None:
         return _by_reduction(cloud)
-    lengths = edge_lengths(points, edges, kind)
+    lengths = edge_lengths(measured, edges)
     codes = edges[:, 0] * len(points) + edges[:, 1]
     order = np.lexsort((codes, lengths))
     edges, lengths, codes = edges[order], lengths[order], codes[order]
     places = np.argsort(codes)
-    joins, births = joins_and_births(Graph(points, kind, edges, lengths, codes[places], places))
-    tree = np.sqrt(np.sort(squared_distances(points, edges[joins])))  # as the tree's own algorithms measure them
+    joins, births = joins_and_births(Graph(measured, edges, lengths, codes[places], places))
+    tree = lengths[joins]
+    if kind != WHOLE:
+        tree = np.sqrt(np.sort(squared_distances(points, edges[joins])))  # as the tree's own algorithms measure them
     tree = sphere.unscaled(np.concatenate([np.zeros(cloud.shape[0] - len(points)), tree]))
-    return tree if kind == EUCLIDEAN else tree**2 / 2, sphere.unscaled(np.repeat(lengths, births))
+    return tree**2 / 2 if kind == COSINE else tree, sphere.unscaled(np.repeat(lengths, births))
 
 
 def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
@@ -111,22 +120,23 @@ def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
     return cloud.tree()[0], births
 
 
-def _from_centre(cloud: Euclidean) -> Matrix:
+def _from_centre(cloud: Euclidean) -> Indices:
     """Return the distinct points, those near the centroid first."""
     from toposcope.kernels.duplicates import first_occurrences
 
-    points = cloud.points[first_occurrences(cloud.points)]
-    return points[np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")]
+    distinct = first_occurrences(cloud.points)
+    points = cloud.points[distinct]
+    return distinct[np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")]
 
 
-def _empty_lunes(points: Matrix, kind: int) -> Indices | None:
+def _empty_lunes(cloud: "Measured") -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
     from scipy.spatial.distance import cdist
 
     from toposcope.kernels.neighbour_search import product_factors
     from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, empty_lunes
 
-    n = len(points)
+    points, n = cloud.points, len(cloud.points)
     left, right, own = product_factors(points, _precision(points))
     sampled = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
     pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), sampled)
@@ -138,7 +148,7 @@ def _empty_lunes(points: Matrix, kind: int) -> Indices | None:
     for begin in range(0, n, height):
         lower = left[begin : begin + height] @ right.T
         lower += own[begin : begin + height, None]
-        edges, trials_left = empty_lunes(points, lower.astype(np.float32, copy=False), begin, upper, kind, trials_left)
+        edges, trials_left = empty_lunes(cloud, lower.astype(np.float32, copy=False), begin, upper, trials_left)
         if trials_left < 0:
             return None
         blocks.append(edges)

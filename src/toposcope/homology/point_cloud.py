@@ -4,6 +4,7 @@ Each gives the lengths of its minimum spanning tree, distances between chosen po
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ MIN_BORUVKA_COORDINATES = 40_000
 
 
 CACHE_LINE_BYTES = 64
+
+MAX_LEAST_ENTRY = 128
+"""Up to this least entry, rows of whole numbers are recognised whatever factor they were multiplied by."""
 
 MAX_SAFE_EXPONENT = 1000
 """Distances between points whose coordinates are below two to this power are in the range of float64."""
@@ -268,21 +272,31 @@ class Directions:
 
     The chord loses no digits where 1 - cos would. Chords are at most 2, so distances move by at most twice what chords
     do, and twice the cover radius in chords serves as that in cosine distances.
+
+    Attributes
+    ----------
+    sphere : Euclidean
+        The points divided by their norms.
+    whole : ndarray, shape (n, d), float64, or None
+        As of `_whole_rows`: then distances are equal where the angles are.
     """
 
     sphere: Euclidean
+    whole: Matrix | None
 
     @classmethod
     def of(cls, points: Matrix, name: str) -> "Directions":
         """Divide every point by its norm."""
+        points = np.ascontiguousarray(points)  # sums depend on the layout
         largest = np.abs(points).max(axis=1)
         if not largest.all():
             raise ToposcopeError(
                 f"{name}: {int((largest == 0).sum())} of {len(points)} points are zero, shape {points.shape}; they "
                 "have no direction to take the cosine of, leave them out"
             )
-        unit = points / largest[:, None]
-        return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name))
+        whole = _whole_rows(points)
+        unit = points / largest[:, None] if whole is None else whole
+        return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name), whole)
 
     distance_bytes: ClassVar[int] = 0
 
@@ -292,13 +306,30 @@ class Directions:
         return self.sphere.shape
 
     def tree(self) -> tuple[Vector, str]:
-        """Take the tree of the chords: the distance grows with the chord."""
-        chords, engine = self.sphere.tree()
-        return chords**2 / 2, engine
+        """Take the tree of the chords, as the distance grows with the chord; of whole numbers, of their distances."""
+        if self.whole is None:
+            chords, engine = self.sphere.tree()
+            return chords**2 / 2, engine
+        from toposcope.kernels.duplicates import first_occurrences
+        from toposcope.kernels.whole_cosines import boruvka_lengths, whole_tree
+
+        distinct, lengths, engine = first_occurrences(self.whole), None, "boruvka"
+        if is_large(self.shape):
+            lengths = boruvka_lengths(self.whole[distinct], self.sphere.points[distinct])
+        if lengths is None:
+            lengths, engine = whole_tree(self.whole[distinct]), "prim" if self.shape[1] > 1 else "sort"
+        return np.concatenate([np.zeros(self.shape[0] - len(distinct)), np.sort(lengths)]), engine
 
     def distances(self, chosen: Indices) -> Matrix:
-        """Compute them from chords."""
-        return self.sphere.distances(chosen) ** 2 / 2
+        """Compute them from chords, or of whole numbers."""
+        if self.whole is None:
+            return self.sphere.distances(chosen) ** 2 / 2
+        from toposcope.kernels.whole_cosines import whole_lengths
+
+        rows = self.whole[chosen]
+        dots = rows @ rows.T
+        whole_lengths(dots, dots.diagonal().copy())
+        return dots
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Those of the chords."""
@@ -308,6 +339,53 @@ class Directions:
     def cover_radius(self, chosen: Indices) -> float:
         """Twice that of the chords."""
         return 2 * self.sphere.cover_radius(chosen)
+
+
+def outlasts_rounding(pairs: Matrix, cloud: Cloud) -> NDArray[np.bool_]:
+    """Return which bars are longer than the rounding of their ends, which cosine distances that should tie differ by.
+
+    To first order, and with what half a unit in the last place of the entries makes: directions are off by 4 units of
+    rounding in each entry, and by half of d + 6 as a whole; the square of a chord by d + 6 more.
+    """
+    directions = cloud.points if isinstance(cloud, Distances) else cloud
+    tolerance: Any = 0.0
+    if isinstance(directions, Directions) and directions.whole is None:
+        unit, d, deaths = np.finfo(np.float64).eps / 2, directions.shape[1], pairs[:, 1]
+        tolerance = 2 * unit * ((2 * d + 16) * deaths + 8 * np.sqrt(2 * deaths) + (d + 16) ** 2 * unit)
+    lasting: NDArray[np.bool_] = pairs[:, 1] - pairs[:, 0] > tolerance
+    return lasting
+
+
+def _whole_rows(points: Matrix) -> Matrix | None:
+    """Return rows of whole numbers without common factor, of the same directions to rounding; None if one has none.
+
+    Of a row, up to 27 bits are whole numbers; else multiples of its least entry are, or are so to 4 units in the last
+    place. Squared norms are at most `MAX_SQUARED_NORM`.
+    """
+    from toposcope.kernels.whole_cosines import MAX_SQUARED_NORM
+
+    rows = np.empty_like(points)
+    for begin, end in pairwise([0, *range(1, len(points), 1024), len(points)]):  # most clouds end at the first row
+        part, size = points[begin:end], np.abs(points[begin:end])
+        least = size.min(axis=1, where=size > 0, initial=np.inf)
+        whole = np.ldexp(part, 27 - np.frexp(size.max(axis=1))[1][:, None])
+        rest = np.flatnonzero((whole != np.rint(whole)).any(axis=1))
+        for factor in range(1, MAX_LEAST_ENTRY + 1):
+            if not len(rest):
+                break
+            with np.errstate(over="ignore"):
+                multiple = np.abs(part[rest]) / least[rest, None] * factor
+                nearest = np.rint(np.minimum(multiple, MAX_SQUARED_NORM))
+            fits = (np.abs(multiple - nearest) <= 4 * np.finfo(np.float64).eps * nearest).all(axis=1)
+            whole[rest[fits]] = np.copysign(nearest[fits], part[rest[fits]])
+            rest = rest[~fits]
+        if len(rest):
+            return None
+        whole /= np.gcd.reduce(whole.astype(np.int64), axis=1)[:, None]
+        if (whole**2).sum(axis=1).max() > MAX_SQUARED_NORM:
+            return None
+        rows[begin:end] = whole
+    return rows
 
 
 @dataclass(frozen=True, eq=False)

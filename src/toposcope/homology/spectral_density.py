@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.lanczos import CHUNK, MAX_BASIS_BYTES, Operator, orthonormal_rows
+from toposcope.homology.arrays import as_count
+from toposcope.homology.lanczos import CHUNK, MAX_BASIS_BYTES, Operator, checked_product, orthonormal_rows
 from toposcope.typing import Matrix, Vector
 
 
@@ -81,9 +82,24 @@ def hutchinson(
     Returns
     -------
     ndarray, shape (draws,), float64
+
+    Raises
+    ------
+    ToposcopeError
+        If a product is not a finite vector, or an estimate is not finite, or a number is out of range.
     """
+    dimension, draws = as_count(dimension, "dimension", 1), as_count(draws, "draws", 1)
     drawn = (rng.standard_normal(dimension) if gaussian else _signs(rng, dimension) for _ in range(draws))
-    return np.array([z @ np.asarray(product(z), np.float64) for z in drawn])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _finite(np.array([z @ checked_product(product, z) for z in drawn]))
+
+
+def _finite(estimates: Vector) -> Vector:
+    if not np.isfinite(estimates).all():
+        raise ToposcopeError(
+            "product: sums of its entries are beyond the range of float64; divide the operator by a number"
+        )
+    return estimates
 
 
 def hutch_plus_plus(
@@ -109,25 +125,29 @@ def hutch_plus_plus(
         Orthonormal rows of the subspace, chosen without these draws, such as eigenvectors; a sketch of `draws` products
         if not given.
 
+    Raises
+    ------
+    ToposcopeError
+        As of `hutchinson`.
+
     Examples
     --------
     >>> A = np.diag([100.0, 5, 0, 0, 0, 0])
     >>> round(hutch_plus_plus(lambda v: A @ v, 6, 4, np.random.default_rng(0)).value, 1)
     105.0
     """
-    if draws < 2:
-        raise ToposcopeError(f"draws is {draws}; a standard error needs at least 2")
+    dimension, draws = as_count(dimension, "dimension", 1), as_count(draws, "draws", 2)
     if basis is None:
-        sketch = np.array([product(rng.standard_normal(dimension)) for _ in range(min(draws, dimension))])
-        basis = orthonormal_rows(sketch)
-    inside = sum(float(row @ product(row)) for row in basis)
+        starts = (rng.standard_normal(dimension) for _ in range(min(draws, dimension)))
+        basis = orthonormal_rows(np.array([checked_product(product, start) for start in starts]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        inside = float(_finite(np.array([row @ checked_product(product, row) for row in basis])).sum())
     if len(basis) == dimension:
         return TraceEstimate(inside, 0.0)
 
     def outside(vector: NDArray[Any]) -> NDArray[Any]:
         # random signs are needed again: their product with the result is the sample
-        image = np.array(product(_outside(basis, vector.copy())), np.float64)
-        return _outside(basis, image)
+        return _outside(basis, checked_product(product, _outside(basis, vector.copy())))
 
     samples = hutchinson(outside, dimension, draws, rng)
     return TraceEstimate(inside + float(samples.mean()), float(np.std(samples, ddof=1)) / draws**0.5)
@@ -158,6 +178,11 @@ def spectral_density(
     dtype : float32 or float64
         Of the basis.
 
+    Raises
+    ------
+    ToposcopeError
+        As of `hutchinson`.
+
     Notes
     -----
     Memory: `steps` vectors. Where these would take more than 4 GB, only the last two are kept, and new ones are
@@ -172,8 +197,11 @@ def spectral_density(
     >>> round(found.share(4, 10)[0], 1)
     1.0
     """
-    if draws < 2 or steps < 2:
-        raise ToposcopeError(f"draws is {draws} and steps is {steps}; both must be at least 2")
+    dimension, draws, steps = (
+        as_count(dimension, "dimension", 1),
+        as_count(draws, "draws", 2),
+        as_count(steps, "steps", 2),
+    )
     steps = min(steps, dimension)
     fine, coarse = [], []
     for _ in range(draws):
@@ -200,7 +228,7 @@ def _tridiagonal(product: Operator, start: NDArray[Any], steps: int) -> Matrix:
     rows[0] = start
     for j in range(steps):
         row, kept = rows[j % len(rows)], rows[: j + 1]
-        image: NDArray[Any] = np.array(product(row), dtype)
+        image = checked_product(product, row, dtype)
         projection[j, j] = row @ image
         for _ in range(2):
             image -= (kept @ image) @ kept

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from toposcope.homology.arrays import MAX_NORMAL_EXPONENT
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Matrix
 
@@ -21,7 +22,8 @@ def statistics(diagram: Diagram) -> dict[str, float]:
         ``count``, ``total`` (sum l), ``total_p2`` (sum l^2), ``mean``, ``max``, ``std`` (of the population),
         ``entropy`` (-sum p ln p with p = l / total, in nats), ``entropy_normalized`` (entropy / ln count; 0 when count
         is below 2), ``n_significant`` (bars longer than the median), ``n_zero``, ``n_essential``, ``n_truncated`` and
-        ``cover_radius``. An empty diagram has 0 everywhere.
+        ``cover_radius``. An empty diagram has 0 everywhere. What is beyond the range of float64 is infinite, and
+        nothing else, whatever the lengths.
 
     Notes
     -----
@@ -29,17 +31,26 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     of persim, which refuses bars of length zero; GUDHI's is not divided by ln count. O(k log k) time for k bars.
     """
     diagram = as_diagram(diagram, "diagram")
-    lifetimes = np.sort(diagram.lifetimes[diagram.lifetimes > 0])
-    if not len(lifetimes):
+    lifetimes = diagram.lifetimes
+    order = np.argsort(lifetimes, kind="stable")[np.count_nonzero(lifetimes == 0) :]
+    if not len(order):
         return _of_bars(diagram, np.zeros(len(_OF_LIFETIMES)).tolist())
-    return _of_bars(diagram, _of_lifetimes(lifetimes[None])[:, 0].tolist())
+    lifetimes = lifetimes[order]
+    if np.isfinite(lifetimes[-1]):
+        return _of_bars(diagram, _of_lifetimes(lifetimes[None])[:, 0].tolist())
+    halves = np.sort(np.abs(diagram.pairs[order, 1] / 2 - diagram.pairs[order, 0] / 2))
+    found = _of_lifetimes(halves[None], unit=1)[:, 0]
+    if np.isfinite(lifetimes[len(order) // 2]):  # halves of the least numbers round
+        found[_OF_LIFETIMES.index("n_significant")] = _n_significant(lifetimes[None])[0]
+    return _of_bars(diagram, found.tolist())
 
 
 def statistics_of_each(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
     """Return what `statistics` returns for each, to the last bit; those of equally many bars are looked at together."""
     lifetimes = [diagram.lifetimes for diagram in diagrams]
     n_bars = {len(lengths) for lengths in lifetimes}
-    if len(n_bars) == 1 and n_bars != {0} and (rows := np.sort(lifetimes, axis=1))[:, 0].all():
+    rows = np.sort(lifetimes, axis=1) if len(n_bars) == 1 and n_bars != {0} else np.zeros((1, 1))
+    if rows[:, 0].all() and np.isfinite(rows[:, -1]).all():
         return [_of_bars(*each) for each in zip(diagrams, _of_lifetimes(rows).T.tolist(), strict=True)]
     return [statistics(diagram) for diagram in diagrams]
 
@@ -47,13 +58,21 @@ def statistics_of_each(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
 _OF_LIFETIMES = ("count", "total", "total_p2", "mean", "max", "std", "entropy", "entropy_normalized", "n_significant")
 
 
-def _of_lifetimes(lifetimes: Matrix) -> Matrix:
-    """Return the statistics of the positive lengths of bars, ascending in each row; one row for each statistic."""
+def _of_lifetimes(lifetimes: Matrix, unit: int = 0) -> Matrix:
+    """Return the statistics of the positive lengths of bars, ascending in each row; one row for each statistic.
+
+    They are of lengths times two to the power `unit`, and infinite beyond the range of float64.
+    """
     n, count = lifetimes.shape
-    total, longest = lifetimes.sum(axis=1), lifetimes[:, -1]
-    share = lifetimes / total[:, None]
-    with np.errstate(all="ignore"):  # beyond the range it is infinite, and says so
-        total_p2 = (lifetimes**2).sum(axis=1)
+    exponent = np.frexp(lifetimes[:, -1])[1]
+    if np.abs(exponent).max() < MAX_NORMAL_EXPONENT:
+        lengths = lifetimes * np.ldexp(1.0, -exponent)[:, None]
+    else:
+        lengths = np.ldexp(lifetimes, -exponent[:, None])
+    exponent += unit
+    total, longest = lengths.sum(axis=1), lengths[:, -1]
+    share = lengths / total[:, None]
+    with np.errstate(all="ignore"):
         terms = share * np.log(share)
     if share[:, 0].all():
         entropy = -terms.sum(axis=1)
@@ -61,21 +80,27 @@ def _of_lifetimes(lifetimes: Matrix) -> Matrix:
         entropy = np.array([-row[of > 0].sum() for row, of in zip(terms, share, strict=True)])
     if count < 2:
         entropy = np.zeros(n)
-    # NumPy's median would sort them again, in a third of the time of all this.
-    median = (lifetimes[:, (count - 1) // 2] + lifetimes[:, count // 2]) / 2
-    return np.array(
-        [
-            np.full(n, count),
-            total,
-            total_p2,
-            total / count,
-            longest,
-            (lifetimes / longest[:, None]).std(axis=1) * longest,
-            entropy,
-            entropy / np.log(count) if count > 1 else np.zeros(n),
-            (lifetimes > median[:, None]).sum(axis=1),
-        ]
-    )
+    with np.errstate(over="ignore", under="ignore"):
+        return np.array(
+            [
+                np.full(n, count),
+                np.ldexp(total, exponent),
+                np.ldexp((lengths**2).sum(axis=1), 2 * exponent),
+                np.ldexp(total / count, exponent),
+                np.ldexp(longest, exponent),
+                np.ldexp((lengths / longest[:, None]).std(axis=1) * longest, exponent),
+                entropy,
+                entropy / np.log(count) if count > 1 else np.zeros(n),
+                _n_significant(lifetimes),
+            ]
+        )
+
+
+def _n_significant(lifetimes: Matrix) -> Matrix:
+    """Count the lengths above the median of their row, which is not rounded."""
+    count = lifetimes.shape[1]
+    lower, upper = lifetimes[:, (count - 1) // 2, None], lifetimes[:, count // 2, None]
+    return np.asarray(((lifetimes > lower) & (lifetimes >= upper)).sum(axis=1), np.float64)
 
 
 def _of_bars(diagram: Diagram, of_lifetimes: Sequence[float]) -> dict[str, float]:

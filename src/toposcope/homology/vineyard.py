@@ -54,7 +54,7 @@ def vineyard(diagrams: Sequence[Diagram], order: Literal[1, 2] = 2) -> list[Vine
     Raises
     ------
     ToposcopeError
-        If the dimensions differ, or the order is another.
+        If the dimensions or numbers of essential or truncated classes differ, or the order is another.
 
     Notes
     -----

@@ -16,6 +16,8 @@ points that are tested; O(nd) memory besides the edges.
 Source: Toussaint 1980 (the graph); the bounds are those of `toposcope.kernels.neighbour_search`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,12 +25,13 @@ from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.neighbour_search import insert_ascending
 from toposcope.kernels.pairwise import pair_distance
+from toposcope.kernels.whole_cosines import whole_length
 from toposcope.typing import Indices, Matrix
 
 Bounds = NDArray[np.float32]
 
-EUCLIDEAN, COSINE = 0, 1
-"""What edges are as long as: the distance of two points, or half its square."""
+EUCLIDEAN, COSINE, WHOLE = 0, 1, 2
+"""What edges are as long as: the distance of two points, half its square, or the cosine distance of whole numbers."""
 
 N_NEAREST = 8
 """Points near the outer end that are tried before all others."""
@@ -40,37 +43,52 @@ TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
 
 
+class Measured(NamedTuple):
+    """Points, and how edges between them are measured.
+
+    Attributes
+    ----------
+    points : ndarray, shape (n, d), float64, C-contiguous
+    kind : EUCLIDEAN, COSINE or WHOLE
+    whole : ndarray, shape (n, d), float64
+        Rows of whole numbers of these directions, as of `whole_length`; without rows for the other kinds.
+    """
+
+    points: Matrix
+    kind: int
+    whole: Matrix
+
+
 @compiled
-def edge_length(points: Matrix, a: int, b: int, kind: int) -> float:
+def edge_length(cloud: Measured, a: int, b: int) -> float:
     """Return the length of an edge as it enters the filtration."""
-    length = pair_distance(points, a, b)
-    return length**2 / 2 if kind == COSINE else length
+    if cloud.kind == WHOLE:
+        return whole_length(cloud.whole[a], cloud.whole[b])
+    length = pair_distance(cloud.points, a, b)
+    return length**2 / 2 if cloud.kind == COSINE else length
 
 
 @compiled
-def edge_lengths(points: Matrix, edges: Indices, kind: int) -> Matrix:
+def edge_lengths(cloud: Measured, edges: Indices) -> Matrix:
     """Return the lengths of edges, by their first two numbers; shape (m,)."""
     lengths = np.empty(len(edges))
     for e in range(len(edges)):
-        lengths[e] = edge_length(points, edges[e, 0], edges[e, 1], kind)
+        lengths[e] = edge_length(cloud, edges[e, 0], edges[e, 1])
     return lengths
 
 
 @compiled
-def empty_lunes(
-    points: Matrix, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
-) -> tuple[Indices, int]:
+def empty_lunes(cloud: Measured, lower: Bounds, begin: int, pivots: Bounds, trials_left: int) -> tuple[Indices, int]:
     """Return the edges that nothing refutes, of some points with all that come before them.
 
     Parameters
     ----------
-    points : ndarray, shape (n, d), float64, C-contiguous
+    cloud : Measured
     lower : ndarray, shape (k, n), float32
         Lower bounds of the squared distances of the points from `begin` on, up to their rounding; overwritten.
     begin : int
     pivots : ndarray, shape (p, n), float32
         Upper bounds of the squared distances of some points from all.
-    kind : EUCLIDEAN or COSINE
     trials_left : int
         Points that may be tried one by one.
 
@@ -81,6 +99,7 @@ def empty_lunes(
     trials_left : int
         What is left of it; below zero where it did not suffice.
     """
+    points = cloud.points
     n = points.shape[0]
     refutable, candidates, squares = np.empty(n, np.float32), np.empty(n, np.int64), np.empty(n)
     edges, n_edges = np.empty((1024, 3), np.int64), 0
@@ -106,7 +125,7 @@ def empty_lunes(
         others = np.flatnonzero(row <= longest * (1 + TIE_TOLERANCE))
         others = others[np.argsort(row[others])]
         for k in range(left):
-            refuted, tied, tried = _refuted(points, row, others, candidates[k], v, squares[k], kind)
+            refuted, tied, tried = _refuted(cloud, row, others, candidates[k], v, squares[k])
             trials_left -= tried
             if trials_left < 0:
                 return edges[:n_edges].copy(), trials_left
@@ -153,15 +172,13 @@ def _refuted_by_some(points: Matrix, some: Indices, u: int, v: int, square: floa
 
 
 @compiled
-def _refuted(
-    points: Matrix, row: Bounds, others: Indices, u: int, v: int, square: float, kind: int
-) -> tuple[bool, bool, int]:
+def _refuted(cloud: Measured, row: Bounds, others: Indices, u: int, v: int, square: float) -> tuple[bool, bool, int]:
     """Return whether a point refutes an edge, whether one comes as near without being nearer, and how many were tried.
 
     `others` are by ascending bound of their distance from v.
     """
     above, below = square * (1 + TIE_TOLERANCE), square * (1 - TIE_TOLERANCE)
-    length = edge_length(points, u, v, kind)
+    points, length = cloud.points, edge_length(cloud, u, v)
     tied, tried = False, 0
     for w in others:
         if row[w] > above:
@@ -176,7 +193,7 @@ def _refuted(
         if to_u < below and to_v < below:
             return True, False, tried
         if to_v <= above:
-            from_u, from_v = edge_length(points, u, w, kind), edge_length(points, v, w, kind)
+            from_u, from_v = edge_length(cloud, u, w), edge_length(cloud, v, w)
             if from_u < length and from_v < length:
                 return True, False, tried
             tied |= from_u <= length and from_v <= length

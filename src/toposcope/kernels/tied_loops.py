@@ -19,7 +19,7 @@ from toposcope.kernels.bit_sets import empty_tree_inside, largest, toggle
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.loop_reduction import Sums, stored
-from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, edge_length
+from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, Measured, edge_length
 from toposcope.kernels.union_find import Parents, find, join
 from toposcope.typing import Indices, Matrix
 
@@ -32,9 +32,7 @@ class Graph(NamedTuple):
 
     Attributes
     ----------
-    points : ndarray, shape (n, d), float64
-    kind : int
-        As of `edge_length`.
+    cloud : Measured
     edges : ndarray, shape (m, 3), int64
         As of `empty_lunes`.
     lengths : ndarray, shape (m,), float64
@@ -42,8 +40,7 @@ class Graph(NamedTuple):
         ``a * n + b`` of the ends a < b, ascending, and the number of the edge that has it.
     """
 
-    points: Matrix
-    kind: int
+    cloud: Measured
     edges: Indices
     lengths: Matrix
     codes: Indices
@@ -61,7 +58,7 @@ def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Indices]:
         At the first edge of each length; 0 elsewhere.
     """
     edges, lengths = graph.edges, graph.lengths
-    parent = np.arange(len(graph.points))
+    parent = np.arange(len(graph.cloud.points))
     joins, births = np.zeros(len(edges), np.bool_), np.zeros(len(edges), np.int64)
     begin = 0
     while begin < len(edges):
@@ -80,7 +77,7 @@ def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Indices]:
 @compiled
 def _relations(graph: Graph, begin: int, end: int) -> Indices:
     """Return the relations among the edges of one length: in each row up to five of them, numbered from 0."""
-    n = len(graph.points)
+    n = len(graph.cloud.points)
     lune, sides = np.empty(n, np.int64), np.empty((n, 2), np.int64)
     relations, count = np.empty((1024, 5), np.int64), 0
     for e in range(begin, end):
@@ -116,20 +113,20 @@ def _relations(graph: Graph, begin: int, end: int) -> Indices:
 def _is_far(graph: Graph, e: int, w: int) -> bool:
     """Return whether a point is certainly farther from an end of an edge than the edge is long."""
     u, v = graph.edges[e, 0], graph.edges[e, 1]
-    above = squared_distance(graph.points[u], graph.points[v]) * (1 + TIE_TOLERANCE)
+    above = squared_distance(graph.cloud.points[u], graph.cloud.points[v]) * (1 + TIE_TOLERANCE)
     return (
-        squared_distance(graph.points[u], graph.points[w]) > above
-        or squared_distance(graph.points[v], graph.points[w]) > above
+        squared_distance(graph.cloud.points[u], graph.cloud.points[w]) > above
+        or squared_distance(graph.cloud.points[v], graph.cloud.points[w]) > above
     )
 
 
 @compiled
 def _before(graph: Graph, a: int, b: int, begin: int, e: int) -> int:
     """Return the number, from 0 at `begin`, of an edge that comes before another of the same length, or what it is."""
-    length = edge_length(graph.points, a, b, graph.kind)
+    length = edge_length(graph.cloud, a, b)
     if length != graph.lengths[e]:
         return VANISHES if length < graph.lengths[e] else LATER
-    code = min(a, b) * len(graph.points) + max(a, b)
+    code = min(a, b) * len(graph.cloud.points) + max(a, b)
     k = np.searchsorted(graph.codes, code)
     if k == len(graph.codes) or graph.codes[k] != code:
         return VANISHES

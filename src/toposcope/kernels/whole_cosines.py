@@ -1,0 +1,107 @@
+"""Cosine distances of rows of whole numbers: equal where the angles are equal, and in the order of the angles.
+
+The cosine of a and b is a.b / sqrt(|a|^2 |b|^2). As long as |a|^2 |b|^2 is at most 2^53, its square is a quotient of
+two whole numbers that float64 holds, and so is that of the sine: IEEE division rounds equal quotients equally, and all
+that follows grows with them.
+
+Cost: O(d) a pair; that of all pairs is one product by BLAS, whose sums are exact in any order.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from toposcope.kernels.compiled import compiled, compiled_sums
+from toposcope.kernels.euclidean_tree import MIN_POINTS_PER_SEARCH, Search, neighbour_searches, tree_squares
+from toposcope.kernels.neighbour_search import Neighbours
+from toposcope.kernels.union_find import Parents
+from toposcope.typing import Indices, Matrix, Vector
+
+MAX_SQUARED_NORM = 2.0**26.5
+
+
+@compiled
+def _length(dot: float, norms: float) -> float:
+    """Return 1 - cos from a dot product and the product of two squared norms."""
+    square = dot * dot
+    if 2 * square <= norms:
+        return float(1 - np.copysign(np.sqrt(square / norms), dot))
+    sine = (norms - square) / norms
+    # 1 - |cos| without cancellation; in order with the other branch, whatever the rounding.
+    small = min(sine / (1 + np.sqrt(1 - sine)), 1 - np.sqrt(0.5))
+    return float(small if dot > 0 else 2 - small)
+
+
+@compiled_sums
+def _dot(a: Vector, b: Vector) -> float:
+    dot = 0.0
+    for t in range(len(a)):
+        dot += a[t] * b[t]
+    return dot
+
+
+@compiled
+def whole_length(a: Vector, b: Vector) -> float:
+    """Return the cosine distance of two rows of whole numbers, each of squared norm at most `MAX_SQUARED_NORM`."""
+    return _length(_dot(a, b), _dot(a, a) * _dot(b, b))
+
+
+@compiled
+def whole_lengths(dots: Matrix, squared_norms: Vector) -> None:
+    """Replace dot products of all rows, shape (n, n), by the cosine distances."""
+    for i in range(len(dots)):
+        for j in range(len(dots)):
+            dots[i, j] = _length(dots[i, j], squared_norms[i] * squared_norms[j])
+
+
+@compiled
+def whole_tree(rows: Matrix) -> Vector:
+    """Return the edge lengths of the minimum spanning tree, as Prim's algorithm adds them; O(n^2 d) time, O(n) memory.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (n, d), float64
+        As of `whole_length`.
+    """
+    n = len(rows)
+    lengths, nearest, outside = np.empty(n - 1), np.full(n, np.inf), np.arange(n)
+    squared_norms = np.array([_dot(rows[i], rows[i]) for i in range(n)])
+    closest = 0
+    for k in range(n - 1):
+        added = outside[closest]
+        outside[closest], nearest[closest] = outside[n - 1 - k], nearest[n - 1 - k]
+        closest = 0
+        for o in range(n - 1 - k):
+            other = outside[o]
+            length = _length(_dot(rows[added], rows[other]), squared_norms[added] * squared_norms[other])
+            nearest[o] = min(nearest[o], length)
+            if nearest[o] < nearest[closest]:
+                closest = o
+        lengths[k] = nearest[closest]
+    return lengths
+
+
+def boruvka_lengths(rows: Matrix, directions: Matrix) -> Vector | None:
+    """Return the same, unsorted, by Boruvka's rounds on chords between directions; None as `boruvka_squares` does."""
+    searches = [partial(_remeasured, search, rows) for search in neighbour_searches(directions)]
+    squares = tree_squares(len(rows), searches, len(rows) // MIN_POINTS_PER_SEARCH)
+    return None if squares is None else squares / 2
+
+
+def _remeasured(search: Search, rows: Matrix, chosen: Indices, labels: Parents) -> Neighbours:
+    """Search, and measure the squares of the chords on whole rows: twice the distance."""
+    found = search(chosen, labels)
+    squares = _squares(rows, chosen, found.indices)
+    order = np.argsort(squares, axis=1, kind="stable")
+    indices, squares = (np.take_along_axis(each, order, axis=1) for each in (found.indices, squares))
+    return Neighbours(indices, squares, found.beyond)
+
+
+@compiled
+def _squares(rows: Matrix, chosen: Indices, others: Indices) -> Matrix:
+    squares = np.full(others.shape, np.inf)
+    for r in range(len(chosen)):
+        for k in range(others.shape[1]):
+            if others[r, k] >= 0:
+                squares[r, k] = 2 * whole_length(rows[chosen[r]], rows[others[r, k]])
+    return squares
