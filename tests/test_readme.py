@@ -32,7 +32,7 @@ NOT_RUN = {
     r"published|\bagain\b": "needs data that are published elsewhere",
     r"studies/(?!quickstart)|\bpaper\b|topology-gain": "trains for hours, or needs a GPU",
     r"curves\.parquet|^toposcope backtest": "needs complete runs of many sizes",
-    r"now\.csv|log\.csv --(siblings runs --schedule|ladder)": "of a run in progress and its siblings; their page makes both",
+    r"now\.csv|log\.csv --(siblings runs --schedule|ladder)": "of a run in progress; the page makes it",
     r"neox|book\.txt|held-out\.txt|out/small": "needs a model of text with its tokenizer",
     r"(sweep|losses)\.csv|--recipe|now,D=|--tasks|--chance|results/": "their pages make such evaluations",
     r"--role": "of layers with other names",
