@@ -1,6 +1,7 @@
 """Files that are either whole or absent."""
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from toposcope.errors import ToposcopeError
 
+MAX_NAME_BYTES = 255
+"""Bytes of a file's name, on every usual file system."""
 SYNCING_THREADS = 8
 """Files that are synced side by side: the file system then commits several at once."""
 
@@ -56,28 +59,36 @@ def _write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
         for folder, path in {path.parent: path for path in writers}.items():  # noqa: B007 - the error names it
             folder.mkdir(parents=True, exist_ok=True)
         for path, write in writers.items():
-            write(_unfinished(path))
+            write(unfinished(path))
         for path, error in _side_by_side(_sync_unfinished, list(writers)):  # noqa: B007
             if error is not None:
                 raise error
         for path in writers:
-            _unfinished(path).replace(path)
+            unfinished(path).replace(path)
         for path, error in _side_by_side(_sync_folder, list({path.parent: None for path in writers})):  # noqa: B007
             if error is not None:
                 raise error
     except Exception as error:
         for each in writers:
             with suppress(OSError):
-                _unfinished(each).unlink(missing_ok=True)
+                unfinished(each).unlink(missing_ok=True)
         reason = _reason(error)
         if reason is None:
             raise
         raise ToposcopeError(f"{path}: cannot be written: {reason}") from error
 
 
-def _unfinished(path: Path) -> Path:
+def unfinished(path: Path) -> Path:
     """Return the temporary name of a file."""
-    return path.with_name(f".{path.name}.partial")
+    return extended(path, ".", ".partial")
+
+
+def extended(path: Path, prefix: str, suffix: str) -> Path:
+    """Return a path in the same folder with a longer name, which is hashed where no file system takes it whole."""
+    name = f"{prefix}{path.name}{suffix}"
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        name = f"{prefix}{hashlib.sha256(os.fsencode(path.name)).hexdigest()}{suffix}"
+    return path.with_name(name)
 
 
 def _reason(error: Exception) -> str | None:
@@ -113,7 +124,7 @@ def _sync_each(sync: Callable[[Path], None], paths: Sequence[Path]) -> list[tupl
 
 
 def _sync_unfinished(path: Path) -> None:
-    _sync(_unfinished(path), os.O_RDWR)
+    _sync(unfinished(path), os.O_RDWR)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -169,8 +169,9 @@ def test_many_tabs_of_one_browser_all_get_the_rows(study: LiveStudy, server: Liv
     context.close()
 
 
-def test_hostile_names_and_messages_stay_text(tmp_path: Path, cache: Path, open_live: Opener) -> None:
-    study = LiveStudy(tmp_path / "mine", HOSTILE_NAMES[0])
+@pytest.mark.parametrize("name", [HOSTILE_NAMES[0], "constructor", "__proto__"], ids=["markup", "member", "prototype"])
+def test_hostile_names_and_messages_stay_text(tmp_path: Path, cache: Path, open_live: Opener, name: str) -> None:
+    study = LiveStudy(tmp_path / "mine", name)
     study.log(range(1, 50))
     study.measure(40)
     study.alert(40, HOSTILE_NAMES[1])
@@ -180,7 +181,8 @@ def test_hostile_names_and_messages_stay_text(tmp_path: Path, cache: Path, open_
         wait(opened, "document.querySelector('#age').className === 'good'")
         assert opened.page.evaluate("window.attacked") is None
         assert opened.page.locator("img[src=x]").count() == 0
-        assert HOSTILE_NAMES[0] in opened.text("#status")
+        assert name in opened.text("#status")
+        assert opened.chart("explore-loss").locator("path").count() > 5
         assert opened.complaints == []
 
 

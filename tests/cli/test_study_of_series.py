@@ -5,7 +5,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from commands import called, complaint_of
+from safetensors.torch import save_file
 from small_studies import write_series
 
 import toposcope as ts
@@ -186,3 +188,59 @@ def test_checkpoints_that_cannot_be_read_give_no_report(tmp_path: Path, monkeypa
     assert not Path("broken-study/report").exists()
     assert called("measure", "broken", "--out", "table.csv", "--workers", "1").code == 1
     assert not Path("table.csv").exists()
+
+
+MEMBERS = ("constructor", "toString", "__proto__", "hasOwnProperty", "valueOf", "__defineGetter__")
+ODD_NAMES = (
+    *MEMBERS, "prototype", "a'b", 'a"b', "<b>x", "{{7+7}}", "{% raw %}", "${x}", "`x`", "%s", "[x]", "a.b", "a,b",
+    "a|b", "a;b", "  leading", "trailing  ", ".hidden", "con", "nul", "null", "None", "NaN", "1e5", "0", "=1+1", "@x",
+    "#", "~", "$&", "-x", "--out", "&lt;", "émigré", "日本語", "🙂", "x" * 60,
+    "語" * 60,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in MEMBERS[:3] else pytest.param(name, marks=pytest.mark.slow) for name in ODD_NAMES]
+)
+def test_any_name_of_a_run_and_a_layer_has_a_report(name: str, tmp_path: Path) -> None:
+    """Of runs, layers, and the folder; Vega and the page's script keep dictionaries by these names."""
+    random = torch.Generator().manual_seed(0)
+    for run_name in (name, "plain"):
+        (tmp_path / "runs" / run_name).mkdir(parents=True)
+        for step in range(0, 60, 10):
+            weights = {
+                f"{layer}.weight": torch.randn(8, 8, generator=random) * (1 + step) for layer in (name, "blocks.0.fc1")
+            }
+            save_file(weights, tmp_path / "runs" / run_name / f"step_{step}.safetensors")
+        rows = "".join(f"{step},{4 / (1 + step):.4f}\n" for step in range(51))
+        (tmp_path / "runs" / run_name / "log.csv").write_text("step,loss\n" + rows)
+    run(tmp_path / "runs" / name, tmp_path / "runs" / "plain", "--out", tmp_path / "out")
+    assert (tmp_path / "out/report/index.html").stat().st_size > 1 << 20
+    frame = ts.Study.load(tmp_path / "out").frame()
+    assert set(frame["run"].unique()) == {name, "plain"}
+    assert f"{name}.weight" in frame["layer"].to_list()
+
+
+@pytest.mark.parametrize("name", ["x" * 244, "語" * 81 + "x", "🙂" * 61], ids=["letters", "characters", "emoji"])
+def test_names_of_255_bytes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of checkpoints, folders, logs and what is written: no file system takes the longer temporary names."""
+    series = write_series(tmp_path / "found", STEPS)
+    file = tmp_path / name / f"{name[: 240 // len(name[0].encode())]}1.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(next(iter(sorted(series.rglob("*.safetensors")))).read_bytes())
+    log = file.parent / f"{name}.csv"
+    log.write_text("step,loss\n" + "".join(f"{step},{4 / (1 + step):.4f}\n" for step in range(51)))
+    monkeypatch.chdir(tmp_path)
+    for command in (
+        ["layers", file],
+        ["doctor", file.parent, "--out", "d" + name],
+        ["measure", file, "--out", f"{name}.csv", "--workers", "1"],
+        ["measure", file.parent, "--workers", "1"],
+        ["study", "init", file, "--out", f"{name}.toml"],
+        ["study", "run", f"{name}.toml", "--out", "s" + name, "--workers", "1"],
+        ["forecast", log, "--steps", "100", "--out", "f" + name],
+        ["forecast", log, "--steps", "100", "--out", f"{name}.svg"],
+    ):
+        done = called(*command)
+        assert done.code == 0, (command[:2], done.err)
+    assert "file name too long" in called("forecast", log, "--steps", "100", "--out", f"{name}{name}.svg").err

@@ -73,7 +73,7 @@ def hostile_report(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     runs = report.parents[1] / "runs"
     series = [
         DeclaredSeries(path=str(runs / run), name=name)
-        for run, name in zip(("first", "second"), HOSTILE_NAMES, strict=True)
+        for run, name in zip(("first", "second", "first"), HOSTILE_NAMES, strict=True)
     ]
     folder = tmp_path_factory.mktemp("hostile")
     errors = run_study(Declaration(name="hostile", series=series, probes=[RIPS]), folder, workers=1)

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 HOSTILE_NAMES = (
     '<img src=x onerror="window.attacked=1"><script>window.attacked=2; --> ]]> <!--',
     "\"'`${window.attacked=3} {{ run }} {% raw %} &lt;b&gt; datum['x'] " + "x" * 130,
+    "constructor",
 )
-"""Names of runs that would do something if they were not text."""
+"""Names of runs that would do something if they were not text, or that JavaScript's objects have."""
 
 DRAWING_MS = 20_000
 

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from toposcope.charts.theme import config
-from toposcope.charts.vega import Kind, render
+from toposcope.charts.vega import Kind, render, without_object_members
 
 Figure = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
 MIME = "application/vnd.vegalite.v6+json"
@@ -95,7 +95,8 @@ class Chart:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Show the chart in a notebook: interactive where it can be, else as SVG."""
-        return {MIME: self.spec(), "image/svg+xml": self.render("svg").decode(), "text/plain": self.alt}
+        spec = without_object_members(self.spec())
+        return {MIME: spec, "image/svg+xml": self.render("svg").decode(), "text/plain": self.alt}
 
 
 def _lines(text: str) -> list[str]:

@@ -18,6 +18,13 @@ Task = tuple[str, Kind | None, dict[str, Any]]
 _VERSION = "6.4"
 """Of Vega-Lite, the one that Altair 6 writes."""
 _PIXELS_PER_INCH = 144
+_OBJECT_MEMBERS = frozenset(
+    f"__{prefix}{accessor}__" for prefix in ("define", "lookup") for accessor in ("Getter", "Setter")
+) | {
+    *("__proto__", "constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString"),
+    *("toString", "valueOf"),
+}  # fmt: skip
+"""What every object of JavaScript has; Vega takes a run or layer of such a name for the member."""
 _OFFERED = "window.vegaEmbed = vegaEmbed; window.vega = vega;"
 
 
@@ -31,6 +38,7 @@ def render(spec: dict[str, Any], kind: Kind) -> bytes:
     """
     import vl_convert
 
+    spec = without_object_members(spec)
     if kind == "svg":
         return _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)).encode()
     if kind == "png":
@@ -38,6 +46,15 @@ def render(spec: dict[str, Any], kind: Kind) -> bytes:
     if kind == "pdf":
         return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=_VERSION))
     raise ToposcopeError(f"a chart is written as {', '.join(KINDS)}, not as {kind!r}")
+
+
+def without_object_members(value: Any) -> Any:
+    """Return a specification whose texts are no members of JavaScript's objects: an invisible character ends them."""
+    if isinstance(value, str):
+        return f"{value}\u2060" if value in _OBJECT_MEMBERS else value
+    if isinstance(value, dict):
+        return {without_object_members(key): without_object_members(each) for key, each in value.items()}
+    return [without_object_members(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @cache

@@ -68,6 +68,11 @@ def main() -> None:
     except ToposcopeError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(BadUse.exit_code)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        click.echo(f"Error: {error.filename}: {(error.strerror or str(error)).lower()}", err=True)
+        sys.exit(BadUse.exit_code)
 
 
 def _leave_long_tasks() -> None:

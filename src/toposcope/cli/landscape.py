@@ -95,6 +95,7 @@ def landscape(
     given = click.get_current_context().get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     if given and directions != "random":
         raise BadUse(f"--seeds {seeds}: there is one plane along these directions; leave it out, or take random ones")
+    from toposcope.files import extended
     from toposcope.models.loss_planes import Unfinished
     from toposcope.probes.landscape import LandscapeProbe
     from toposcope.study.landscape_report import landscape_report
@@ -104,7 +105,7 @@ def landscape(
         place = resolved_place(tokenizer, "--tokenizer", ("characters",))
     unfinished = None
     if out is not None:
-        unfinished = out / UNFINISHED if out.is_dir() or not out.suffix else out.with_name(f"{out.name}.{UNFINISHED}")
+        unfinished = out / UNFINISHED if out.is_dir() or not out.suffix else extended(out, "", f".{UNFINISHED}")
     with progress_bars() as progress:
         report = landscape_report(
             opening.open(checkpoint),

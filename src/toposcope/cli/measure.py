@@ -120,6 +120,7 @@ def measure(
       toposcope measure 'hf:EleutherAI/pythia-14m@step*' --log-spaced 20 --out pythia.csv
       toposcope measure checkpoints/ --text book.txt --probe language_modelling --probe 'hidden_states:layers=[0,0.5]'
     """
+    from toposcope.files import extended
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
     from toposcope.study.measuring import check_probes, measure_series
@@ -134,7 +135,7 @@ def measure(
         from toposcope.probes import make_probes
 
         check_probes(make_probes(wanted), text, tokenizer)
-    directory = out.with_name(out.name + SUFFIX) if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
+    directory = extended(out, "", SUFFIX) if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
         with progress_bars() as progress:

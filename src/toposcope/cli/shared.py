@@ -140,6 +140,9 @@ def named_series(specs: tuple[str, ...], opening: Opening, tokenizer: str = "") 
             break
     else:
         raise click.BadParameter("the same series is given twice; drop one")
+    from toposcope.study.declaration import shortened_name
+
+    names = [shortened_name(name) for name in names]
     return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
 
 

@@ -9,7 +9,7 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.sources import LocalSource, StoredFile
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_bytes
+from toposcope.files import extended, write_bytes
 
 FILE = "toposcope.manifest.json"
 """Name of the manifest in a checkpoint that is a folder."""
@@ -67,7 +67,7 @@ def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = No
         for entry in checkpoint.entries
     }
     path = checkpoint.source.path
-    target = path / FILE if path.is_dir() else path.with_name(path.name + SUFFIX)
+    target = path / FILE if path.is_dir() else path.with_name(_file_beside(path.name))
     content = msgspec.json.encode(Manifest(checkpoint.step, tensors))
     write_bytes(target, msgspec.json.format(content) + b"\n")
     return target
@@ -97,12 +97,16 @@ def _file(checkpoint: Checkpoint) -> StoredFile | None:
     if FILE in checkpoint.files:
         return checkpoint.files[FILE]
     for name in checkpoint.files:
-        if name + SUFFIX in checkpoint.files:
-            return checkpoint.files[name + SUFFIX]
+        if (beside := _file_beside(name)) in checkpoint.files:
+            return checkpoint.files[beside]
     if len(checkpoint.files) != 1:
         return None
     ((name, file),) = checkpoint.files.items()
-    return checkpoint.source.beside(name + SUFFIX) if file.location == checkpoint.location else None
+    return checkpoint.source.beside(_file_beside(name)) if file.location == checkpoint.location else None
+
+
+def _file_beside(name: str) -> str:
+    return extended(Path(name), "", SUFFIX).as_posix()
 
 
 def differences(manifest: Manifest, entries: Iterable[Entry], hashes: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,13 @@
 // The page's charts and controls.
-const page = JSON.parse(document.getElementById("data").textContent), explorer = page.explorer;
+// Runs and layers may be named as a member of every object (constructor, toString): no dictionary here has any, and Vega, whose
+// own dictionaries do, gets such names with an invisible character at the end.
+const parsed = (text) => JSON.parse(text, (_, v) => (v && typeof v === "object" && !Array.isArray(v) ? Object.setPrototypeOf(v, null) : v));
+const forVega = (v) => {
+  if (typeof v === "string") return v in Object.prototype ? `${v}\u2060` : v;
+  if (!v || typeof v !== "object") return v;
+  return Array.isArray(v) ? v.map(forVega) : fromEntries(entries(v).map(([key, each]) => [forVega(key), forVega(each)]));
+};
+const page = parsed(document.getElementById("data").textContent), explorer = page.explorer;
 const { entries, fromEntries, keys } = Object, root = document.documentElement;
 const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -121,7 +129,7 @@ async function draw(place) {
   let view, width = room - 70;
   for (let tries = 0; tries < 3; tries++) {
     view?.finalize();
-    ({ view } = await vegaEmbed(place, { ...adapted(spec, width), datasets, config }, { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } }));
+    ({ view } = await vegaEmbed(place, forVega({ ...adapted(spec, width), datasets, config }), { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } }));
     const excess = (place.querySelector(".marks").getBoundingClientRect().width || room) - room; // 0: hidden
     if (excess < 8 && excess > -20) break;
     width -= excess;
@@ -133,7 +141,7 @@ async function draw(place) {
   place.querySelector(".marks").ariaHidden = true;
   place.onkeydown = press;
   place.nextElementSibling.ontoggle = openData;
-  if (name === "layer-map") view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer, step: item.datum.step }));
+  if (name === "layer-map") view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer.replace(/\u2060$/, ""), step: item.datum.step }));
   mark(chart);
 }
 const rowsIn = (chart) => shown(Object.values(chart.sets)[0]);
@@ -144,7 +152,7 @@ const stepOf = (chart) => (isNaN(step()) ? -1 : (nearest(stepsIn(chart), step())
 function mark(chart) {
   if (!chart.cursor) return;
   const here = stepOf(chart), line = chart.place.previousElementSibling;
-  if (chart.name === "layer-map") chart.view.signal("layer", get("layer"));
+  if (chart.name === "layer-map") chart.view.signal("layer", forVega(get("layer")));
   chart.view.signal("at", here).runAsync();
   const rows = rowsIn(chart).filter((row) => row.step === here && "value" in row && (!row.layer || row.layer === get("layer")));
   const values = rows.slice(0, 8).map((row) => [row.run ?? row.layer, row.series, number(row.value)].join(" "));
@@ -153,7 +161,7 @@ function mark(chart) {
 function refresh(names) {
   for (const chart of names.map((name) => drawn.get(name)).filter(Boolean)) {
     if (sources[chart.name]) chart.sets = { rows: sources[chart.name]() };
-    for (const [name, rows] of entries(chart.sets)) chart.view.data(name, shown(rows));
+    for (const [name, rows] of entries(chart.sets)) chart.view.data(name, forVega(shown(rows)));
     mark(chart);
   }
 }

@@ -12,7 +12,7 @@ from toposcope.analysis.adjustment import Method
 from toposcope.charts.training import is_log_spaced
 from toposcope.charts.vega import Kind
 from toposcope.csv_file import to_csv
-from toposcope.files import write_all_bytes, write_bytes
+from toposcope.files import unfinished, write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
@@ -149,6 +149,6 @@ def _recorded(folder: Path) -> dict[str, list[str]]:
 
 
 def _remove(path: Path, hashes: list[str]) -> None:
-    path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
+    unfinished(path).unlink(missing_ok=True)
     if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in hashes:
         path.unlink()

@@ -1,5 +1,6 @@
 """The declaration of a study: one TOML file, every field checked, unknown fields refused."""
 
+import hashlib
 import math
 import re
 import tomllib
@@ -298,6 +299,14 @@ def check_series_name(name: str) -> None:
     _check_length(name)
     if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
         raise ToposcopeError(f"the name {name!r} of a series cannot name a folder; give it another name")
+
+
+def shortened_name(name: str) -> str:
+    """Return a name of a series that a folder can have: of a longer one, its start and a hash."""
+    written = name.encode(errors="replace")
+    if len(written) <= MAX_NAME_BYTES:
+        return name
+    return f"{written[:100].decode(errors='ignore')}-{hashlib.sha256(written).hexdigest()[:8]}"
 
 
 def _check_length(name: str) -> None:

@@ -186,7 +186,7 @@ def _undetermined(N: Vector, D: Vector) -> str:
     """Return why points at such N and D do not determine the law; empty if they do."""
     n, sizes, tokens = len(np.unique(N + 1j * D)), len(np.unique(N)), len(np.unique(D))
     if n < MIN_POINTS:
-        return f"{_many(n, 'different point')} for five parameters; at least {MIN_POINTS} are needed"
+        return f"{_many(n, 'different point')} for five parameters; it needs {MIN_POINTS}, of other sizes or lengths"
     if sizes < MIN_LEVELS:
         return f"{_many(sizes, 'size')}: A, alpha and E cannot be separated; at least {MIN_LEVELS} are needed"
     if tokens < MIN_LEVELS:

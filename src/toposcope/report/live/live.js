@@ -1,6 +1,6 @@
 // ---- The served page, which receives rows while it is open
 
-const live = page.live, got = { "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }, near = {}, looks = {}, pending = new Set(), fresh = new Set();
+const live = page.live, got = parsed('{ "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }'), near = {}, looks = {}, pending = new Set(), fresh = new Set();
 const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
 const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? row : { run, ...row }));
 let source, shownView, waits, heard, written, forecasts, touched = Date.now();
@@ -8,7 +8,7 @@ let source, shownView, waits, heard, written, forecasts, touched = Date.now();
 // Rows of a line; where the chart is zoomed in, the detailed ones.
 for (const name of keys(got)) sources[name] = () => {
   const lines = entries(got[name]).flatMap(([run, rows]) => {
-    const closer = near[name]?.[run];
+    const closer = near[name]?.runs.get(run);
     return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
   });
   return name === "explore-loss" ? [...lines, ...forecasts] : lines;
@@ -56,7 +56,7 @@ function connect() {
   source = new EventSource(`events?${shownView}`);
   source.onmessage = ({ data }) => {
     heard = Date.now();
-    take(JSON.parse(data));
+    take(parsed(data));
   };
   source.addEventListener("alive", () => (heard = Date.now()));
   source.onopen = source.onerror = tick;
@@ -75,7 +75,7 @@ async function look(name, between) {
   delete near[name];
   if (between?.length) {
     const [from, to] = [Math.floor(between[0]), Math.ceil(between[1])], answer = await fetch(`detail?${query({ chart: name, from, to })}`);
-    if (answer.ok) near[name] = { from, to, ...fromEntries((await answer.json()).map((line) => [line.run, ofRun(line)])) };
+    if (answer.ok) near[name] = { from, to, runs: new Map((await answer.json()).map((line) => [line.run, ofRun(line)])) };
   }
   refresh([name]);
 }
@@ -93,7 +93,7 @@ draw = async (place) => {
 choose = (changes) => {
   plainChoose(changes);
   if (shownView === query()) return;
-  for (const name of keys(got)) if (name !== "explore-loss") got[name] = {};
+  for (const name of keys(got)) if (name !== "explore-loss") got[name] = Object.create(null);
   connect();
 };
 take(live);
