@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_ladders import LENGTHS, SIZES, Truth, loss_of, made_evaluations, sigmoid_of_loss
+from made_ladders import LENGTHS, SIZES, Truth, loss_of, made_evaluations, sigmoid_of_loss, wandering_log_odds
 from property_examples import examples
 from scipy.optimize import least_squares
 
@@ -58,6 +58,31 @@ def test_a_ladder_that_supports_a_prediction_is_not_refused(truth: Truth) -> Non
     assert found.link is not None
     assert found.loss_low <= found.loss <= found.loss_high
     assert found.loss == pytest.approx(loss_of(np.array(MODEL.N), np.array(MODEL.D)), rel=0.05)
+
+
+@pytest.mark.slow
+def test_more_runs_make_no_prediction_worse_and_surer() -> None:
+    sizes, model = (1e8, 2e8, 4e8, 8e8, 1.6e9, 3.2e9), Model("large", 1e10, 2e12)
+    errors: dict[tuple[str, int], list[float]] = {}
+    held: dict[tuple[str, int], list[bool]] = {}
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        truths: dict[str, Truth] = {
+            f"steady {i}": sigmoid_of_loss(random.uniform(0.65, 1.0), random.uniform(3, 8)) for i in range(2)
+        }
+        truths |= {f"wandering {i}": wandering_log_odds(random) for i in range(2)}
+        for n in (4, 6):
+            runs = [(N, 20 * N * length) for N in sizes[:n] for length in (1.0, 2.0, 5.0, 10.0)]
+            for found in downstream(made_evaluations(truths, runs=runs, along=ENDS, seed=seed), [model]).predictions:
+                if not found.refusal:
+                    true = true_score(truths[found.task], model)
+                    kind = found.task.split()[0], n
+                    errors.setdefault(kind, []).append(abs(found.score - true))
+                    held.setdefault(kind, []).append(found.low <= true <= found.high)
+    for kind in ("steady", "wandering"):
+        assert np.mean([*held[kind, 4], *held[kind, 6]]) >= 0.8
+        assert np.mean(held[kind, 6]) >= np.mean(held[kind, 4]) - 0.1
+        assert np.mean(errors[kind, 6]) <= np.mean(errors[kind, 4])
 
 
 @pytest.mark.slow

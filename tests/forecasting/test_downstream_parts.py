@@ -39,6 +39,8 @@ def test_the_method_of_all_tasks_and_of_one() -> None:
     assert choose({"a": {"x": first, "y": second}, "b": {"x": first, "y": second}}, "x") == {"a": "y", "b": "y"}
     # by a twentieth only
     assert choose({"a": {"x": first, "y": 0.95 * first}}, "x") == {"a": "x"}
+    # on average, but in two folds of five
+    assert choose({"a": {"x": first, "y": np.array([0.001, 0.001, 0.021, 0.021, 0.021])}}, "x") == {"a": "x"}
     # on one task only, but in each of its folds and by half
     other = {"a": {"x": 0.2 * second, "y": second}, "b": {"x": first, "y": 0.3 * first}}
     assert choose(other, "y") == {"a": "x", "b": "y"}

@@ -27,6 +27,17 @@ def sigmoid_of_loss(midpoint: float, slope: float, chance: float = 0.25, ceiling
     return lambda N, D: chance + (ceiling - chance) / (1 + np.exp(slope * (loss_of(N, D) - midpoint)))
 
 
+def wandering_log_odds(random: np.random.Generator, size: float = 0.35) -> Truth:
+    """Return a score whose log-odds rise with ln compute by a slope that changes every 0.6 decades: no law holds."""
+    from scipy.special import expit
+
+    knots = np.arange(18, 28, 0.6) * np.log(10)
+    slopes = np.clip(0.45 + size * random.normal(size=len(knots)), 0, None)
+    level = np.cumsum(0.76 * slopes)
+    off = np.interp(np.log(9.6e19), knots, level) + random.uniform(-0.3, 0.6)
+    return lambda N, D: 0.25 + 0.75 * expit(np.interp(np.log(6 * N * D), knots, level) - off)
+
+
 def made_evaluations(
     truths: Mapping[str, Truth],
     *,

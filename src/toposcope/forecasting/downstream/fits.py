@@ -19,6 +19,8 @@ RESAMPLES, FOLD_RESAMPLES = 200, 40
 """Of the runs of a ladder, and of those of each fold."""
 MOVEMENT_ERROR = 0.2
 """What a law may miss of the change that it predicts from the nearest runs, as a standard deviation."""
+MIN_DISTANCE = float(np.log(2))
+"""Of held-out runs: errors nearer than a factor of 2 are noise, and show no drift of the law."""
 ALL = -1
 """In place of the number of a fold: all runs."""
 
@@ -106,7 +108,8 @@ class TaskFits:
         score = self.score(name, places, fold)
         draws = self.methods[name].score(self.points, self.chance, self._resampled(name, fold), *places)
         noise = [score_error(each, self.points, self.ladder.target.n) for each in score]
-        law = MOVEMENT_ERROR * self._movement(name, places, fold)
+        drift = np.sqrt(self._drift(name, fold) * self._distance(places, fold))
+        law = np.maximum(MOVEMENT_ERROR * self._movement(name, places, fold), drift)
         others = self._disagreement(name, places, fold, weights)
         return Predicted(score, np.sqrt(draws.std(axis=0) ** 2 + np.square(noise) + law**2 + others**2))
 
@@ -165,6 +168,26 @@ class TaskFits:
             if np.isfinite(away).all():
                 square, total = square + weights.get(other, 0.0) * away**2, total + weights.get(other, 0.0)
         return np.sqrt(square / total) if total else square
+
+    def _drift(self, name: str, fold: int) -> float:
+        """Return the mean squared error of held-out runs of this task for each unit of distance; 0 without any.
+
+        Of the folds that saw none of the runs which this one did not see: they are no evidence for it.
+        """
+        seen, rates = self._trained(fold), []
+        for i, other in enumerate(self.folds):
+            known = other.predicted & seen
+            off = (self.points.score - self.score(name, self.ends, i))[known]
+            is_evidence = known.any() and not (other.trained & ~seen).any() and self.leaves_chance(other.trained)
+            if is_evidence and np.isfinite(off).all():
+                rates.append((off @ off) / np.maximum(self._distance(self.ends, i)[known], MIN_DISTANCE).sum())
+        return float(np.mean(rates)) if rates else 0.0
+
+    def _distance(self, places: Places, fold: int) -> Vector:
+        """Return how far places lie from the nearest run in ln N and ln D together, shape (m,)."""
+        runs = self._trained(fold)
+        apart = [np.abs(np.log(at[:, None] / of[runs])) for at, of in zip(places, self.ends, strict=True)]
+        return np.asarray((apart[0] + apart[1]).min(axis=1))
 
     def _movement(self, name: str, places: Places, fold: int) -> Vector:
         """Return how far predictions lie from those of the nearest runs, shape (m,).
