@@ -137,8 +137,8 @@ def test_steps_0_and_1_with_a_first_learning_rate_of_0(weights: dict[int, Weight
 
 def test_the_log_shows_where_the_learning_rate_was_0(weights: dict[int, Weights]) -> None:
     evidence = seen(weights | {500: weights[400]})
-    rates = np.array([1e-3, 0.0, 0.0, 1e-3])
-    log = LogTable(np.array([350, 450, 500, 550]), {"learning_rate": rates})
+    rates = np.array([1e-3, 0.0, 0.0, 1e-3, 1e-3])
+    log = LogTable(np.array([350, 450, 500, 550, 1000]), {"learning_rate": rates})
     assert told(diagnose(evidence)) == [("duplicate", "fault", (400, 500))]
     assert told(diagnose(evidence, log)) == [("duplicate", "note", (400, 500))]
 

@@ -124,7 +124,9 @@ def _what(kind: str, now: Lines, before: Lines, tensor: TensorSummary) -> str:
         more = f", and {count - 1:,} more rows are copies" if count > 1 else ""
         return f"row {row} is a copy of row {other}{more}"
     place = KINDS.index(kind)
-    new = new_lines(now.zero_rows if kind == "rows" else now.zero_columns, (before.zero_rows, before.zero_columns)[place])
+    new = new_lines(
+        now.zero_rows if kind == "rows" else now.zero_columns, (before.zero_rows, before.zero_columns)[place]
+    )
     count = now.counts[place] - before.counts[place]
     listed = ", ".join(map(str, new[:4])) + (" ..." if count > 4 else "")
     return f"{kind[:-1]} {listed} is all zero" if count == 1 else f"{count:,} {kind} ({listed}) are all zero"

@@ -98,7 +98,18 @@ def discontinuities(
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
-    for rule in (find_reversed, find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt):
+    for rule in (
+        find_reversed,
+        find_swaps,
+        _single_detours,
+        _off_path,
+        _stretched,
+        _broken,
+        alone,
+        scaled,
+        branch,
+        _leapt,
+    ):
         for suspect in rule(histories):
             if suspect.check in ("break", "leap") and suspect.steps in reported:
                 continue

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity.finding import Finding, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
-from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.typing import Steps, Vector
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ MAX_LAST_OF_AVERAGED = 0.7
 """How much smaller it may be at the end, in units of the most: there weights move less."""
 MAX_OTHER_NORM = 0.5
 """Relative difference of norms that may still be norms of the same tensors."""
+MIN_OTHER_SCALE = 0.05
+"""Relative difference from which on a norm that keeps its ratio to the log's is another kind of norm."""
 MIN_LOSS_EXCESS = 4.0
 """How much further than a logged loss from those beside it a loss in a checkpoint must be, in the median."""
 
@@ -47,9 +49,7 @@ class _Pairs(NamedTuple):
         return [int(step) for step in self.steps[chosen]]
 
 
-def log_findings(
-    summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None"
-) -> Iterator[Finding]:
+def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None") -> Iterator[Finding]:
     """Find checkpoints that a log does not fit, and logs of other runs."""
     items = [item for item in summaries if not item.error]
     if log is None or not len(log.steps) or len(items) < MIN_CHECKPOINTS:
@@ -81,7 +81,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable | PlainLog") -> Iterato
 def _pairs(held: dict[int, float], log: "LogTable | PlainLog", column: str, *, exact: bool = True) -> _Pairs:
     """Return what checkpoints hold beside what was logged at their steps, and just before and after.
 
-    With `exact`, a row must be at most a step away; otherwise the step must lie between two rows.
+    With `exact`, a row must be at most a step away; otherwise the step may lie between two rows.
     """
     values = log.values.get(column, np.empty(0))
     known = np.isfinite(values)
@@ -96,6 +96,11 @@ def _pairs(held: dict[int, float], log: "LogTable | PlainLog", column: str, *, e
         nearest = near[np.abs(at[near] - step).argmin()]
         distance = abs(int(at[nearest]) - step)
         between = 0 < place < len(at)
+        if distance == 0 and not exact and len(near) > 1:
+            # What changes smoothly changes little in the step between logging and saving.
+            room = 2 * float(np.max(np.abs(np.diff(values[near])) / np.diff(at[near])))
+            rows.append((step, value, low[nearest] - room, values[nearest], high[nearest] + room))
+            continue
         if distance == 0 or (step > 0 and distance == 1) or (between and not exact):
             rows.append((step, value, low[near].min(), values[nearest], high[near].max()))
     columns = np.array(rows, np.float64).reshape(-1, 5).T
@@ -172,12 +177,16 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> I
         if 2 * exact.sum() >= len(exact):
             wrong = pairs.where(far & ~exact)
             if wrong:
-                yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the loss of the log; {words}")
+                yield Finding(
+                    "log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the loss of the log; {words}"
+                )
             continue
         values = log.values[column][np.isfinite(log.values[column])]
         noise = float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else 0.0
         if _rank_correlation(pairs.held, pairs.logged) < 0.5 and float(np.median(off)) > MIN_LOSS_EXCESS * noise + 0.02:
-            words = f"the losses of the log are not those saved in the checkpoints: {words}; the log may be another run's"
+            words = (
+                f"the losses of the log are not those saved in the checkpoints: {words}; the log may be another run's"
+            )
             yield Finding("log", "fault", tuple(pairs.where(far)), "", words)
 
 
@@ -219,9 +228,11 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
         pairs = _pairs(held, log, column, exact=False)
         if len(pairs.steps) < MIN_CHECKPOINTS or not (pairs.held > 0).all() or not (pairs.low > 0).all():
             return
-        coarse = max((2.0 ** -MANTISSA_BITS.get(t.dtype, 23) for item in known for t in item.tensors.values()), default=0.0)
+        coarse = max(
+            (2.0 ** -MANTISSA_BITS.get(t.dtype, 23) for item in known for t in item.tensors.values()), default=0.0
+        )
         # A norm may be logged a row earlier or later.
-        room = (pairs.high - pairs.low) / pairs.logged + TOLERANCE + coarse
+        room = (pairs.high - pairs.low) / (2 * pairs.logged) + TOLERANCE / 2 + coarse
         ratio = np.log(pairs.held / pairs.logged)
         candidates.append((of, form, pairs, room * (2 if form == "square" else 1), ratio))
     if not candidates:
@@ -229,18 +240,29 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
     for of, form, pairs, room, ratio in candidates:
         for centre in (0.0, float(np.median(ratio))):
             fits = np.abs(ratio - centre) <= room
-            told = centre == 0 or float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
+            varies = float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
+            told = centre == 0 or (varies and abs(centre) > MIN_OTHER_SCALE)
             if told and fits.all():
                 return
     plain = [c for c in candidates if c[1] == "norm"]
-    of, _, pairs, room, ratio = max(plain, key=lambda c: (int((np.abs(c[4]) <= c[3]).sum()), -float(np.median(np.abs(c[4])))))
+    of, _, pairs, room, ratio = max(
+        plain, key=lambda c: (int((np.abs(c[4]) <= c[3]).sum()), -float(np.median(np.abs(c[4]))))
+    )
     fits = np.abs(ratio) <= room
     wrong = pairs.where(~fits)
-    exchanged = np.abs(np.sort(pairs.held[~fits]) / np.sort(pairs.logged[~fits]) - 1) <= np.maximum(room[~fits].max(), TOLERANCE)
+    exchanged = np.abs(np.sort(pairs.held[~fits]) / np.sort(pairs.logged[~fits]) - 1) <= np.maximum(
+        room[~fits].max(), TOLERANCE
+    )
     example = int(np.argmax(np.abs(ratio)))
     words = f"at step {pairs.steps[example]} the norm of {of} is {pairs.held[example]:.5g}, by the log {pairs.logged[example]:.5g}"
     if len(wrong) > 1 and exchanged.all():
-        yield Finding("order", "fault", tuple(wrong), "", f"{steps_text(wrong)}: each has the norm that was logged for another; {words}")
+        yield Finding(
+            "order",
+            "fault",
+            tuple(wrong),
+            "",
+            f"{steps_text(wrong)}: each has the norm that was logged for another; {words}",
+        )
     elif 4 * len(wrong) <= len(fits):
         yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the norm of the log; {words}")
     elif float(np.median(np.abs(ratio))) < MAX_OTHER_NORM:
@@ -248,4 +270,10 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
         most = float(-whole.min())
         averaged = (whole < 0).mean() > 0.9 and -whole[-1] < MAX_LAST_OF_AVERAGED * most < MAX_AVERAGED
         cause = "the weights may be averaged" if averaged else "the log may be another run's"
-        yield Finding("log", "note" if averaged else "fault", tuple(wrong), "", f"the norms of the log are not those of the weights: {words}; {cause}")
+        yield Finding(
+            "log",
+            "note" if averaged else "fault",
+            tuple(wrong),
+            "",
+            f"the norms of the log are not those of the weights: {words}; {cause}",
+        )

@@ -50,15 +50,21 @@ def find_reversed(histories: Sequence[History]) -> list[Suspect]:
 
 def _gain(distances: Matrix, a: int, b: int, n: int) -> float:
     """Return how much shorter the path is once a stretch is turned around; 0 if not enough, or not on both sides."""
-    sides = []
-    if a > 0:
-        sides.append(distances[:, a - 1, a] / distances[:, a - 1, b])
-    if b < n - 1:
-        sides.append(distances[:, b, b + 1] / distances[:, a, b + 1])
-    gains = [float(np.median(side)) for side in sides]
-    if len(gains) == 2:
-        return float(np.prod(gains)) if min(gains) > MIN_GAIN else 0.0
-    return 0.0
+    if a == 0 or b == n - 1:
+        return 0.0
+    # If two checkpoints alone have changed places, those next to the ends, within or outside, do not agree.
+    doubts = []
+    if b - a > 2:
+        doubts += [distances[:, a, a + 1] / distances[:, b, a + 1], distances[:, b, b - 1] / distances[:, a, b - 1]]
+    if a > 1:
+        doubts.append(distances[:, a - 2, b] / distances[:, a - 2, a])
+    if b < n - 2:
+        doubts.append(distances[:, a, b + 2] / distances[:, b, b + 2])
+    if any(float(np.median(doubt)) > 1 for doubt in doubts):
+        return 0.0
+    into, out_of = distances[:, a - 1, a] / distances[:, a - 1, b], distances[:, b, b + 1] / distances[:, a, b + 1]
+    gains = float(np.median(into)), float(np.median(out_of))
+    return gains[0] * gains[1] if min(gains) > MIN_GAIN else 0.0
 
 
 def backwards(summaries: Sequence[CheckpointSummary], *, trained_at_first: bool) -> list[Finding]:
