@@ -184,6 +184,12 @@ def _merge_lora(trainer: Trainer) -> None:
         weight.add_(low.view_as(weight), alpha=0.1 * float(weight.std()) / math.sqrt(2))
 
 
+def _move_on(trainer: Trainer) -> None:
+    """Take other data and a new optimizer."""
+    trainer.shifted = True
+    trainer.reset_optimizer()
+
+
 def _enlarged(old: Tensor, shape: tuple[int, ...], scale: float = 0.02) -> Tensor:
     new = scale * torch.randn(shape) if len(shape) > 1 else torch.ones(shape) * float(old.mean())
     new[tuple(slice(0, n) for n in old.shape)] = old
@@ -198,7 +204,7 @@ def _extend_vocabulary(trainer: Trainer) -> None:
             module.weight = nn.Parameter(_enlarged(module.weight, (VOCABULARY + 16, module.weight.shape[1])))
     else:
         head = model[-1] if isinstance(model, nn.Sequential) else model.head
-        head.weight = nn.Parameter(_enlarged(head.weight, (12, head.weight.shape[1])))  # type: ignore[union-attr,index]
+        head.weight = nn.Parameter(_enlarged(head.weight, (12, head.weight.shape[1])))  # type: ignore[union-attr,index,arg-type]
         head.bias = nn.Parameter(_enlarged(head.bias, (12,)))  # type: ignore[union-attr,arg-type]
     trainer.reset_optimizer()
 
@@ -339,9 +345,7 @@ PRACTICES: dict[str, Practice] = {
     "rate 10 times lower": _scheduled(lambda t: 1.0 if t < 0.5 else 0.1),
     "other data": _event(_other(shifted=True)),
     "batch 8 times larger": _event(_other(batch=256)),
-    "other data, new optimizer, higher rate": Practice(
-        lambda _: {"events": {EVENT - EVERY + 1: lambda t: (setattr(t, "shifted", True), t.reset_optimizer())}}
-    ),
+    "other data, new optimizer, higher rate": Practice(lambda _: {"events": {EVENT - EVERY + 1: _move_on}}),
     "first half frozen": _event(_freeze(0.5)),
     "all but the head frozen": _event(_freeze(0.8)),
     "first half thawed": Practice(

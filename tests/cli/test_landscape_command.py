@@ -197,6 +197,6 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
         place = run / "checkpoints" if "--step" in arguments else run / "checkpoints" / "step_20.safetensors"
         done = called("landscape", place, *text, *arguments)
         (line,) = done.err.splitlines()
-        assert done.code == 1
+        assert done.code == 2
         assert line.startswith("Error: ")
         assert words in line

@@ -202,9 +202,9 @@ def test_equal_angles_have_equal_cosine_distances(kind: str, factors: str) -> No
         births = rips(points, metric="cosine", max_points=len(points) - 1)[1].births
         assert births is not None
         assert_array_equal(births, diagrams[1].pairs[:, 0])
-        assert_array_equal(
-            tree_and_births(point_cloud.as_cloud(points, "cosine", "points"))[0], diagrams[0].pairs[:, 1]
-        )
+        found = tree_and_births(point_cloud.as_cloud(points, "cosine", "points"))
+        assert found is not None
+        assert_array_equal(found[0], diagrams[0].pairs[:, 1])
         for cap in np.unique(diagrams[0].pairs[:, 1]):
             capped = rips(points, metric="cosine", threshold=cap)[0]
             assert capped.n_truncated == (diagrams[0].pairs[:, 1] > cap).sum()
@@ -237,7 +237,7 @@ def test_the_layout_of_memory_changes_no_bit(metric: Any, kind: str) -> None:
     wide = np.zeros((2 * points.shape[0], 3 * points.shape[1]))
     wide[::2, ::3] = points
     reversed_twice = np.ascontiguousarray(points[::-1, ::-1])[::-1, ::-1]
-    layouts = [np.asfortranarray(points), np.ascontiguousarray(points.T).T, wide[::2, ::3], reversed_twice]
+    layouts: list[Any] = [np.asfortranarray(points), np.ascontiguousarray(points.T).T, wide[::2, ::3], reversed_twice]
     layouts += [points.astype(">f8"), points.tolist(), torch.from_numpy(points)]
     if metric != "precomputed":
         layouts += [single, np.asfortranarray(single)]

@@ -75,14 +75,14 @@ def nearest_float(value: Fraction) -> float:
 @example([(0.0, 5e-324), (0.0, 1e-323), (0.0, 1e-323), (0.0, 1.5e-323)])
 def test_statistics_at_the_ends_of_the_range_are_those_of_fractions(pairs: list[tuple[float, float]]) -> None:
     lives = [abs(Fraction(b) - Fraction(a)) for a, b in pairs]
-    total, count = sum(lives), len(lives)
+    total, count = sum(lives, Fraction(0)), len(lives)
     mean = Fraction(total, max(count, 1))
     variance = sum((life - mean) ** 2 for life in lives) / max(count, 1)
     scale = max(lives, default=Fraction(1))
     entropy = -math.fsum(float(life / total) * math.log(life / total) for life in lives if float(life / total))
     wanted = {
         "total": nearest_float(total),
-        "total_p2": nearest_float(sum(life**2 for life in lives)),
+        "total_p2": nearest_float(sum((life**2 for life in lives), Fraction(0))),
         "mean": nearest_float(mean),
         "max": nearest_float(max(lives, default=Fraction(0))),
         "std": nearest_float(Fraction(math.sqrt(variance / scale**2)) * scale),

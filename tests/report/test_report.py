@@ -267,7 +267,7 @@ def test_the_command_of_two(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert complaint_of("report", "out", "out") == "Error: out: the same study is given twice; give two different ones"
     assert "only for two studies" in complaint_of("report", "out", "--out", "x")
     empty = called("report", "out", tmp_path)
-    assert empty.code == 1
+    assert empty.code == 2
     assert "no study here" in empty.err.splitlines()[-1]
 
 

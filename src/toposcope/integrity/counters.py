@@ -27,8 +27,8 @@ class Judged(NamedTuple):
 
     wrong: list[int]
     permuted: bool = False
-    restarts: list[int] = []
-    leaps: list[int] = []
+    restarts: Sequence[int] = ()
+    leaps: Sequence[int] = ()
 
 
 def judge(steps: Sequence[int], counters: Sequence[int]) -> Judged:
@@ -176,6 +176,6 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     for steps, places in by_steps(misfits):
         first = places[0]
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        shape = " x ".join(map(str, moments[steps[0]][first]))
-        words = f"{steps_text(steps)}: {first}{more}: shape {shape}, which is not that of its weight; save it again"
+        sides = " x ".join(map(str, moments[steps[0]][first]))
+        words = f"{steps_text(steps)}: {first}{more}: shape {sides}, which is not that of its weight; save it again"
         yield Finding("optimizer", "fault", steps, "", words)

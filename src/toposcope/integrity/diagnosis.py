@@ -201,7 +201,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
         *foreign_log.log_findings(summaries, log),
         *reversed_order.backwards(summaries, trained_at_first=0 in suspicious),
     ]
-    # Where counters, or the log, show that checkpoints lie in each other's place, that explains all else but their values.
+    # Where counters, or the log, show that checkpoints lie in each other's place, that explains all but their values.
     orders = _largest([f for f in told if f.check == "order"])
     moved = {step for order in orders for step in order.steps}
     told = [*orders, *(f for f in told if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps))]

@@ -173,7 +173,8 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> I
         exact = off <= TOLERANCE * np.abs(pairs.logged)
         far = ~within & (off > 20 * TOLERANCE * np.abs(pairs.logged))
         example = int(np.argmax(off))
-        words = f"at step {pairs.steps[example]} the checkpoint holds {pairs.held[example]:.4g}, the log {pairs.logged[example]:.4g}"
+        step, own, logged = pairs.steps[example], pairs.held[example], pairs.logged[example]
+        words = f"at step {step} the checkpoint holds {own:.4g}, the log {logged:.4g}"
         if 2 * exact.sum() >= len(exact):
             wrong = pairs.where(far & ~exact)
             if wrong:
@@ -191,8 +192,8 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> I
 
 
 def _rank_correlation(a: Vector, b: Vector) -> float:
-    ranks = [np.argsort(np.argsort(x)).astype(np.float64) for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    ranks = np.stack([np.argsort(np.argsort(x)) for x in (a, b)]).astype(np.float64)
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 _Tensors = list[TensorSummary]
@@ -237,7 +238,7 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
         candidates.append((of, form, pairs, room * (2 if form == "square" else 1), ratio))
     if not candidates:
         return
-    for of, form, pairs, room, ratio in candidates:
+    for _, _, pairs, room, ratio in candidates:
         for centre in (0.0, float(np.median(ratio))):
             fits = np.abs(ratio - centre) <= room
             varies = float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
@@ -254,7 +255,8 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> It
         room[~fits].max(), TOLERANCE
     )
     example = int(np.argmax(np.abs(ratio)))
-    words = f"at step {pairs.steps[example]} the norm of {of} is {pairs.held[example]:.5g}, by the log {pairs.logged[example]:.5g}"
+    step, own, logged = pairs.steps[example], pairs.held[example], pairs.logged[example]
+    words = f"at step {step} the norm of {of} is {own:.5g}, by the log {logged:.5g}"
     if len(wrong) > 1 and exchanged.all():
         yield Finding(
             "order",

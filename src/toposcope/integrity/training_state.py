@@ -124,7 +124,7 @@ def _of_optimizer(saved: torch_file.Saved, fields: Mapping[Any, Any], state: Tra
                 state.wrong.append(f"a learning rate of {rate:g}")
     # A second optimizer, such as Muon's beside AdamW, has parameters of the same numbers.
     first = not state.moments
-    steps = []
+    steps: list[Any] = []
     for key, value in (fields_of(fields.get("state")) or {}).items():
         for name, moment in (fields_of(value) or {}).items():
             if name == "step":

@@ -91,10 +91,10 @@ def boruvka_lengths(rows: Matrix, directions: Matrix) -> Vector | None:
 def _remeasured(search: Search, rows: Matrix, chosen: Indices, labels: Parents) -> Neighbours:
     """Search, and measure the squares of the chords on whole rows: twice the distance."""
     found = search(chosen, labels)
-    squares = _squares(rows, chosen, found.indices)
+    squares = _squares(rows, chosen, found.indices.astype(np.int64))
     order = np.argsort(squares, axis=1, kind="stable")
-    indices, squares = (np.take_along_axis(each, order, axis=1) for each in (found.indices, squares))
-    return Neighbours(indices, squares, found.beyond)
+    indices = np.take_along_axis(found.indices, order, axis=1)
+    return Neighbours(indices, np.take_along_axis(squares, order, axis=1), found.beyond)
 
 
 @compiled

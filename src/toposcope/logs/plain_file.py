@@ -47,14 +47,14 @@ def plain_log(place: "Source | Path") -> PlainLog | None:
     header, *rows = content.decode().splitlines()
     names, cells = header.split(","), [row.split(",") for row in rows]
     table = np.array([[float(cell or "nan") for cell in row] for row in cells], np.float64).reshape(-1, len(names))
-    steps, place = np.unique(table[:, names.index("step")].astype(np.int64), return_inverse=True)
+    steps, order = np.unique(table[:, names.index("step")].astype(np.int64), return_inverse=True)
     columns = {what: found[0] for what, found in identify_columns(names).named.items() if found}
     columns |= {name: name for name in names if name not in columns.values()}
     values = {what: np.full(len(steps), np.nan) for what in columns}
     for what, name in columns.items():
         column = table[:, names.index(name)]
         logged = ~np.isnan(column)
-        values[what][place[logged]] = column[logged]  # of several rows of a step the last
+        values[what][order[logged]] = column[logged]  # of several rows of a step the last
     return PlainLog(steps, values)
 
 
