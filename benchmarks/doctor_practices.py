@@ -23,7 +23,7 @@ FAMILIES: dict[str, Task] = {
     "MLP": Task(partial(mlp, norms=True), draw_digits),
     "CNN": Task(Convolutions, draw_digits),
 }
-HEADS = {"GPT": "head.weight", "MLP": "6.weight", "CNN": "head.weight"}
+HEADS = {"GPT": "head.weight", "MLP": "7.weight", "CNN": "head.weight"}
 
 
 @dataclass
@@ -300,23 +300,6 @@ def _quantised_last(series: Series, _: str) -> Series:
     return {**series, STEPS: last}
 
 
-def _adapters(series: Series, _: str) -> Series:
-    """Return what LoRA saves: two small factors for each matrix, one of which begins at zero."""
-    first = series[min(series)]
-    found: Series = {}
-    torch.manual_seed(3)
-    start = {n: torch.randn(2, t.flatten(1).shape[1]) / 8 for n, t in first.items() if t.dim() > 1}
-    for step, weights in series.items():
-        found[step] = {}
-        for name, a in start.items():
-            moved = (weights[name] - first[name]).flatten(1)
-            found[step][f"base_model.model.{name.removesuffix('.weight')}.lora_A.weight"] = a + 0.1 * (
-                moved[:2] if len(moved) > 1 else a * float(moved.mean())
-            )
-            found[step][f"base_model.model.{name.removesuffix('.weight')}.lora_B.weight"] = moved @ a.T
-    return found
-
-
 def _scheduled(schedule: Schedule) -> Practice:
     return Practice(lambda _: {"schedule": schedule})
 
@@ -362,7 +345,6 @@ PRACTICES: dict[str, Practice] = {
     "logarithmic steps": Practice(_log_spaced),
     "last step off the grid": Practice(lambda _: {"saved": (*range(0, 289, EVERY), 297)}),
     "two stages of saving": Practice(lambda _: {"saved": (*range(0, 72, 6), *range(72, STEPS + 1, EVERY))}),
-    "LoRA alone": Practice(after=_adapters),
     "fewer checkpoints": Practice(lambda _: {"saved": tuple(range(0, STEPS + 1, 60))}),
     "large steps": Practice(lambda _: {"learning_rate": 1e-2}),
     "bfloat16 from the middle on": Practice(after=_in_dtype(torch.bfloat16, EVENT), steps=(EVENT,)),

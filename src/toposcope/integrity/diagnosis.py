@@ -12,6 +12,7 @@ from toposcope.checkpoints.coverage import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
 from toposcope.integrity.finding import Finding, short_steps, steps_text
+from toposcope.integrity.layouts import Plan, layouts
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.unlike_manifest import unlike_manifest
@@ -180,7 +181,13 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     for outlier in outliers:
         left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
-    misplaced = list(discontinuity.discontinuities(summaries, excluded, left_out, suspicious))
+    whole_files = [summary for summary in summaries if not summary.error]
+    plan = Plan(whole_files)
+    misplaced = [
+        finding
+        for part in plan.parts(whole_files)
+        for finding in discontinuity.discontinuities(part, excluded, left_out, suspicious)
+    ]
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
@@ -188,7 +195,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         *values.doubtful(summaries),
         *values.misnamed(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
-        *values.layouts(summaries),
+        *layouts(whole_files, plan),
         *values.not_finite(summaries),
         *values.dead(summaries),
         *unlike_manifest(summaries),
@@ -201,7 +208,18 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     if 0 not in final:
         wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
+    findings = _with_changes_of_plan(findings, plan, [summary.step for summary in whole_files])
     return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
+
+
+def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan, steps: Sequence[int]) -> list[Finding]:
+    """Add the changes of plan; what else begins with the same step belongs to them."""
+    rest, notes = list(findings), []
+    for step in plan.changes:
+        absorbed = plan.absorbed(step, rest, steps)
+        rest = [finding for finding in rest if finding not in absorbed]
+        notes.append(plan.finding(step, [finding.message for finding in absorbed]))
+    return rest + notes
 
 
 def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:

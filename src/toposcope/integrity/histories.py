@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary
-from toposcope.integrity.values import usual_layout
 from toposcope.typing import Matrix, Steps, Vector
 
 MIN_VALUES = 16
@@ -163,7 +163,10 @@ def tensor_histories(
     """
     whole = [item for item in summaries if not item.error]
     found = []
-    for name, (shape, dtype) in usual_layout(whole).items():
+    plan = Plan(whole)
+    for name in plan.expected:
+        # Sketches of different shapes cannot be compared.
+        shape, dtypes = next(iter(plan.shapes(name).items()), ((), []))
         left_out = {*excluded, *(excluded_of or {}).get(name, ())}
         known = [
             (item.step, tensor.sketch)
@@ -179,7 +182,8 @@ def tensor_histories(
         moving = sketches.any(axis=1)
         steps, values = np.array([step for step, _ in known])[moving], sketches[moving].astype(np.float64)
         if len(steps) >= MIN_CHECKPOINTS and values.shape[1] >= MIN_VALUES:
-            found.append(History(name, len(shape) >= 2, steps, values, 2.0 ** -MANTISSA_BITS[dtype]))
+            rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in set(dtypes))
+            found.append(History(name, len(shape) >= 2, steps, values, rounding))
     return found
 
 
