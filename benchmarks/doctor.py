@@ -114,7 +114,7 @@ def examine(number: int, repeats: int) -> Examined:
 def _summary(step: int, weights: Weights) -> CheckpointSummary:
     checkpoint = Checkpoint(Path("memory") / f"step{step}", step)
     checkpoint.__dict__["files"] = {}
-    checkpoint.__dict__["entries"] = [in_memory(name, tensor) for name, tensor in weights.items()]
+    checkpoint.__dict__["_listing"] = [in_memory(name, tensor) for name, tensor in weights.items()]
     summary = summarise(checkpoint, deep=True)
     if summary.error:
         raise click.ClickException(summary.error)

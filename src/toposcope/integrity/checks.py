@@ -26,6 +26,7 @@ CHECKS = {
     "step inside": Check("a step in a name that differs from the counter saved in the file"),
     "changed": Check("files that changed while they were read"),
     "unreachable": Check("files that cannot be reached"),
+    "change of plan": Check("a step from which on tensors are added, gone, or of another shape or dtype for good"),
     "tensors": Check("tensors that other checkpoints have, or do not have"),
     "shape": Check("tensors of another shape than in most checkpoints"),
     "dtype": Check("tensors of another dtype than in most checkpoints"),
