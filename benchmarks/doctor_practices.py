@@ -198,8 +198,9 @@ def _extend_vocabulary(trainer: Trainer) -> None:
             module.weight = nn.Parameter(_enlarged(module.weight, (VOCABULARY + 16, module.weight.shape[1])))
     else:
         head = model[-1] if isinstance(model, nn.Sequential) else model.head
-        head.weight = nn.Parameter(_enlarged(head.weight, (12, head.weight.shape[1])))  # type: ignore[union-attr,index]
-        head.bias = nn.Parameter(_enlarged(head.bias, (12,)))  # type: ignore[union-attr,arg-type]
+        assert isinstance(head, nn.Linear)
+        head.weight = nn.Parameter(_enlarged(head.weight, (12, head.in_features)))
+        head.bias = nn.Parameter(_enlarged(head.bias, (12,)))
     trainer.reset_optimizer()
 
 
@@ -280,6 +281,11 @@ def _optimizer(make: Callable[..., torch.optim.Optimizer]) -> Event:
     return lambda trainer: trainer.reset_optimizer(make)
 
 
+def _new_stage(trainer: Trainer) -> None:
+    trainer.shifted = True
+    trainer.reset_optimizer()
+
+
 def _tables(count: int) -> dict[str, object]:
     return {"saved": tuple(range(count * EVERY, STEPS + 1, EVERY))}
 
@@ -288,24 +294,8 @@ def _log_spaced(_: str) -> dict[str, object]:
     return {"saved": tuple(sorted({0, *(round(1.25**k) for k in range(26) if round(1.25**k) <= STEPS), STEPS}))}
 
 
-def _idle(series: Series, _: str) -> Series:
-    """Return a series whose last quarter has a learning rate of 0."""
-    steps = list(series)
-    last = steps[3 * len(steps) // 4]
-    return {s: series[min(s, last)] for s in steps}
-
-
-def _quantised_last(series: Series, _: str) -> Series:
-    last = {n: t.to(torch.float16) for n, t in series[STEPS].items()}
-    return {**series, STEPS: last}
-
-
 def _scheduled(schedule: Schedule) -> Practice:
     return Practice(lambda _: {"schedule": schedule})
-
-
-def _with_pause(t: float) -> float:
-    return 0.0 if 0.4 < t < 0.56 else cosine(t)
 
 
 PRACTICES: dict[str, Practice] = {
@@ -322,9 +312,7 @@ PRACTICES: dict[str, Practice] = {
     "rate 10 times lower": _scheduled(lambda t: 1.0 if t < 0.5 else 0.1),
     "other data": _event(_other(shifted=True)),
     "batch 8 times larger": _event(_other(batch=256)),
-    "other data, new optimizer, higher rate": Practice(
-        lambda _: {"events": {EVENT - EVERY + 1: lambda t: (setattr(t, "shifted", True), t.reset_optimizer())}}
-    ),
+    "other data, new optimizer": _event(_new_stage),
     "first half frozen": _event(_freeze(0.5)),
     "all but the head frozen": _event(_freeze(0.8)),
     "first half thawed": Practice(

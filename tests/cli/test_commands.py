@@ -1,4 +1,4 @@
-"""The commands as a user types them: what they print and write, and exit codes 0, 1, 2 and 130 (see docs/quickstart.md)."""
+"""The commands as a user types them: what they print and write, exit codes 0, 1, 2 and 130."""
 
 import csv
 import io
@@ -411,7 +411,7 @@ def test_an_interrupted_command_ends_with_130(words: tuple[str, ...], series: Pa
 
 
 def test_ctrl_c_ends_the_live_page_with_130(tmp_path: Path) -> None:
-    arguments = [Path(sys.executable).with_name("toposcope"), "show", tmp_path]
+    arguments = [str(Path(sys.executable).with_name("toposcope")), "show", str(tmp_path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while "Ctrl-C" not in (line := process.stdout.readline()):

@@ -88,7 +88,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
         Read every tensor. Otherwise only names, headers, published hashes and, of local files, four windows of 64
         values of each tensor; tensors whose windows agree at two steps are read whole.
     progress : callable, optional
-        Called with the bytes of the checkpoints examined so far.
+        Called with the bytes of the checkpoints examined so far, then with the rules that compare them.
 
     Returns
     -------
@@ -112,9 +112,9 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     opened = series if isinstance(series, Series) else checkpoints.series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
-        findings = diagnose(summaries, _log_of(opened, summaries))
+        findings = diagnose(summaries, _log_of(opened, summaries), progress)
     except ToposcopeError as error:
-        findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
+        findings = [*diagnose(summaries, None, progress), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
     return Diagnosis(
@@ -154,7 +154,9 @@ def _log_of(series: Series, summaries: Sequence[CheckpointSummary]) -> "LogTable
     return log_beside(series.source)
 
 
-def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None) -> list[Finding]:
+def diagnose(
+    summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None, progress: Progress = silent
+) -> list[Finding]:
     """Find what is wrong with a series from the summaries of its checkpoints; nothing is read.
 
     Parameters
@@ -162,6 +164,8 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     summaries : sequence of CheckpointSummary
     log : LogTable, optional
         Of the run; shows where the learning rate was 0.
+    progress : callable, optional
+        Called with the rules applied so far.
 
     Returns
     -------
@@ -186,7 +190,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     misplaced = [
         finding
         for part in plan.parts(whole_files)
-        for finding in discontinuity.discontinuities(part, excluded, left_out, suspicious)
+        for finding in discontinuity.discontinuities(part, excluded, left_out, suspicious, progress)
     ]
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}

@@ -94,7 +94,8 @@ class History:
     def distances(self) -> NDArray[np.float64]:
         """Return all squared distances, shape (n, n, `QUARTERS`), by quarter of the sketch."""
         width = self.values.shape[1] // QUARTERS * QUARTERS
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(2, 0, 1)
+        # Contiguous, as quick products of matrices need them.
+        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(2, 0, 1).copy()
         squares = np.einsum("qij,qij->qi", dealt, dealt)
         found = squares[:, :, None] + squares[:, None, :] - 2 * (dealt @ dealt.transpose(0, 2, 1))
         return np.asarray(np.maximum(found, 0).transpose(1, 2, 0))

@@ -7,6 +7,7 @@ the step where it happens. A layout that comes and goes, or that one checkpoint 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
@@ -39,7 +40,7 @@ class Plan:
         self.expected: dict[str, list[Layout]] = {}
         self.changes: dict[int, dict[str, tuple[Layout, Layout]]] = defaultdict(dict)
         planned: dict[tuple[Layout, ...], list[Layout]] = {}
-        for name in sorted({name for item in whole for name in item.tensors}):
+        for name in dict.fromkeys(name for item in whole for name in item.tensors):
             actual = tuple(_layout(item, name) for item in whole)
             if actual not in planned:
                 planned[actual] = _planned(actual)
@@ -131,7 +132,7 @@ def _layout(item: CheckpointSummary, name: str) -> Layout:
 
 def _planned(actual: Sequence[Layout]) -> list[Layout]:
     """Return the layouts of one tensor without those that come and go, or that one checkpoint alone has."""
-    runs = [[layout, len(list(run))] for layout, run in groupby(actual)]
+    runs = [(layout, len(list(run))) for layout, run in groupby(actual)]
     while len(runs) > 1:
         lengths = [length for _, length in runs]
         passing = [
@@ -144,9 +145,9 @@ def _planned(actual: Sequence[Layout]) -> list[Layout]:
             break
         # Of one length, the later is wrong.
         k = min(short, key=lambda k: (lengths[k], -k))
-        beside = max((j for j in (k - 1, k + 1) if 0 <= j < len(runs)), key=lambda j: lengths[j])
-        runs[k][0] = runs[beside][0]
-        runs = [[layout, sum(n for _, n in run)] for layout, run in groupby(runs, key=lambda run: run[0])]
+        beside = max((j for j in (k - 1, k + 1) if 0 <= j < len(runs)), key=lengths.__getitem__)
+        runs[k] = runs[beside][0], lengths[k]
+        runs = [(layout, sum(n for _, n in run)) for layout, run in groupby(runs, key=itemgetter(0))]
     return [layout for layout, length in runs for _ in range(length)]
 
 
