@@ -23,10 +23,12 @@ from rich.progress import track
 
 from bench import RESULTS, Column, show, write
 from doctor_damages import DAMAGES, Damaged, Runs
+from doctor_practices import CHANGES, PRACTICES
 from doctor_trainings import KINDS, Series, Weights
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
+from toposcope.integrity.finding import short_steps
 
 FORK = 0.3
 """Share of a training after which its branch forks."""
@@ -37,6 +39,11 @@ DETECTIONS = (
     Column("group", "group"),
     Column("damage", "damage"),
     *(Column(f"found, {half}", half) for half in HALVES),
+)
+TABLES = {"innocent": PRACTICES, "change": CHANGES}
+DONE_ON_PURPOSE = (
+    *(Column("wanted", "wanted"), Column("what", "what"), Column("families as wanted", "as_wanted")),
+    Column("found instead", "found"),
 )
 ALARMS = (Column("training", "training"), Column("half", "half"), Column("faults", "faults"))
 
@@ -67,6 +74,8 @@ def main(quick: bool, repeats: int, workers: int, out: Path) -> None:
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         jobs = {kind: pool.submit(examine, kind, 1 if quick else repeats) for kind in kinds}
         examined = {kind: job.result() for kind, job in track(jobs.items(), description="trainings")}
+        names = [(table, name) for table in TABLES for name in [*TABLES[table]][: 1 if quick else None]]
+        practised = list(pool.map(practise, *zip(*names, strict=True)))
     alarms = [
         {"training": KINDS[kind].name, "half": HALVES[kind % 2], "faults": "; ".join(e.alarms) or "none"}
         for kind, e in examined.items()
@@ -80,13 +89,35 @@ def main(quick: bool, repeats: int, workers: int, out: Path) -> None:
     ]
     show(detections, DETECTIONS, "Damages")
     show(alarms, ALARMS, "Undamaged series")
+    show(practised, DONE_ON_PURPOSE, "Done on purpose")
     facts = {
         "trainings": f"{len(examined)} kinds, each with a main run, one of another seed, and one forked at {FORK:.0%}",
         "found": "a fault that names a damaged step, and the tensor where one or two are damaged",
         "halves": "thresholds were chosen on the kinds of even number",
     }
     tables = {"Damages": (detections, DETECTIONS), "Undamaged series": (alarms, ALARMS)}
+    tables["Done on purpose"] = practised, DONE_ON_PURPOSE
     write("doctor", out, facts, tables, ("toposcope", "numpy", "torch"))
+
+
+def practise(table: str, name: str) -> dict[str, str]:
+    """Train with what is done on purpose; innocent practices should have no fault, changes a finding for each step."""
+    torch.set_num_threads(1)
+    practice, instead = TABLES[table][name], []
+    for family in practice.families:
+        findings = diagnose([_summary(step, weights) for step, weights in practice.series(family).items()])
+        if table == "innocent":
+            wrong = [finding for finding in findings if finding.severity == "fault"]
+        else:
+            wrong = findings if sorted(f.steps[0] for f in findings) != list(practice.steps) else []
+        instead += [f"{family}: {finding.check} {short_steps(finding.steps)}" for finding in wrong]
+    bad = {each.partition(":")[0] for each in instead}
+    return {
+        "wanted": "no fault" if table == "innocent" else f"a finding at {short_steps(practice.steps)}",
+        "what": name,
+        "as_wanted": f"{len(practice.families) - len(bad)} of {len(practice.families)}",
+        "found": "; ".join(instead) or "none",
+    }
 
 
 def examine(number: int, repeats: int) -> Examined:
@@ -114,7 +145,7 @@ def examine(number: int, repeats: int) -> Examined:
 def _summary(step: int, weights: Weights) -> CheckpointSummary:
     checkpoint = Checkpoint(Path("memory") / f"step{step}", step)
     checkpoint.__dict__["files"] = {}
-    checkpoint.__dict__["entries"] = [in_memory(name, tensor) for name, tensor in weights.items()]
+    checkpoint.__dict__["_listing"] = [in_memory(name, tensor) for name, tensor in weights.items()]
     summary = summarise(checkpoint, deep=True)
     if summary.error:
         raise click.ClickException(summary.error)

@@ -23,7 +23,7 @@ FAMILIES: dict[str, Task] = {
     "MLP": Task(partial(mlp, norms=True), draw_digits),
     "CNN": Task(Convolutions, draw_digits),
 }
-HEADS = {"GPT": "head.weight", "MLP": "6.weight", "CNN": "head.weight"}
+HEADS = {"GPT": "head.weight", "MLP": "7.weight", "CNN": "head.weight"}
 
 
 @dataclass
@@ -184,12 +184,6 @@ def _merge_lora(trainer: Trainer) -> None:
         weight.add_(low.view_as(weight), alpha=0.1 * float(weight.std()) / math.sqrt(2))
 
 
-def _move_on(trainer: Trainer) -> None:
-    """Take other data and a new optimizer."""
-    trainer.shifted = True
-    trainer.reset_optimizer()
-
-
 def _enlarged(old: Tensor, shape: tuple[int, ...], scale: float = 0.02) -> Tensor:
     new = scale * torch.randn(shape) if len(shape) > 1 else torch.ones(shape) * float(old.mean())
     new[tuple(slice(0, n) for n in old.shape)] = old
@@ -204,8 +198,9 @@ def _extend_vocabulary(trainer: Trainer) -> None:
             module.weight = nn.Parameter(_enlarged(module.weight, (VOCABULARY + 16, module.weight.shape[1])))
     else:
         head = model[-1] if isinstance(model, nn.Sequential) else model.head
-        head.weight = nn.Parameter(_enlarged(head.weight, (12, head.weight.shape[1])))  # type: ignore[union-attr,index,arg-type]
-        head.bias = nn.Parameter(_enlarged(head.bias, (12,)))  # type: ignore[union-attr,arg-type]
+        assert isinstance(head, nn.Linear)
+        head.weight = nn.Parameter(_enlarged(head.weight, (12, head.in_features)))
+        head.bias = nn.Parameter(_enlarged(head.bias, (12,)))
     trainer.reset_optimizer()
 
 
@@ -286,6 +281,11 @@ def _optimizer(make: Callable[..., torch.optim.Optimizer]) -> Event:
     return lambda trainer: trainer.reset_optimizer(make)
 
 
+def _new_stage(trainer: Trainer) -> None:
+    trainer.shifted = True
+    trainer.reset_optimizer()
+
+
 def _tables(count: int) -> dict[str, object]:
     return {"saved": tuple(range(count * EVERY, STEPS + 1, EVERY))}
 
@@ -294,41 +294,8 @@ def _log_spaced(_: str) -> dict[str, object]:
     return {"saved": tuple(sorted({0, *(round(1.25**k) for k in range(26) if round(1.25**k) <= STEPS), STEPS}))}
 
 
-def _idle(series: Series, _: str) -> Series:
-    """Return a series whose last quarter has a learning rate of 0."""
-    steps = list(series)
-    last = steps[3 * len(steps) // 4]
-    return {s: series[min(s, last)] for s in steps}
-
-
-def _quantised_last(series: Series, _: str) -> Series:
-    last = {n: t.to(torch.float16) for n, t in series[STEPS].items()}
-    return {**series, STEPS: last}
-
-
-def _adapters(series: Series, _: str) -> Series:
-    """Return what LoRA saves: two small factors for each matrix, one of which begins at zero."""
-    first = series[min(series)]
-    found: Series = {}
-    torch.manual_seed(3)
-    start = {n: torch.randn(2, t.flatten(1).shape[1]) / 8 for n, t in first.items() if t.dim() > 1}
-    for step, weights in series.items():
-        found[step] = {}
-        for name, a in start.items():
-            moved = (weights[name] - first[name]).flatten(1)
-            found[step][f"base_model.model.{name.removesuffix('.weight')}.lora_A.weight"] = a + 0.1 * (
-                moved[:2] if len(moved) > 1 else a * float(moved.mean())
-            )
-            found[step][f"base_model.model.{name.removesuffix('.weight')}.lora_B.weight"] = moved @ a.T
-    return found
-
-
 def _scheduled(schedule: Schedule) -> Practice:
     return Practice(lambda _: {"schedule": schedule})
-
-
-def _with_pause(t: float) -> float:
-    return 0.0 if 0.4 < t < 0.56 else cosine(t)
 
 
 PRACTICES: dict[str, Practice] = {
@@ -345,7 +312,7 @@ PRACTICES: dict[str, Practice] = {
     "rate 10 times lower": _scheduled(lambda t: 1.0 if t < 0.5 else 0.1),
     "other data": _event(_other(shifted=True)),
     "batch 8 times larger": _event(_other(batch=256)),
-    "other data, new optimizer, higher rate": Practice(lambda _: {"events": {EVENT - EVERY + 1: _move_on}}),
+    "other data, new optimizer": _event(_new_stage),
     "first half frozen": _event(_freeze(0.5)),
     "all but the head frozen": _event(_freeze(0.8)),
     "first half thawed": Practice(
@@ -366,7 +333,6 @@ PRACTICES: dict[str, Practice] = {
     "logarithmic steps": Practice(_log_spaced),
     "last step off the grid": Practice(lambda _: {"saved": (*range(0, 289, EVERY), 297)}),
     "two stages of saving": Practice(lambda _: {"saved": (*range(0, 72, 6), *range(72, STEPS + 1, EVERY))}),
-    "LoRA alone": Practice(after=_adapters),
     "fewer checkpoints": Practice(lambda _: {"saved": tuple(range(0, STEPS + 1, 60))}),
     "large steps": Practice(lambda _: {"learning_rate": 1e-2}),
     "bfloat16 from the middle on": Practice(after=_in_dtype(torch.bfloat16, EVENT), steps=(EVENT,)),

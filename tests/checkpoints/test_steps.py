@@ -61,7 +61,7 @@ ODD_NUMBERS = st.one_of(
     st.integers(-(10**6), -1).map(str),
     st.integers(0, 10**4).map(lambda n: "".join(chr(0x660 + int(c)) for c in str(n))),
 )
-"""Numbers of steps that could be read in two ways, or of which a plain number would be the beginning."""
+"""Numbers of steps in a form that could be read in two ways, or whose beginning is a plain number."""
 
 
 @given(

@@ -1,4 +1,4 @@
-"""The commands as a user types them: what they print and write, and their exit codes (see docs/commands.md)."""
+"""The commands as a user types them: what they print and write, exit codes 0, 1, 2 and 130."""
 
 import csv
 import io

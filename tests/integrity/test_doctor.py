@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -275,8 +276,12 @@ def test_progress_is_reported_in_bytes(folder: Path) -> None:
     opened: Series = series(folder)
     doctor(opened, deep=True, progress=lambda *report: reports.append(report))
     total = sum(file.size for one in opened for file in one.files.values())
-    assert reports[-1] == ("examine", total, total)
-    assert all(a[1] <= b[1] and b[2] == total for a, b in pairwise(reports))
+    examined = [report for report in reports if report[0] == "examine"]
+    assert examined[-1] == ("examine", total, total)
+    assert all(a[1] <= b[1] and b[2] == total for a, b in pairwise(examined))
+    compared = reports[len(examined) :]
+    assert [(what, done) for what, done, _ in compared[::2]] == [("compare", k) for k in range(len(compared) // 2)]
+    assert compared[-1][1] == compared[-1][2] > 5
 
 
 def test_short_series_have_few_findings(weights: dict[int, Weights]) -> None:
@@ -372,3 +377,23 @@ def test_weights_that_cannot_be_unpacked_are_a_fault(tmp_path: Path) -> None:
     assert (finding.check, finding.severity) == ("unsupported", "fault")
     assert "layers.0.q_proj.weight" in finding.message
     assert "69% of the parameters could be measured" in finding.message
+
+
+# Many checkpoints
+
+
+def test_memory_and_time_grow_with_the_checkpoints() -> None:
+    """All distances between 1,600 checkpoints would take 80 MB for each tensor."""
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(0.002 * rng.standard_normal((1600, 16, 16)), axis=0) + 0.1 * rng.standard_normal((16, 16))
+    summaries = seen({100 * k: {"a.weight": torch.from_numpy(w).float()} for k, w in enumerate(walk)})
+    for a, b in ((700, 703), (1200, 1340)):
+        summaries[a].tensors, summaries[b].tensors = summaries[b].tensors, summaries[a].tensors
+    tracemalloc.start()
+    try:
+        found = told(diagnose(summaries))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [("order", "fault", (70_000, 70_300)), ("order", "fault", (120_000, 134_000))]
+    assert peak < 60e6

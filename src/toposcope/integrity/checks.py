@@ -27,6 +27,7 @@ CHECKS = {
     "optimizer": Check("the state of an optimizer or a scheduler that does not fit the step or the weights"),
     "changed": Check("files that changed while they were read"),
     "unreachable": Check("files that cannot be reached"),
+    "change of plan": Check("a step from which on tensors are added, gone, or of another shape or dtype for good"),
     "tensors": Check("tensors that other checkpoints have, or do not have"),
     "shape": Check("tensors of another shape than in most checkpoints"),
     "dtype": Check("tensors of another dtype than in most checkpoints"),

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.integrity.finding import Finding, layers_text, single, steps_text
+from toposcope.integrity.layouts import Plan
 from toposcope.integrity.lines import NONE, Lines, new_lines
 from toposcope.integrity.stale import EMBEDDINGS
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
-from toposcope.integrity.values import SMALLEST, usual_layout
+from toposcope.integrity.values import SMALLEST
 from toposcope.typing import Vector
 
 MIN_ZERO_SHARE = 0.1
@@ -33,16 +34,14 @@ class _Change(NamedTuple):
     what: str
 
 
-def dead_parts(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
+def dead_parts(whole: Sequence[CheckpointSummary], plan: Plan) -> Iterator[Finding]:
     """Find rows, columns and scattered values that become zero, and rows that become copies.
 
     What most matrices show is pruning, a note; what is there from the first checkpoint on is none.
     """
-    whole = [item for item in summaries if not item.error]
-    layout = usual_layout(whole)
     changes: list[_Change] = []
     n_matrices = sparse = 0
-    for name, (shape, _) in layout.items():
+    for name, shape in ((name, next(iter(plan.shapes(name)), ())) for name in plan.expected):
         held = [
             (item.step, tensor)
             for item in whole
@@ -65,7 +64,7 @@ def dead_parts(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
         for change in some:
             together[change.steps].append(change)
         for alike in together.values():
-            yield _finding(check, alike, len(layout))
+            yield _finding(check, alike, len(plan.expected))
 
 
 def _finding(check: str, found: Sequence[_Change], n_tensors: int) -> Finding:

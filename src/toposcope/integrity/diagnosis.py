@@ -24,6 +24,7 @@ from toposcope.integrity import (
     values,
 )
 from toposcope.integrity.finding import Finding, short_steps, steps_text
+from toposcope.integrity.layouts import Plan, layouts
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.unlike_manifest import unlike_manifest
@@ -99,7 +100,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
         Read every tensor. Otherwise only names, headers, published hashes and, of local files, four windows of 64
         values of each tensor; tensors whose windows agree at two steps are read whole.
     progress : callable, optional
-        Called with the bytes of the checkpoints examined so far.
+        Called with the bytes of the checkpoints examined so far, then with the rules that compare them.
 
     Returns
     -------
@@ -123,9 +124,9 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     opened = series if isinstance(series, Series) else checkpoints.series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
-        findings = diagnose(summaries, _log_of(opened))
+        findings = diagnose(summaries, _log_of(opened, summaries), progress)
     except ToposcopeError as error:
-        findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
+        findings = [*diagnose(summaries, None, progress), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
     return Diagnosis(
@@ -168,7 +169,9 @@ def _log_of(series: Series) -> "LogTable | PlainLog | None":
     return log_beside(series.source)
 
 
-def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None" = None) -> list[Finding]:
+def diagnose(
+    summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None" = None, progress: Progress = silent
+) -> list[Finding]:
     """Find what is wrong with a series from the summaries of its checkpoints; nothing is read.
 
     Parameters
@@ -176,6 +179,8 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
     summaries : sequence of CheckpointSummary
     log : LogTable or PlainLog, optional
         Of the run; shows where the learning rate was 0, and whether the checkpoints are this run's.
+    progress : callable, optional
+        Called with the rules applied so far.
 
     Returns
     -------
@@ -195,7 +200,13 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
     for outlier in outliers:
         left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
-    misplaced = list(discontinuity.discontinuities(summaries, excluded, left_out, suspicious))
+    whole_files = [summary for summary in summaries if not summary.error]
+    plan = Plan(whole_files)
+    misplaced = [
+        finding
+        for part in plan.parts(whole_files)
+        for finding in discontinuity.discontinuities(part, excluded, left_out, suspicious, progress)
+    ]
     told = [
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
@@ -215,10 +226,10 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
         *told,
         *counters.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
-        *values.layouts(summaries),
+        *layouts(whole_files, plan),
         *values.not_finite(summaries),
         *dead,
-        *dead_parts.dead_parts(summaries),
+        *dead_parts.dead_parts(whole_files, plan),
         *unlike_manifest(summaries),
         *outlying.findings(outliers, summaries),
         *rounding.rounded(summaries),
@@ -229,6 +240,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog |
     if 0 not in final | moved:
         wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
+    findings = _with_changes_of_plan(findings, plan, [summary.step for summary in whole_files])
     return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
 
 
@@ -239,6 +251,16 @@ def _largest(findings: Sequence[Finding]) -> list[Finding]:
         if not any(2 * len(set(finding.steps) & set(other.steps)) > len(finding.steps) for other in kept):
             kept.append(finding)
     return kept
+
+
+def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan, steps: Sequence[int]) -> list[Finding]:
+    """Add the changes of plan; what else begins with the same step belongs to them."""
+    rest, notes = list(findings), []
+    for step in plan.changes:
+        absorbed = plan.absorbed(step, rest, steps)
+        rest = [finding for finding in rest if finding not in absorbed]
+        notes.append(plan.finding(step, [finding.message for finding in absorbed]))
+    return rest + notes
 
 
 def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:

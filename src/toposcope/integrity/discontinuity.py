@@ -5,7 +5,7 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -31,6 +31,7 @@ from toposcope.integrity.rescaled import rescaled
 from toposcope.integrity.reversed_order import find_reversed
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.swaps import find_swaps
+from toposcope.progress import Progress, silent
 from toposcope.typing import Steps, Vector
 
 MIN_DETOUR_OF_QUARTER = 1.4
@@ -69,6 +70,7 @@ def discontinuities(
     excluded: Collection[int],
     excluded_of: Mapping[str, Collection[int]],
     suspicious: Collection[int],
+    progress: Progress = silent,
 ) -> Iterator[Finding]:
     """Find checkpoints, or tensors of them, that are off the path of training.
 
@@ -81,6 +83,8 @@ def discontinuities(
         The same for single tensors, by name.
     suspicious : collection of int
         Steps whose values alone are wrong: compared with the final weights and with nothing else.
+    progress : callable, optional
+        Called with the rules applied so far.
     """
     histories = tensor_histories(summaries, excluded, excluded_of)
     if not histories:
@@ -98,18 +102,11 @@ def discontinuities(
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
-    for rule in (
-        find_reversed,
-        find_swaps,
-        _single_detours,
-        _off_path,
-        _stretched,
-        _broken,
-        alone,
-        scaled,
-        branch,
-        _leapt,
-    ):
+    rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
+        *(find_reversed, find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt),
+    )
+    for done, rule in enumerate(rules, start=1):
+        progress("compare", done - 1, len(rules))
         for suspect in rule(histories):
             if suspect.check in ("break", "leap") and suspect.steps in reported:
                 continue
@@ -122,6 +119,7 @@ def discontinuities(
                     history.without(suspect.steps) if history.name in concerned else history for history in histories
                 ]
         histories = _long_enough(histories)
+        progress("compare", done, len(rules))
 
 
 def _long_enough(histories: Sequence[History]) -> list[History]:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary
-from toposcope.integrity.values import usual_layout
 from toposcope.typing import Matrix, Steps, Vector
 
 MIN_VALUES = 16
@@ -94,7 +94,8 @@ class History:
     def distances(self) -> NDArray[np.float64]:
         """Return all squared distances, shape (n, n, `QUARTERS`), by quarter of the sketch."""
         width = self.values.shape[1] // QUARTERS * QUARTERS
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(2, 0, 1)
+        # Contiguous, as quick products of matrices need them.
+        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(2, 0, 1).copy()
         squares = np.einsum("qij,qij->qi", dealt, dealt)
         found = squares[:, :, None] + squares[:, None, :] - 2 * (dealt @ dealt.transpose(0, 2, 1))
         return np.asarray(np.maximum(found, 0).transpose(1, 2, 0))
@@ -163,7 +164,10 @@ def tensor_histories(
     """
     whole = [item for item in summaries if not item.error]
     found = []
-    for name, (shape, dtype) in usual_layout(whole).items():
+    plan = Plan(whole)
+    for name in plan.expected:
+        # Sketches of different shapes cannot be compared.
+        shape, dtypes = next(iter(plan.shapes(name).items()), ((), []))
         left_out = {*excluded, *(excluded_of or {}).get(name, ())}
         known = [
             (item.step, tensor.sketch)
@@ -179,7 +183,8 @@ def tensor_histories(
         moving = sketches.any(axis=1)
         steps, values = np.array([step for step, _ in known])[moving], sketches[moving].astype(np.float64)
         if len(steps) >= MIN_CHECKPOINTS and values.shape[1] >= MIN_VALUES:
-            found.append(History(name, len(shape) >= 2, steps, values, 2.0 ** -MANTISSA_BITS[dtype]))
+            rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in set(dtypes))
+            found.append(History(name, len(shape) >= 2, steps, values, rounding))
     return found
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.integrity.finding import Finding, by_steps, layers_text, single
+from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, sketch_positions
-from toposcope.integrity.values import usual_layout
 from toposcope.typing import Indices
 
 MIN_RATIO = 2.0
@@ -46,7 +46,8 @@ def outlying_values(summaries: Sequence[CheckpointSummary]) -> list[OutlyingValu
     """Find single values that are far larger than the rest of their tensor and than at the checkpoints beside it."""
     whole = [item for item in summaries if not item.error]
     outlying = []
-    for name, (shape, _) in usual_layout(whole).items():
+    plan = Plan(whole)
+    for name, shape in plan.shaped():
         history = [
             (item.step, tensor)
             for item in whole

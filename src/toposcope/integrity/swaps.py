@@ -1,8 +1,10 @@
 """Checkpoints, or tensors of them, that are swapped."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -31,20 +33,29 @@ MIN_GAIN_OF_EACH = 1.1
 MIN_GAIN_OF_MOST = 1.2
 MAX_LAG = 160
 """Checkpoints between two that are swapped; those further apart are each off the path."""
+CHUNK = 256
+"""Checkpoints whose distances are held at once, with the `MAX_LAG` behind them."""
 
 
 def find_swaps(histories: Sequence[History]) -> list[Suspect]:
     """Find pairs of checkpoints that hold each other's tensors."""
-    suspects = []
-    for _ in range(len(histories[0].steps) if histories else 0):
-        best = _best_swap(histories)
-        if best is None:
-            break
-        (a, b), names, ratio = best
-        concerned = set(names)
-        histories = [_swapped_back(history, a, b) if history.name in concerned else history for history in histories]
-        reason = f"steps {a} and {b} are swapped: in the other order the path past them is {ratio:.2g} times shorter"
-        suspects.append(Suspect((a, b), names, len(histories), "order", reason))
+    suspects: list[Suspect] = []
+    every = sorted({step for history in histories for step in history.steps.tolist()})
+    gains = {history.name: _Gains(history) for history in histories if history.is_matrix}
+    while (swaps := _best_swaps(histories, gains, every)) and len(suspects) < len(every):
+        moved: dict[str, set[int]] = defaultdict(set)
+        for (a, b), names, ratio in swaps:
+            concerned = set(names)
+            histories = [_swapped_back(h, a, b) if h.name in concerned else h for h in histories]
+            for name in names:
+                moved[name] |= {a, b}
+            reason = (
+                f"steps {a} and {b} are swapped: in the other order the path past them is {ratio:.2g} times shorter"
+            )
+            suspects.append(Suspect((a, b), names, len(histories), "order", reason))
+        for history in histories:
+            if history.is_matrix:
+                gains[history.name].update(history, moved[history.name])
     return suspects
 
 
@@ -53,16 +64,42 @@ def _swapped_back(history: History, a: int, b: int) -> History:
     return history.swapped(*map(int, positions)) if len(positions) == 2 else history
 
 
-def _best_swap(histories: Sequence[History]) -> tuple[tuple[int, int], list[str], float] | None:
-    """Return the pair whose swap shortens the path the most, with the tensors that agree and the ratio."""
+class _Gains:
+    """What swapping each pair of a matrix's checkpoints gains, by chunks of them: a swap changes only those near it."""
+
+    def __init__(self, history: History) -> None:
+        self._chunks: dict[int, list[tuple[tuple[int, int], float, float]]] = {}
+        self._compute(history, range(1, len(history.steps) - 2, CHUNK))
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], float, float]]:
+        """Yield the steps of a pair, how many times shorter the path is in all, and in the least quarter."""
+        return chain.from_iterable(self._chunks.values())
+
+    def update(self, history: History, moved: Collection[int]) -> None:
+        """Take in that the checkpoints of some steps were swapped."""
+        near = MAX_LAG + 2 * NEARBY
+        at = np.flatnonzero(np.isin(history.steps, list(moved)))
+        self._compute(history, [k for k in self._chunks if ((k - 2 * NEARBY <= at) & (at < k + CHUNK + near)).any()])
+
+    def _compute(self, history: History, chunks: Iterable[int]) -> None:
+        walking = history.walking()
+        for begin in chunks:
+            self._chunks[begin] = list(_swap_gains(history, begin, walking))
+
+
+def _best_swaps(
+    histories: Sequence[History], gains: Mapping[str, _Gains], every: Sequence[int]
+) -> list[tuple[tuple[int, int], list[str], float]]:
+    """Return the pairs whose swaps shorten the path the most, each with the tensors that agree and the ratio.
+
+    Of pairs that are near each other only the best: the gains of the others change with it.
+    """
     votes: dict[tuple[int, int], list[tuple[str, float]]] = defaultdict(list)
     of_matrices: dict[tuple[int, int], list[float]] = defaultdict(list)
-    matrices = [history for history in histories if history.is_matrix]
-    for history in matrices:
-        for (a, b), ratio, least in _swap_gains(history):
-            pair = int(history.steps[a]), int(history.steps[b])
+    for name, of_pairs in gains.items():
+        for pair, ratio, least in of_pairs:
             if ratio > MIN_GAIN_OF_SEVERAL and least > MIN_GAIN_OF_QUARTER:
-                votes[pair].append((history.name, ratio))
+                votes[pair].append((name, ratio))
             of_matrices[pair].append(ratio)
     candidates = []
     for pair, layers in votes.items():
@@ -73,26 +110,33 @@ def _best_swap(histories: Sequence[History]) -> tuple[tuple[int, int], list[str]
             candidates.append((sum(np.log(r) for _, r in agreeing), pair, [n for n, _ in agreeing], ratio))
     for pair, ratios in of_matrices.items():
         median = float(np.median(ratios))
-        if 2 * len(ratios) > max(len(matrices), 2 * MIN_MATRICES - 1) and median > MIN_GAIN_OF_MOST:
+        if 2 * len(ratios) > max(len(gains), 2 * MIN_MATRICES - 1) and median > MIN_GAIN_OF_MOST:
             candidates.append((len(ratios) * np.log(median), pair, [history.name for history in histories], median))
-    if not candidates:
-        return None
-    _, pair, names, ratio = max(candidates, key=lambda c: (c[0], len(c[2])))
-    return pair, names, ratio
+    place = {step: k for k, step in enumerate(every)}
+    touched = np.zeros(len(every), dtype=np.bool_)
+    swaps = []
+    for _, pair, names, ratio in sorted(candidates, key=lambda c: (c[0], len(c[2])), reverse=True):
+        around = slice(max(0, place[pair[0]] - 2 * NEARBY), place[pair[1]] + 2 * NEARBY)
+        if not touched[around].any():
+            swaps.append((pair, names, ratio))
+        touched[around] = True
+    return swaps
 
 
-def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float, float]]:
-    """Yield how many times shorter the path past a pair is once swapped: in all, and in the least quarter."""
-    n = len(history.steps)
-    parts = history.distances()
-    a, b = _pairs(n)
-    floor = history.rounding_floor()[a]
+def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple[tuple[int, int], float, float]]:
+    """Yield what `_Gains` does of the pairs whose first checkpoint is in the chunk from `begin` on.
+
+    Without the first and the last checkpoint of all: there, one that is wrong looks the same as two that are swapped.
+    """
+    low, high = begin - 1, min(len(history.steps), begin + CHUNK + MAX_LAG + 1)
+    near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
+    parts = near.distances()
+    a, b = _pairs(high - low)
+    floor = near.rounding_floor()[a]
     now, then, middle = _paths(summed(parts), a, b)
     whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
     # Both checkpoints must gain: at a break of the run, only one does.
-    sides = [_ratio(x, y, floor) for x, y in zip(now, then, strict=True)]
-    # At either end one wrong checkpoint looks the same as two that are swapped.
-    gains = np.where((a > 0) & (b < n - 1), np.minimum(*sides), 0)
+    gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
     promising = np.flatnonzero((whole > MIN_GAIN_OF_EACH) & (gains > MIN_GAIN_OF_EACH))
     if not len(promising):
         return
@@ -101,18 +145,17 @@ def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float, floa
     least = np.min(
         [_ratio(x + y + middle, v + w + middle, floor / QUARTERS) for (x, y), (v, w), middle in quarters], axis=0
     )
-    walking = history.walking()
     for k in np.flatnonzero(least > 1):
-        pair = int(a[k]), int(b[k])
+        pair = low + int(a[k]), low + int(b[k])
         if _walks(walking, *pair) and _fits(history, *pair):
-            yield pair, float(whole[k]), float(least[k])
+            yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k]), float(least[k])
 
 
 @lru_cache(maxsize=8)
 def _pairs(n: int) -> tuple[Indices, Indices]:
-    """Return all pairs of checkpoints that are near enough."""
+    """Return all pairs of checkpoints that are near enough, the first in the chunk, with one before and one after."""
     a, b = np.triu_indices(n, 1)
-    near = b - a <= MAX_LAG
+    near = (a > 0) & (a <= CHUNK) & (b < n - 1) & (b - a <= MAX_LAG)
     return a[near], b[near]
 
 
@@ -121,12 +164,10 @@ def _paths(distances: Matrix, a: Indices, b: Indices) -> tuple[tuple[Vector, Vec
 
     The last is the distance of two neighbours, which both paths take.
     """
-    # Padding: nothing lies before the first checkpoint or after the last.
-    square = np.pad(distances, 1)
     side_by_side = b - a == 1
 
     def between(x: Indices, y: Indices) -> Vector:
-        return np.asarray(square[x + 1, y + 1])
+        return np.asarray(distances[x, y])
 
     def unless_neighbours(lengths: Vector) -> Vector:
         return np.where(side_by_side, 0.0, lengths)
@@ -157,7 +198,7 @@ def _walks(walking: Vector, a: int, b: int) -> bool:
 def _fits(history: History, a: int, b: int) -> bool:
     """Return whether a tensor walks past two checkpoints once they are swapped; after a kick it slides back instead."""
     low, high = max(0, a - 2), min(len(history.steps), b + 3)
-    there = history.swapped(a, b)
-    walking = History(history.name, True, history.steps[low:high], there.values[low:high], history.rounding).walking()
+    near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
+    walking = near.swapped(a - low, b - low).walking()
     touched = [k for k in range(len(walking)) if {a, b} & {low + k, low + k + 1, low + k + 2}]
     return bool(np.min(walking[touched]) > MIN_WALK_AFTER)

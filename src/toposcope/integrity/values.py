@@ -1,7 +1,7 @@
-"""Unreadable checkpoints, tensors whose shape or dtype differs from most, values that are not finite, dead tensors."""
+"""Unreadable checkpoints, values that are not finite, dead tensors."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -35,49 +35,6 @@ def doubtful(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     for item in summaries:
         if item.doubt and not item.error:
             yield Finding("index", "fault", (item.step,), "", item.doubt)
-
-
-def layouts(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find tensors that are missing, extra, or of another shape or dtype than in most checkpoints."""
-    whole = [item for item in summaries if not item.error]
-    usual = usual_layout(whole)
-    absent: dict[str, list[int]] = defaultdict(list)
-    strays: dict[str, list[int]] = defaultdict(list)
-    other: dict[str, dict[str, list[int]]] = {"shape": defaultdict(list), "dtype": defaultdict(list)}
-    for item in whole:
-        for name in usual.keys() - item.tensors.keys():
-            absent[name].append(item.step)
-        for name, tensor in item.tensors.items():
-            if name not in usual:
-                strays[name].append(item.step)
-            elif tensor.shape != usual[name][0]:
-                other["shape"][name].append(item.step)
-            elif tensor.dtype != usual[name][1]:
-                other["dtype"][name].append(item.step)
-    for steps, names in by_steps(absent):
-        message = f"{layers_text(sorted(names), len(usual))}: not in {steps_text(steps)}, but in most others"
-        yield Finding("tensors", "fault", steps, single(names), message)
-    for steps, names in by_steps(strays):
-        message = f"{layers_text(sorted(names), len(usual))}: in {steps_text(steps)}, but not in most others"
-        yield Finding("tensors", "fault", steps, single(names), message)
-    for check, incidents in other.items():
-        for steps, names in by_steps(incidents):
-            here = next(item for item in whole if item.step == steps[0]).tensors[names[0]]
-            here_text, usual_text = (
-                (here.shape, usual[names[0]][0]) if check == "shape" else (here.dtype, usual[names[0]][1])
-            )
-            where = layers_text(sorted(names), len(usual))
-            message = f"{where}: {check} {_plain(here_text)} in {steps_text(steps)}, {_plain(usual_text)} in most"
-            yield Finding(check, "fault", steps, single(names), message)
-
-
-def usual_layout(summaries: Sequence[CheckpointSummary]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype, as most checkpoints have them, of each tensor that at least half of them hold."""
-    seen: dict[str, Counter[tuple[tuple[int, ...], str]]] = defaultdict(Counter)
-    for item in summaries:
-        for name, tensor in item.tensors.items():
-            seen[name][tensor.shape, tensor.dtype] += 1
-    return {name: c.most_common(1)[0][0] for name, c in seen.items() if 2 * c.total() >= len(summaries)}
 
 
 def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -155,7 +112,3 @@ def _is_an_odd_norm(name: str, known: Sequence[tuple[CheckpointSummary, TensorSu
 def _place(name: str) -> str:
     """Return a name without the numbers of its layers."""
     return re.sub(r"\d+", "", name)
-
-
-def _plain(what: tuple[int, ...] | str) -> str:
-    return what if isinstance(what, str) else " x ".join(map(str, what)) or "()"

@@ -1,0 +1,174 @@
+"""Tensors by the layout that the plan of a training gives them, which may change at some step and then stays.
+
+A vocabulary that grows, a head that is untied, layers that are added, or another dtype are a change of plan: a note at
+the step where it happens. A layout that comes and goes, or that one checkpoint alone has, is a fault there.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
+from toposcope.integrity.summary import CheckpointSummary
+
+Layout = tuple[tuple[int, ...], str] | None
+"""Shape and dtype of a tensor; None where it is absent."""
+MIN_STAY = 2
+"""Checkpoints for which a layout has to last on either side of a change of plan."""
+CHANGE_OF_PLAN = "change of plan"
+
+
+class Plan:
+    """The layouts that tensors should have at each checkpoint.
+
+    Parameters
+    ----------
+    whole : sequence of CheckpointSummary
+        Checkpoints that could be read, by step.
+
+    Attributes
+    ----------
+    expected : dict of str to list of Layout
+        By tensor, one for each checkpoint.
+    changes : dict of int to dict of str to (Layout, Layout)
+        By step, the layouts before and from it on of the tensors whose layout changes.
+    """
+
+    def __init__(self, whole: Sequence[CheckpointSummary]) -> None:
+        self.expected: dict[str, list[Layout]] = {}
+        self.changes: dict[int, dict[str, tuple[Layout, Layout]]] = defaultdict(dict)
+        planned: dict[tuple[Layout, ...], list[Layout]] = {}
+        for name in dict.fromkeys(name for item in whole for name in item.tensors):
+            actual = tuple(_layout(item, name) for item in whole)
+            if actual not in planned:
+                planned[actual] = _planned(actual)
+            expected = self.expected[name] = planned[actual]
+            for before, now, item in zip(expected, expected[1:], whole[1:], strict=False):
+                if before != now:
+                    self.changes[item.step][name] = before, now
+
+    def finding(self, step: int, besides: Sequence[str]) -> Finding:
+        """Return the note on the change at a step, with the messages of what goes with it."""
+        change = self.changes[step]
+        kinds: dict[str, list[str]] = defaultdict(list)
+        for name, (before, now) in change.items():
+            kinds[_kind(before, now)].append(name)
+        parts = [f"{layers_text(names, len(self.expected))} {kind}" for kind, names in sorted(kinds.items())]
+        message = f"change of plan at step {step}: {'; '.join([*parts, *besides])}"
+        return Finding(CHANGE_OF_PLAN, "note", (step,), single(list(change)), message)
+
+    def absorbed(self, step: int, findings: Sequence[Finding], steps: Sequence[int]) -> list[Finding]:
+        """Return the findings that belong to the change at a step.
+
+        Layers that are added or gone renumber others, which then seem to be replaced; what is saved before the first
+        update after a change stood still.
+        """
+        pair = (steps[steps.index(step) - 1], step)
+        renumbered = any(None in layouts for layouts in self.changes[step].values())
+        alone = {"leap", "break", "off path"} if renumbered else {"leap"}
+        return [
+            f for f in findings if (f.check in alone and f.steps == (step,)) or (f.check == "still" and f.steps == pair)
+        ]
+
+    def shapes(self, name: str) -> dict[tuple[int, ...], list[str]]:
+        """Return the dtypes that a tensor has in each of its shapes, the most common shape first."""
+        dtypes: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        for layout in filter(None, self.expected[name]):
+            dtypes[layout[0]].append(layout[1])
+        return dict(sorted(dtypes.items(), key=lambda item: -len(item[1])))
+
+    def shaped(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield each tensor with each of its shapes."""
+        return ((name, shape) for name in self.expected for shape in self.shapes(name))
+
+    def parts(self, whole: Sequence[CheckpointSummary]) -> list[list[CheckpointSummary]]:
+        """Return the stretches of checkpoints between which most tensors take another shape."""
+        parts: list[list[CheckpointSummary]] = [[]]
+        for item in whole:
+            reshaped = [b and n and b[0] != n[0] for b, n in self.changes.get(item.step, {}).values()]
+            if 2 * sum(map(bool, reshaped)) > len(item.tensors):
+                parts.append([])
+            parts[-1].append(item)
+        return parts
+
+
+def layouts(whole: Sequence[CheckpointSummary], plan: Plan) -> Iterator[Finding]:
+    """Find tensors that are missing, extra, or of another shape or dtype than the plan gives them."""
+    incidents: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    usual = max((sum(e[k] is not None for e in plan.expected.values()) for k in range(len(whole))), default=0)
+    texts: dict[tuple[str, str, int], str] = {}
+    for name, expected in plan.expected.items():
+        for item, planned in zip(whole, expected, strict=True):
+            layout = _layout(item, name)
+            if layout == planned:
+                continue
+            if layout is None or planned is None:
+                incidents["absent" if layout is None else "stray"][name].append(item.step)
+                continue
+            check, what, most = ("shape", *(_plain(x[0]) for x in (layout, planned)))
+            if layout[0] == planned[0]:
+                check, what, most = "dtype", layout[1], planned[1]
+            incidents[check][name].append(item.step)
+            texts[check, name, item.step] = f"{check} {what} in {{}}, {most} in most"
+    for kind, of_name in sorted(incidents.items()):
+        for steps, names in by_steps(of_name):
+            where = layers_text(sorted(names), max(usual, len(names)))
+            text = {
+                "absent": "not in {}, but in most others",
+                "stray": "in {}, but not in most others",
+            }.get(kind) or texts[kind, names[0], steps[0]]
+            message = f"{where}: {text.format(steps_text(steps))}"
+            released = kind == "dtype" and steps == (whole[-1].step,) and _is_narrower(whole[-1], names, plan)
+            check = kind if kind in ("shape", "dtype") else "tensors"
+            yield Finding(check, "note" if released else "fault", steps, single(names), message)
+
+
+def _layout(item: CheckpointSummary, name: str) -> Layout:
+    tensor = item.tensors.get(name)
+    return None if tensor is None else (tensor.shape, tensor.dtype)
+
+
+def _planned(actual: Sequence[Layout]) -> list[Layout]:
+    """Return the layouts of one tensor without those that come and go, or that one checkpoint alone has."""
+    runs = [(layout, len(list(run))) for layout, run in groupby(actual)]
+    while len(runs) > 1:
+        lengths = [length for _, length in runs]
+        passing = [
+            k
+            for k in range(1, len(runs) - 1)
+            if runs[k - 1][0] == runs[k + 1][0] and lengths[k] <= max(lengths[k - 1], lengths[k + 1])
+        ]
+        short = passing or [k for k, length in enumerate(lengths) if length < MIN_STAY]
+        if not short:
+            break
+        # Of one length, the later is wrong.
+        k = min(short, key=lambda k: (lengths[k], -k))
+        beside = max((j for j in (k - 1, k + 1) if 0 <= j < len(runs)), key=lengths.__getitem__)
+        runs[k] = runs[beside][0], lengths[k]
+        runs = [(layout, sum(n for _, n in run)) for layout, run in groupby(runs, key=itemgetter(0))]
+    return [layout for layout, length in runs for _ in range(length)]
+
+
+def _kind(before: Layout, now: Layout) -> str:
+    """Describe the change of a layout in words."""
+    if before is None or now is None:
+        return "appear" if before is None else "are gone"
+    if before[0] == now[0]:
+        return f"from {before[1]} to {now[1]}"
+    return "of another shape" if before[1] == now[1] else "of another shape and dtype"
+
+
+def _is_narrower(last: CheckpointSummary, names: Sequence[str], plan: Plan) -> bool:
+    """Return whether most of the last checkpoint has a dtype of fewer digits than before, as for a release."""
+    bits = [
+        (MANTISSA_BITS.get(planned[1], 0), MANTISSA_BITS.get(last.tensors[name].dtype, 0))
+        for name in names
+        if (planned := plan.expected[name][-1]) is not None
+    ]
+    return 2 * len(names) > len(last.tensors) and all(now < planned for planned, now in bits)
+
+
+def _plain(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "()"
