@@ -124,7 +124,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     opened = series if isinstance(series, Series) else checkpoints.series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
-        findings = diagnose(summaries, _log_of(opened, summaries), progress)
+        findings = diagnose(summaries, _log_of(opened), progress)
     except ToposcopeError as error:
         findings = [*diagnose(summaries, None, progress), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
