@@ -11,15 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.forecasting.scaling.posterior import ASSUMED_RUNS, ASSUMED_SCATTER
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.typing import Vector
 
 Flags = NDArray[np.bool_]
 
-ASSUMED_SCATTER = 0.005
-"""Nats: scatter of runs of one recipe about their law, where there are no residuals to show it."""
-ASSUMED_RUNS = 2.0
-"""Degrees of freedom that the assumed scatter counts for beside those of the residuals."""
 CLOSEST = 1e-3
 """Of a probability to 0 or 1 in a log score."""
 
@@ -104,7 +101,7 @@ def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     scatter = np.sqrt(np.pi / 2) * total / max(freedom, 1.0)
     square = (ASSUMED_RUNS * ASSUMED_SCATTER**2 + freedom * scatter**2) / (ASSUMED_RUNS + freedom)
     spare = max(freedom, 1.0)
-    narrowing = float(np.sqrt(spare / (spare + basis.shape[1])))
+    narrowing = 1.0 if fitted.is_posterior else float(np.sqrt(spare / (spare + basis.shape[1])))
     return Calibration(float(np.sqrt(2 * square)), ASSUMED_RUNS + freedom, narrowing)
 
 
