@@ -249,9 +249,10 @@ def _requested(advice: Advice) -> list[str]:
     if (served := advice.inference) is not None:
         tokens = served.inference_flops / (INFERENCE_FLOP * served.N)
         N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(best_for_budget(law, budget, tokens)))
+        share_served = 100 * served.inference_flops / served.flops
         sentences.append(
-            f"With inference paid from the same budget: {_between(N, short)} parameters on {_between(D, short)} tokens, "
-            f"{_between(loss, _loss)} nats; inference takes {100 * served.inference_flops / served.flops:.0f}% of it."
+            f"With inference paid from the same budget: {_between(N, short)} parameters on {_between(D, short)} "
+            f"tokens, {_between(loss, _loss)} nats; inference takes {share_served:.0f}% of it."
         )
     return sentences
 

@@ -26,8 +26,8 @@ def choose(errors: Mapping[str, Mapping[str, Vector]], first: str) -> dict[str, 
     """Return the method of each task.
 
     With a dozen or two of runs the errors on one task say little, so that one method is chosen for all: the one with
-    the least mean over tasks and folds, if it is better than the first by a tenth and in three of four folds. A task has another only if that is
-    better in every fold, by half in the mean.
+    the least mean over tasks and folds, if it is better than the first by a tenth and in three of four folds. A task
+    has another only if that is better in every fold, by half in the mean.
 
     Parameters
     ----------

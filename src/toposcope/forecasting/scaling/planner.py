@@ -148,8 +148,8 @@ def _undetermined(N: Interval, points: Points) -> str:
     n = len(np.unique(points.run))
     return (
         f"The best size is not identifiable from {n} run{'' if n == 1 else 's'}: its interval spans a factor of "
-        f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at equal "
-        "size."
+        f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at "
+        "equal size."
     )
 
 

@@ -45,7 +45,9 @@ def posterior_laws(
         singular = size.min(axis=1) < 1e-9 * size.max(axis=1)
         r[singular] = np.eye(3)
         projected = np.einsum("kij,i->kj", q, loss * root)
-        square = ASSUMED_RUNS * ASSUMED_SCATTER**2 + np.maximum((loss * root) @ (loss * root) - (projected**2).sum(1), 0)
+        square = ASSUMED_RUNS * ASSUMED_SCATTER**2 + np.maximum(
+            (loss * root) @ (loss * root) - (projected**2).sum(1), 0
+        )
         inverse = np.linalg.inv(r)
         tries = random.standard_normal((N_TRIES, 3)) / np.sqrt(random.chisquare(freedom, N_TRIES) / freedom)[:, None]
         linear = np.einsum(
