@@ -80,6 +80,14 @@ def test_one_run_far_off_the_law_moves_the_blur_little() -> None:
     assert far.scatter < 0.03  # the root of the mean square would be 0.08
 
 
+def test_some_runs_far_off_the_law_do_not_widen_the_blur_of_all() -> None:
+    points = runs_off_the_law(60, 0.005)
+    loss = points.loss.copy()
+    loss[::7] += 0.2
+    far = calibration_of(scaling_law(Points(points.N, points.D, loss), resamples=0))
+    assert far.scatter < 0.01  # by the mean of the absolute values it would be 0.04
+
+
 def test_points_along_few_runs_show_the_scatter_of_the_runs() -> None:
     """Ten runs of twenty points, each run off the law by 0.04 nats: not two hundred free residuals."""
     draw = np.random.default_rng(0)

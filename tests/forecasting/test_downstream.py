@@ -79,10 +79,10 @@ def test_more_runs_make_no_prediction_worse_and_surer() -> None:
                     kind = found.task.split()[0], n
                     errors.setdefault(kind, []).append(abs(found.score - true))
                     held.setdefault(kind, []).append(found.low <= true <= found.high)
-    for of in ("steady", "wandering"):
-        assert np.mean([*held[of, 4], *held[of, 6]]) >= 0.8
-        assert np.mean(held[of, 6]) >= np.mean(held[of, 4]) - 0.1
-        assert np.mean(errors[of, 6]) <= np.mean(errors[of, 4])
+    for name in ("steady", "wandering"):
+        assert np.mean([*held[name, 4], *held[name, 6]]) >= 0.8
+        assert np.mean(held[name, 6]) >= np.mean(held[name, 4]) - 0.1
+        assert np.mean(errors[name, 6]) <= np.mean(errors[name, 4])
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The fit of L(N, D): known laws found again, from any start, whatever the order and the units, or a refusal."""
 
+from itertools import chain, product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from scipy.optimize import approx_fprime
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling import law_search
 from toposcope.forecasting.scaling.law_search import Problem, descend, optima, starts
+from toposcope.forecasting.scaling.planner import optimal_split, plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
 
@@ -121,13 +124,14 @@ def test_standard_errors_are_those_of_new_data() -> None:
 
 @pytest.mark.slow
 def test_runs_are_resampled_whole() -> None:
-    points = grid(noise=5e-3)
-    offset = 0.01 * np.random.default_rng(2).normal(size=len(SIZES))  # what all points of a run share
-    loss, run = points.loss * np.exp(np.tile(offset, len(TOKENS))), np.tile(np.arange(8).astype(str), len(TOKENS))
-    by_run = fitted(Points(points.N, points.D, loss, run), 300)
-    by_point = fitted(Points(points.N, points.D, loss), 300)
+    N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e8, 1e10, 12), TOKENS))
+    random = np.random.default_rng(2)
+    offset = np.tile(0.01 * random.normal(size=12), len(TOKENS))  # what all points of a run share
+    loss, run = TRUE.loss(N, D) * np.exp(5e-3 * random.normal(size=60) + offset), np.tile(np.arange(12), len(TOKENS))
+    by_run = fitted(Points(N, D, loss, run.astype(str)), 300)
+    by_point = fitted(Points(N, D, loss), 300)
     assert by_run.standard_errors["alpha"] > 1.3 * by_point.standard_errors["alpha"]
-    assert any("only 8 runs" in remark for remark in by_run.remarks)
+    assert any("only 12 runs" in remark for remark in by_run.remarks)
     assert any("without a cool-down" in remark for remark in by_run.remarks)
 
 
@@ -141,13 +145,52 @@ def test_no_floor_is_told() -> None:
     assert sinking.law.E == 0
 
 
-def test_resamples_that_tell_no_law_are_counted() -> None:
+def few_runs(n: int, scatter: float, seed: int) -> tuple[ScalingLaw, Points]:
+    """Return a law, and losses of a few runs about it."""
+    random = np.random.default_rng([n, seed, round(1e5 * scatter)])
+    alpha, beta = random.uniform(0.22, 0.5, 2).tolist()
+    law = ScalingLaw(random.uniform(0.8, 2.2), np.exp(random.uniform(3, 7)), np.exp(random.uniform(4, 8)), alpha, beta)
+    N = 5e7 * 2.0 ** np.concatenate([[0, 2, 4], random.integers(0, 5, n - 3)])[:n]
+    D = N * np.exp(random.uniform(np.log(5), np.log(150), n))
+    return law, Points(N, D, law.loss(N, D) + scatter * random.normal(size=n))
+
+
+@pytest.mark.slow
+def test_few_runs_give_intervals_that_hold_or_a_reason() -> None:
+    held: dict[float, list[tuple[bool, ...]]] = {0.001: [], 0.005: [], 0.02: []}
+    for scatter, n, seed in product(held, range(3, 9), range(5)):
+        law, points = few_runs(n, scatter, seed)
+        try:
+            found = fitted(points, 200)
+        except RefusedError as refusal:
+            assert n >= 5 or "at least 5 are needed" in str(refusal)  # noqa: PT017
+            continue
+        assert n >= 5
+        assert np.isfinite([*found.standard_errors.values()]).all()
+        best = plan(found, 30 * points.C.max())
+        N, D = optimal_split(law, best.budget_flops)
+        truth = (N, D, float(law.loss(N, D)), D / N)
+        intervals = (best.N, best.D, best.loss, best.tokens_per_parameter)
+        held[scatter].append(tuple(each.low <= true <= each.high for each, true in zip(intervals, truth, strict=True)))
+        assert ("not identifiable" in best.undetermined) == (best.N.high > 30 * best.N.low)
+    assert all(len(each) >= 12 for each in held.values())
+    assert (np.mean([*chain(*held.values())], axis=0) >= 0.9).all()
+    assert all((np.mean(each, axis=0) >= 0.7).all() for each in held.values())  # of four times the assumed scatter, too
+
+
+def test_where_resamples_determine_no_law_a_posterior_does() -> None:
     N, D = np.array([[1e8, 1e9], [1e9, 1e10], [1e10, 1e11], [1e8, 1e11], [1e10, 1e9]]).T
     found = fitted(Points(N, D, TRUE.loss(N, D)), 100)
-    assert found.bootstrap == ()
-    assert np.isnan(found.standard_errors["alpha"])
+    assert found.is_posterior
+    assert len(found.bootstrap) == 100
+    alphas = np.quantile([law.alpha for law in found.bootstrap], (0.05, 0.95))
+    assert alphas[0] < TRUE.alpha < alphas[1]
     assert any("five points for five parameters" in remark for remark in found.remarks)
-    assert any("no standard errors" in remark for remark in found.remarks)
+    assert any("only 5 runs: intervals are of laws that agree with them" in remark for remark in found.remarks)
+    # as many runs as a bootstrap takes, but ten of them at one place
+    again = np.concatenate([np.zeros(10, dtype=int), np.arange(1, 5)])
+    assert fitted(Points(N[again], D[again], TRUE.loss(N, D)[again]), 100).is_posterior
+    assert not fitted(grid(noise=5e-3), 20).is_posterior
 
 
 @pytest.mark.slow

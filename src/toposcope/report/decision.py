@@ -19,7 +19,10 @@ from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.downstream.score_figure import scores_figure
 from toposcope.forecasting.downstream.score_wording import score_sentences, scores_frame
 from toposcope.forecasting.scaling.figure import isoflop_figure
-from toposcope.forecasting.scaling.planner import Interval
+from toposcope.forecasting.scaling.inference import INFERENCE_FLOP, InferencePlan, best_for_budget
+from toposcope.forecasting.scaling.planner import Interval, over_bootstrap, over_training
+from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
+from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.report.charts.reliability import reliability_chart
 from toposcope.report.composing import Page, makers_of
@@ -60,7 +63,7 @@ def lead(advice: Advice) -> tuple[str, ...]:
     plan = advice.plan
     return (
         f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
-        f"tokens, {plan.tokens_per_parameter.value:.3g} per parameter: {_between(plan.loss, _loss)} nats.",
+        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, _loss)} nats.",
         *advice.warnings,
         *_requested(advice),
     )
@@ -215,30 +218,47 @@ def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | N
 
 
 def _requested(advice: Advice) -> list[str]:
-    """Describe the plans that were asked for beside the best one."""
-    sentences = []
+    """Describe the plans that were asked for beside the best one, with what the laws of the bootstrap say of them."""
+    budget, sentences = advice.plan.budget_flops, []
     if (over := advice.over_training) is not None:
+        k = advice.plan.N.value / over.N
+
+        def extra(law: ScalingLaw) -> tuple[float, float]:
+            each = over_training(law, budget, k)
+            return each.extra_loss, 1 / (1 + each.extra_compute)  # 0 where no compute is enough
+
+        loss, worth = over_bootstrap(advice.fitted, extra)
+        compute = Interval(worth.value, worth.high, worth.low)
         same = (
-            f"for the same loss it takes {short(over.D_same_loss)} tokens, {100 * over.extra_compute:.0f}% more compute"
+            f"for the same loss it takes {short(over.D_same_loss)} tokens, {_between(compute, _more)} more compute"
             if np.isfinite(over.D_same_loss)
             else "it never reaches the same loss"
         )
         sentences.append(
-            f"Over-trained, {short(over.N)} parameters end {over.extra_loss:.3f} nats higher on the same compute; "
+            f"Over-trained, {short(over.N)} parameters end {_between(loss, _loss)} nats higher on the same compute; "
             f"{same}."
         )
     if (again := advice.repeated) is not None:
+        unique = again.D / again.epochs
+        N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(plan_repeated(law, budget, unique)))
         sentences.append(
-            f"With {short(again.D / again.epochs)} unique tokens: {short(again.N)} parameters on {short(again.D)} "
-            f"tokens, {again.epochs:.3g} epochs, {again.loss:.3f} nats; fresh data would reach "
-            f"{again.loss_of_fresh_data:.3f}."
+            f"With {short(unique)} unique tokens: {_between(N, short)} parameters on {_between(D, short)} tokens, "
+            f"{again.epochs:.3g} epochs, {_between(loss, _loss)} nats; fresh data would reach "
+            f"{_between(advice.plan.loss, _loss)}."
         )
     if (served := advice.inference) is not None:
+        tokens = served.inference_flops / (INFERENCE_FLOP * served.N)
+        N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(best_for_budget(law, budget, tokens)))
+        share_served = 100 * served.inference_flops / served.flops
         sentences.append(
-            f"With inference paid from the same budget: {short(served.N)} parameters on {short(served.D)} tokens, "
-            f"{served.loss:.3f} nats; inference takes {100 * served.inference_flops / served.flops:.0f}% of it."
+            f"With inference paid from the same budget: {_between(N, short)} parameters on {_between(D, short)} "
+            f"tokens, {_between(loss, _loss)} nats; inference takes {share_served:.0f}% of it."
         )
     return sentences
+
+
+def _size(plan: RepeatedPlan | InferencePlan) -> tuple[float, float, float]:
+    return plan.N, plan.D, plan.loss
 
 
 def _points(advice: Advice) -> pl.DataFrame:
@@ -269,6 +289,10 @@ def _between(interval: Interval, write: Callable[[float], str]) -> str:
 
 def _loss(value: float) -> str:
     return f"{value:.3f}"
+
+
+def _more(worth: float) -> str:
+    return f"{100 / worth - 100:.0f}%" if worth > 0 else "unbounded"
 
 
 def _three(value: float) -> str:

@@ -48,7 +48,7 @@ class Advice:
     frontiers : list of Frontier
         How N* grows with compute, by each approach of Hoffmann et al. 2022 that these points allow, the law first.
     warnings : tuple of str
-        Where another approach gives a best size far from the law's, a sentence each.
+        Where the best size is not identifiable, or another approach gives one far from the law's; a sentence each.
     notes : tuple of str
         What was assumed or ignored, a sentence each.
     """
@@ -182,7 +182,7 @@ def decide(
         repeated=repeated,
         inference=best_for_budget(law, flops, inference_tokens) if inference_tokens is not None else None,
         frontiers=frontiers,
-        warnings=tuple(_disagreements(frontiers, best)),
+        warnings=(*([best.undetermined] if best.undetermined else ()), *_disagreements(frontiers, best)),
         notes=tuple(dict.fromkeys(notes)),
     )
 

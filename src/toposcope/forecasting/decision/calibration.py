@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.forecasting.scaling.posterior import ASSUMED_RUNS, ASSUMED_SCATTER
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.typing import Vector
 
 Flags = NDArray[np.bool_]
 
-ASSUMED_SCATTER = 0.005
-"""Nats: scatter of runs of one recipe about their law, where there are no residuals to show it."""
-ASSUMED_RUNS = 2.0
-"""Degrees of freedom that the assumed scatter counts for beside those of the residuals."""
+NORMAL_QUARTILE = 0.6745
+"""Median of the absolute value of a standard normal number."""
 CLOSEST = 1e-3
 """Of a probability to 0 or 1 in a log score."""
 
@@ -82,13 +81,14 @@ ASSUMED = Calibration(float(np.sqrt(2)) * ASSUMED_SCATTER, ASSUMED_RUNS)
 def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     """Return the calibration that the residuals of a law support.
 
-    The scatter of runs is s = (pi / 2)^(1/2) T / nu, T the sum over runs of the mean absolute residual, which runs far
-    off the law move less than squares. nu is the number of runs less what the five parameters take up of their
-    differences: tr(Z' (I - H) W (I - H) Z), H = Q Q' the projection on the derivatives of the law by its parameters, Z
-    the points of each run, W the weights 1 / m of the m points of each; n - 5 where each of n runs is one point. It is
-    combined with `ASSUMED_SCATTER` as a scaled inverse chi-squared prior of `ASSUMED_RUNS` degrees of freedom: the
-    difference of two runs is then Student's t of `ASSUMED_RUNS` + nu degrees (Gelman et al., Bayesian Data Analysis,
-    section 3.2). The bootstrap is narrowed by (nu / (nu + 5))^(1/2), ((n - 5) / n)^(1/2) where each run is one point.
+    The scatter of runs is s = m / 0.674, m the median of the nu largest mean absolute residuals of a run: the fit takes
+    up the others, and a few runs far off the law do not widen the blur for all (Hampel 1974). nu is the number of runs
+    less what the five parameters take up of their differences: tr(Z' (I - H) W (I - H) Z), H = Q Q' the projection on
+    the derivatives of the law by its parameters, Z the points of each run, W the weights 1 / m of the m points of each;
+    n - 5 where each of n runs is one point. It is combined with `ASSUMED_SCATTER` as a scaled inverse chi-squared prior
+    of `ASSUMED_RUNS` degrees of freedom: the difference of two runs is then Student's t of `ASSUMED_RUNS` + nu degrees
+    (Gelman et al., Bayesian Data Analysis, section 3.2). A bootstrap is narrowed by (nu / (nu + 5))^(1/2),
+    ((n - 5) / n)^(1/2) where each run is one point; draws of a posterior are not.
     """
     points, law = fitted.points, fitted.law
     of_n, of_d = points.N**-law.alpha, points.D**-law.beta
@@ -100,11 +100,11 @@ def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     np.add.at(of_runs, place, basis)
     taken = 2 * (basis * of_runs[place]).sum(axis=1) - ((basis @ of_runs.T @ of_runs) * basis).sum(axis=1)
     freedom = max(float((weight * (1 - taken)).sum()), 0.0)
-    total = float((weight * np.abs(points.loss - law.loss(points.N, points.D))).sum())
-    scatter = np.sqrt(np.pi / 2) * total / max(freedom, 1.0)
+    off = np.sort(np.bincount(place, weight * np.abs(points.loss - law.loss(points.N, points.D))))
+    scatter = float(np.median(off[-max(round(freedom), 1) :])) / NORMAL_QUARTILE
     square = (ASSUMED_RUNS * ASSUMED_SCATTER**2 + freedom * scatter**2) / (ASSUMED_RUNS + freedom)
     spare = max(freedom, 1.0)
-    narrowing = float(np.sqrt(spare / (spare + basis.shape[1])))
+    narrowing = 1.0 if fitted.is_posterior else float(np.sqrt(spare / (spare + basis.shape[1])))
     return Calibration(float(np.sqrt(2 * square)), ASSUMED_RUNS + freedom, narrowing)
 
 

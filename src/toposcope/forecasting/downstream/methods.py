@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from toposcope.forecasting.downstream.endpoints import Endpoints
 from toposcope.forecasting.downstream.least_squares import least_squares
 from toposcope.forecasting.downstream.link import ExponentialLink, Link
+from toposcope.forecasting.scaling.posterior import EXPONENT
 from toposcope.typing import Matrix, Vector
 
 Complexes = NDArray[np.complex128]
@@ -23,8 +24,6 @@ SCORE_ERROR = 0.01
 """What a law misses a score by: the unit in which its residuals stand beside the priors."""
 LOSS_ERROR = 0.01
 """The same of the logarithm of a loss."""
-EXPONENT = (float(np.log(0.3)), 1.0)
-"""Prior of the logarithm of an exponent, mean and standard deviation: 0.1 to 0.8, where those of losses are."""
 SIZE = (0.0, 5.0)
 """Prior of the logarithm of a term at the middle of the ladder: none, nearly."""
 WRONG_LABELS = (float(np.log(0.05)), 1.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
 
 FLOP = 6.0
@@ -16,6 +17,8 @@ FLOP = 6.0
 LEVEL = 0.95
 MAX_EXTRAPOLATION = 10.0
 """Times the compute of the points; beyond, the form of the law itself is in doubt."""
+MAX_SIZE_SPAN = 30.0
+"""Ends of the interval of the best size, one over the other, beyond which the points do not determine it."""
 MIN_EXTRAPOLATION = 1.01
 """Within this factor of the points there is no remark on extrapolation."""
 
@@ -47,6 +50,8 @@ class Plan:
     beyond : dict of float
         By what factor ``N``, ``D`` and ``C`` lie outside of the points that were fitted; 1 within.
     remarks : tuple of str
+    undetermined : str
+        Why the best size is not identifiable from these points, and what would help; empty if it is.
     """
 
     budget_flops: float
@@ -56,6 +61,7 @@ class Plan:
     tokens_per_parameter: Interval
     beyond: dict[str, float]
     remarks: tuple[str, ...]
+    undetermined: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,18 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
     at = {"N": N.value, "D": D.value, "C": budget_flops}
     known = {"N": points.N, "D": points.D, "C": points.C}
     beyond = {name: float(max(1.0, at[name] / known[name].max(), known[name].min() / at[name])) for name in at}
-    return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)))
+    return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)), _undetermined(N, points))
+
+
+def _undetermined(N: Interval, points: Points) -> str:
+    if not N.high > MAX_SIZE_SPAN * N.low:
+        return ""
+    n = len(np.unique(points.run))
+    return (
+        f"The best size is not identifiable from {n} run{'' if n == 1 else 's'}: its interval spans a factor of "
+        f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at "
+        "equal size."
+    )
 
 
 def over_bootstrap(

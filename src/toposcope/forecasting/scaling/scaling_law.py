@@ -11,6 +11,7 @@ from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.law_search import Descent, Problem, descend, optima
 from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.posterior import ASSUMED_SCATTER, EXPONENT, posterior_laws
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
@@ -25,7 +26,8 @@ EXPONENT_RANGE = (0.01, 3.0)
 MIN_INDEPENDENT_SPREAD = 0.01
 """Share of the spread of ln D that ln N must not explain."""
 MIN_RUNS, MIN_CURVES = 10, 30
-"""Below these, intervals cover less than they say: with 22 training curves, of those of 95% about 89% held the loss."""
+"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
+curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
 MAX_RELATIVE_ERROR = 0.5
 """Standard errors beyond this share of an exponent are remarked on."""
 MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
@@ -79,7 +81,7 @@ class FittedScalingLaw:
     ----------
     law : ScalingLaw
     bootstrap : tuple of ScalingLaw
-        Laws of resampled runs; empty if none was asked for, or if half of them or more could not be fitted.
+        Laws of resampled runs, or draws of the posterior (`is_posterior`); empty if none was asked for.
     standard_errors : dict of float
         Of ``E``, ``A``, ``B``, ``alpha`` and ``beta``: standard deviations over the bootstrap; NaN without one.
     objective : float
@@ -88,6 +90,9 @@ class FittedScalingLaw:
         The points fitted.
     remarks : tuple of str
         Warnings on what the points determine badly or not at all, a sentence each.
+    is_posterior : bool
+        Whether the laws of the bootstrap are draws of a posterior: with fewer than 10 runs, or where half of the
+        resamples or more could not be fitted.
     """
 
     law: ScalingLaw
@@ -96,6 +101,7 @@ class FittedScalingLaw:
     objective: float
     points: Points
     remarks: tuple[str, ...] = ()
+    is_posterior: bool = False
 
 
 def scaling_law(
@@ -117,7 +123,7 @@ def scaling_law(
     family : str, optional
         Whose points to fit, where they are of several.
     resamples : int
-        Of the bootstrap, which draws whole runs with all their points.
+        Of the bootstrap, which draws whole runs with all their points; with fewer than 10 runs, of the posterior.
     seed : int
     progress : callable
 
@@ -160,16 +166,20 @@ def scaling_law(
         raise RefusedError("scaling law: the points lead to no optimum; give more sizes and more numbers of tokens")
     _check_exponents(best)
     runs = _numbered(run)
-    theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
-    if 2 * left_out >= resamples:
-        theta = theta[:0]  # the rest of them would agree too well
+    n_runs = int(runs.max()) + 1
+    theta, left_out = np.empty((0, 5)), 0
+    if n_runs >= MIN_RUNS:
+        theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
+    is_posterior = resamples > 0 and (n_runs < MIN_RUNS or 2 * left_out >= resamples)
+    if is_posterior:
+        random = np.random.default_rng(derive_seed(seed, "scaling law", "posterior"))
+        theta = posterior_laws(N, D, loss, runs, resamples, random)
     errors = theta.std(axis=0, ddof=1) if len(theta) > 1 else np.full(5, np.nan)
     standard_errors = dict(zip(NAMES, errors.tolist(), strict=True))
     law = ScalingLaw(*best.tolist())
-    remarks = [*_remarks(points, law, standard_errors, int(runs.max()) + 1)]
-    if left_out:
-        then = "intervals are too narrow" if len(theta) else "there are no standard errors and no intervals"
-        remarks.append(f"{left_out} of {resamples} resamples could not be fitted: {then}")
+    remarks = [*_remarks(points, law, standard_errors, n_runs, is_posterior)]
+    if left_out and not is_posterior:
+        remarks.append(f"{left_out} of {resamples} resamples could not be fitted: intervals are too narrow")
     if rival := _rival(problem, found):
         remarks.append(rival)
     return FittedScalingLaw(
@@ -179,6 +189,7 @@ def scaling_law(
         objective=float(found.objective[0]),
         points=points,
         remarks=tuple(remarks),
+        is_posterior=is_posterior,
     )
 
 
@@ -258,12 +269,20 @@ def _bootstrap(
     return np.concatenate(coefficients), left_out
 
 
-def _remarks(points: Points, law: ScalingLaw, errors: dict[str, float], n_runs: int) -> Iterator[str]:
+def _remarks(
+    points: Points, law: ScalingLaw, errors: dict[str, float], n_runs: int, is_posterior: bool
+) -> Iterator[str]:
     if len(points) == MIN_POINTS:
         yield "five points for five parameters: none is left to check the law"
     along = len(points) > n_runs
-    if n_runs < (MIN_CURVES if along else MIN_RUNS):
-        yield f"only {n_runs} runs{' to resample whole' if along else ''}: intervals from so few are too narrow"
+    if is_posterior:
+        yield (
+            f"only {n_runs} runs{'' if n_runs < MIN_RUNS else ' that determine a law when resampled'}: intervals are "
+            f"of laws that agree with them, with exponents of about {np.exp(EXPONENT[0]):.1g} within a factor of e and "
+            f"a scatter of runs of about {ASSUMED_SCATTER:g} nats assumed beforehand"
+        )
+    elif along and n_runs < MIN_CURVES:
+        yield f"only {n_runs} runs to resample whole: intervals from so few are too narrow"
     if along:
         yield (
             "points lie along runs: unless the learning rate had fallen before each of them, the law predicts losses "
