@@ -232,7 +232,7 @@ def test_what_is_measured_again_and_disagrees_is_said_once_and_not_stored(
     directory, _ = run
     rows = [row for row in stored(directory)["measured"] if row[1] == 40]
     assert "gradient_norm" in {row[-2] for row in rows}
-    with Monitor(model := nn.Sequential(*model_of(), nn.Tanh()).double(), directory, every=10, quiet=True) as monitor:
+    with Monitor(model := model_of().double(), directory, every=10, quiet=True) as monitor:
         monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2), step=40)
     said = capsys.readouterr().err
     assert said.count("step 40, measured again, disagrees with what is stored, which is kept") == 1

@@ -79,7 +79,7 @@ class Measurer:
         self._layers, self._charge, self._clock = layers, charge, clock
         self._sources = {probe: probe.source(probes) for probe in probes}
         self._previous: dict[Probe, dict[str, Mapping[str, Diagram]]] = {}
-        self._last_step: int | None = None
+        self._measured_at: dict[tuple[Probe, str], int] = {}
 
     def measure(self, layer: Layer, probes: Iterable[Probe], into: StepMeasurements) -> None:
         """Measure one layer."""
@@ -98,7 +98,6 @@ class Measurer:
 
     def finish(self, done: StepMeasurements) -> None:
         """Add rows for the network where every layer has one, and keep the diagrams for the next step."""
-        self._last_step = done.step
         for probe, rows in done.measurements.items():
             if NETWORK not in rows and all(layer in rows for layer in self._layers):
                 combined = probe.combine([rows[layer].statistics for layer in self._layers])
@@ -107,6 +106,7 @@ class Measurer:
             for layer, measurement in rows.items():
                 if measurement.diagrams:
                     self._previous.setdefault(probe, {})[layer] = measurement.diagrams
+                    self._measured_at[probe, layer] = done.step
 
     def resume(self, stored: Mapping[tuple[str, str], Mapping[str, Mapping[str, Diagram]]]) -> bool:
         """Take stored diagrams, by name and options of their probe, as the last; return whether any are missing."""
@@ -123,7 +123,7 @@ class Measurer:
         if source is None:
             return Subject([layer], wanted, step=done.step)
         made, previous = done.measurements.get(source, {}).get(layer.name), self._previous.get(source, {})
-        if made is None or layer.name not in previous or done.step == self._last_step:
+        if made is None or layer.name not in previous or self._measured_at.get((source, layer.name)) == done.step:
             return None
         now = {layer.name: made.diagrams}
         return Subject([layer], wanted, diagrams=now, previous_diagrams=previous, step=done.step)
