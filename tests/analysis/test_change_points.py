@@ -1,5 +1,6 @@
 """Change points: the best lines beside ruptures, their intervals, and the test against a smooth trend."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -55,6 +56,19 @@ def noise(kind: str, rng: np.random.Generator) -> np.ndarray:
             white[i] = 0.5 * white[i - 1] + np.sqrt(0.75) * white[i]
     loudness = {"decaying": 1.5 * np.exp(-3 * INDEX / 50), "annealed": 0.03 + 0.685 * (1 + np.cos(np.pi * INDEX / 50))}
     return np.asarray(white[50:] * loudness.get(kind, 1.0))
+
+
+@pytest.mark.parametrize("n", [301, 700, 5000])
+@pytest.mark.parametrize("share", [0.2, 0.61])
+def test_a_long_trajectory_is_divided_by_blocks(n: int, share: float) -> None:
+    place, rng = int(share * n), np.random.default_rng(n)
+    values = np.exp(-np.arange(n) / n * 3) + 0.5 * (np.arange(n) >= place) + rng.normal(size=n) * 0.02
+    tracemalloc.start()
+    found = [p for p in change_points(np.arange(n) * 10, values, 1) if not p.explained]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert any(p.low <= 10 * place <= p.high and abs(p.step - 10 * place) <= 10 * (n // 300 + 1) for p in found)
+    assert peak < 200e6
 
 
 def near(found: list[ChangePoint], place: int) -> list[ChangePoint]:

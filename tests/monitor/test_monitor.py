@@ -1,15 +1,21 @@
 """A monitored run: an ordinary study, whatever happens to it."""
 
+import json
+import os
+import random
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import torch
-from monitored import model_of
+from monitored import EVERY, SAVE_EVERY, Attempt, model_of
 from torch import nn
 
 from toposcope.errors import ToposcopeError
@@ -150,20 +156,87 @@ def test_a_study_can_be_read_while_it_grows(tmp_path: Path) -> None:
     assert len(study.log()) == 20
 
 
+def stored(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of a study but those that tell how long measuring took, without their numbers."""
+    queries = {
+        "measured": "SELECT run, step, layer, role, probe, options, key, flag, diagrams, statistic, value "
+        "FROM measurements JOIN features ON measurement = id",
+        **{
+            table: f"SELECT * FROM {table}"
+            for table in ("runs", "log", "log_targets", "log_nan", "checkpoints", "layers", "kinds", "errors")
+        },
+        "diagrams": "SELECT file, content FROM diagrams WHERE file IN (SELECT diagrams FROM measurements)",
+    }
+    with closing(sqlite3.connect(f"file:{directory / 'study.db'}?mode=ro", uri=True)) as c:
+        return {name: sorted(c.execute(query).fetchall(), key=repr) for name, query in queries.items()}
+
+
+def attempts_of(rng: random.Random, n_kills: int, steps: int) -> list[Attempt]:
+    """A run that is killed at random steps and goes on from any earlier save; last, it is complete."""
+    every, attempts, first = rng.choice(list(EVERY)), list[Attempt](), 0
+    for _ in range(n_kills):
+        kill_at = rng.randint(first + 1, min(first + steps // 3, steps))
+        attempts.append(Attempt(steps, kill_at, first if attempts else None, rng.random() < 0.5, every))
+        n_saves = (kill_at - attempts[-1].mid_step) // SAVE_EVERY
+        first = SAVE_EVERY * rng.choice([n_saves, n_saves, n_saves, rng.randint(0, n_saves)])
+    return [*attempts, Attempt(steps, resume_at=first if attempts else None, every=every)]
+
+
+def made(folder: Path, cases: dict[str, list[Attempt]]) -> str:
+    """Make all attempts of some cases; return what was printed."""
+    (folder / "cases.json").write_text(json.dumps({n: [asdict(a) for a in of] for n, of in cases.items()}))
+    command = [sys.executable, "-m", "monitored", str(folder), str(folder / "cases.json")]
+    one_thread = {
+        f"{name}_NUM_THREADS": "1" for name in ("OMP", "NUMBA", "OPENBLAS", "MKL")
+    }  # others do not survive a fork
+    result = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[1] / "support",
+        env={**os.environ, **one_thread},
+        capture_output=True,
+        check=False,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stderr.decode()
+
+
 @pytest.mark.slow
-def test_killed_ten_times_it_is_one_log(tmp_path: Path) -> None:
-    for kill_at in (3, 12, 13, 27, 38, 44, 51, 66, 78, 90, None):
-        command = [sys.executable, "-m", "monitored", str(tmp_path), "100", *([str(kill_at)] if kill_at else [])]
-        result = subprocess.run(command, cwd=Path(__file__).parents[1] / "support", capture_output=True, check=False)
-        assert result.returncode == (-9 if kill_at else 0), result.stderr.decode()
-    study = Study.load(tmp_path / "run")
-    assert study.runs()["run"].to_list() == ["run"]
-    steps = study.log()["step"].to_list()
-    assert len(set(steps)) == len(steps)
-    assert steps[-1] == 100
-    assert study.frame().select("step", "layer", "probe", "statistic").is_unique().all()
-    # A killed run loses what waited to be written, half a second at most; the rest of the steps is there.
-    assert set(range(91, 101)) <= set(steps)
+def test_a_run_killed_again_and_again_is_that_of_one_never_killed(tmp_path: Path) -> None:
+    cases: dict[str, list[Attempt]] = {}
+    for seed, (n_kills, steps) in enumerate([(1, 60), (2, 63), (5, 119), (12, 160)]):
+        killed = attempts_of(random.Random(seed), n_kills, steps)
+        again = replace(killed[-1], resume_at=None)
+        cases |= {f"killed {seed}": killed, f"undisturbed {seed}": [again], f"again {seed}": [*killed, again]}
+    assert "disagrees" not in made(tmp_path, cases)
+    for seed in range(4):
+        expected = stored(tmp_path / f"undisturbed {seed}" / "run")
+        assert stored(tmp_path / f"killed {seed}" / "run") == expected
+        assert stored(tmp_path / f"again {seed}" / "run") == expected
+
+
+def test_a_finished_script_that_is_started_again_changes_nothing(run: tuple[Path, list[float]]) -> None:
+    directory, _ = run
+    model = model_of()
+    with Monitor(model, directory, every=10, budget=0.5, quiet=True) as monitor:
+        train(model, monitor, 20, first=40)
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    with Monitor(model, directory, every=10, quiet=True) as monitor:
+        train(model, monitor, 0, first=60)
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
+
+
+def test_what_is_measured_again_and_disagrees_is_said_once_and_not_stored(
+    run: tuple[Path, list[float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, _ = run
+    rows = [row for row in stored(directory)["measured"] if row[1] == 40]
+    assert "gradient_norm" in {row[-2] for row in rows}
+    with Monitor(model := model_of().double(), directory, every=10, quiet=True) as monitor:
+        monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2), step=40)
+    said = capsys.readouterr().err
+    assert said.count("step 40, measured again, disagrees with what is stored, which is kept") == 1
+    assert [row for row in stored(directory)["measured"] if row[1] == 40] == rows
 
 
 class Broken(Exception):

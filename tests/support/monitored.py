@@ -1,52 +1,120 @@
-"""A small training that is monitored, killed and resumed; run as ``python -m monitored FOLDER STEPS [KILL_AT]``."""
+"""A small training that is monitored, killed and resumed; run as ``python -m monitored FOLDER ATTEMPTS``."""
 
+import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from toposcope.monitor.monitor import Monitor
+from toposcope.monitor.monitor import DEFAULT_PROBES, Monitor
+from toposcope.monitor.monitored_run import MonitoredRun
+from toposcope.monitor.warm_up import warm_up
 
-SAVE_EVERY = 10
+SAVE_EVERY = 7
+"""No divisor of the measured steps, so that training resumes at measured steps and at others."""
+EVERY: dict[str, int | str | Callable[[int], bool]] = {"5": 5, "log": "log", "odd": lambda step: step % 9 in (1, 7)}
+
+
+@dataclass
+class Attempt:
+    """One start of the script: from a saved step (None: the last), to a step, killed at one or not at all.
+
+    It is killed after logging, or, `mid_step`, before the optimizer's step.
+    """
+
+    steps: int
+    kill_at: int | None = None
+    resume_at: int | None = None
+    mid_step: bool = False
+    every: str = "5"
+    seed: int = 0
 
 
 def model_of(width: int = 24) -> nn.Module:
     """Return a small network with two layers that are analysed."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 4))
+    return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
 
 
-def train(folder: Path, steps: int, kill_at: int | None = None) -> None:
-    """Train, saving now and then; go on from the last save; die without a word at a step."""
-    model = model_of()
+def model_of_blocks(width: int = 24) -> nn.Module:
+    """Return a network whose hidden states are measured."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(2)]
+    return nn.Sequential(nn.Linear(8, width), nn.Sequential(*blocks), nn.Linear(width, 4))
+
+
+def train(folder: Path, attempt: Attempt) -> None:
+    """Train, saving now and then; go on from a save; die without a word at a step."""
+    model = model_of_blocks()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    saved = folder / "last.pt"
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = sorted(folder.glob("*.pt"))
     first = 0
-    if saved.exists():
-        state = torch.load(saved, weights_only=True)
+    if saved and attempt.resume_at != 0:
+        state = torch.load(saved[-1] if attempt.resume_at is None else _file(folder, attempt.resume_at))
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = int(state["step"])
-    monitor = Monitor(model, folder / "run", every=5, quiet=True)
+    for later in saved:
+        if int(later.stem) > first:
+            later.unlink()
+    seconds = [0.0]  # of a clock by which steps take long, and measuring nothing
+    monitor = Monitor(
+        model,
+        folder / "run",
+        every=EVERY[attempt.every],
+        budget=0.9,
+        batch=torch.ones(32, 8) * torch.linspace(-1, 1, 32)[:, None],
+        quiet=True,
+        clock=lambda: seconds[0],
+    )
     monitor.attach(optimizer)
-    for step in range(first + 1, steps + 1):
+    for step in range(first + 1, attempt.steps + 1):
         generator = torch.Generator().manual_seed(step)
         loss = model(torch.randn(16, 8, generator=generator)).square().mean() + 1
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
-        monitor.log(loss=loss, lr=1e-2)
-        if step == kill_at:
+        if attempt.mid_step and step == attempt.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        seconds[0] += 1000
+        optimizer.step()
+        while (
+            isinstance(monitor._run, MonitoredRun) and monitor._run._worker.unfinished
+        ):  # or the next measurement would be skipped
+            time.sleep(0.001)
+        monitor.log(loss=loss, lr=1e-2, val_loss=loss.detach() + step % 3)
         if step % SAVE_EVERY == 0:
             content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save(content, folder / "new.pt")
-            (folder / "new.pt").rename(saved)
+            torch.save(content, folder / "new")
+            (folder / "new").rename(_file(folder, step))
+        if step == attempt.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
     monitor.close()
 
 
+def _file(folder: Path, step: int) -> Path:
+    return folder / f"{step:06d}.pt"
+
+
+def attempt_all(folder: Path, attempts: list[Attempt]) -> None:
+    """Make attempts one after another, each in a process of its own, forked since importing takes seconds."""
+    for attempt in attempts:
+        if not (child := os.fork()):
+            train(folder, attempt)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        expected = 0 if attempt.kill_at is None else signal.SIGKILL
+        if status != expected:
+            sys.exit(f"{attempt}: status {status}, not {expected}")
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    warm_up(DEFAULT_PROBES, "float32")  # loads the kernels for all attempts
+    for name, attempts in json.loads(Path(sys.argv[2]).read_text("utf-8")).items():
+        attempt_all(Path(sys.argv[1]) / name, [Attempt(**each) for each in attempts])

@@ -17,6 +17,8 @@ PER_CHANGE = 3
 """Parameters of a change in the BIC: its place, and the level and slope of one more line."""
 MIN_NOISE = 0.005
 """Least noise, as a share of the range: the families of smooth curves are not known to fit better than that."""
+MAX_POINTS = 300
+"""Of a longer trajectory, the means of this many blocks of checkpoints are used: the cost grows with the square."""
 LEVEL = 0.05
 ROUNDS = 2
 """Of estimating the noise beside the breaks, and the breaks in that noise."""
@@ -65,6 +67,9 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     jump in question into the noise, or, with breaks taken out, lose the correlation of neighbours
     (docs/methods/phases.md).
 
+    Of more than 300 checkpoints, the means of 300 blocks of neighbours are divided: a change point is the first
+    checkpoint of a block, and its interval is of whole blocks.
+
     Parameters
     ----------
     steps : ndarray, shape (n,)
@@ -86,7 +91,14 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     _check(steps, values)
     if len(values) < 2 * MIN_PIECE_LENGTH or not np.ptp(values) > 0:
         return []
-    times = (steps - steps[0]) / (steps[-1] - steps[0])
+    first, last = blocks(len(values))
+    if len(first) < len(values):
+        size = np.diff(first, append=len(values))
+        values = np.add.reduceat(values / np.abs(values).max() / size.repeat(size), first)
+        times = np.add.reduceat(steps / size.repeat(size), first)
+    else:
+        times = steps
+    times = (times - times[0]) / (times[-1] - times[0])
     y = values / np.abs(values).max()  # so that neither the range nor a square overflows
     if not np.ptp(y) > 0:
         return []
@@ -99,9 +111,23 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     low, high = _intervals(times, y, found, noise, derive_seed(seed, "intervals"))
     p = _p_smooth(times, y, found, breaks, noise, innovations, derive_seed(seed, "smooth trend"))
     return [
-        ChangePoint(int(steps[c]), int(steps[first]), int(steps[last]), share, share >= LEVEL)
-        for c, first, last, share in zip(found, low, high, p, strict=True)
+        ChangePoint(int(steps[first[c]]), int(steps[begin]), int(steps[end]), share, share >= LEVEL)
+        for c, begin, end, share in zip(found, *_whole_blocks(first, last, low, high), p, strict=True)
     ]
+
+
+def blocks(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last of the checkpoints of each block; of up to 300, each is a block."""
+    ends = np.linspace(0, n, min(n, MAX_POINTS) + 1).round().astype(np.int64)
+    return ends[:-1], ends[1:] - 1
+
+
+def _whole_blocks(
+    first: NDArray[np.int64], last: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the checkpoints that bound intervals of blocks: a change within a block appears in it or after it."""
+    within = int(len(first) <= last[-1])
+    return first[low - within], last[high]
 
 
 def _check(steps: NDArray[np.int64], values: Vector) -> None:

@@ -1,13 +1,15 @@
 """Stretches of checkpoints, or whole series, that are stored in reverse order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from toposcope.integrity.finding import Finding, Suspect
 from toposcope.integrity.histories import MAX_STRETCH, MIN_WALKING, History, summed
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
-from toposcope.typing import Matrix
+from toposcope.integrity.swaps import CHUNK
+from toposcope.typing import Indices, Vector
 
 MIN_LENGTH = 3
 """Checkpoints of a stretch; two are swapped (see `toposcope.integrity.swaps`)."""
@@ -27,18 +29,11 @@ def find_reversed(histories: Sequence[History]) -> list[Suspect]:
         return []
     steps = matrices[0].steps
     matrices = [history for history in matrices if np.array_equal(history.steps, steps)]
-    suspects, n = [], len(steps)
-    distances = np.stack([summed(h.distances()) + h.rounding_floor()[0] for h in matrices])
-    walking = float(np.median([np.median(h.walking()) for h in matrices]))
-    taken = np.zeros(n, np.bool_)
-    if walking < MIN_WALKING:
+    if float(np.median([np.median(h.walking()) for h in matrices])) < MIN_WALKING:
         return []
-    found = []
-    for a in range(n - MIN_LENGTH + 1):
-        for b in range(a + MIN_LENGTH - 1, min(n, a + MAX_STRETCH)):
-            gain = _gain(distances, a, b, n)
-            if gain > 0:
-                found.append((gain, a, b))
+    found = [each for begin in range(1, len(steps) - MIN_LENGTH, CHUNK) for each in _stretches(matrices, begin)]
+    taken = np.zeros(len(steps), np.bool_)
+    suspects = []
     for _, a, b in sorted(found, reverse=True):
         if not taken[a : b + 1].any():
             taken[a : b + 1] = True
@@ -48,23 +43,33 @@ def find_reversed(histories: Sequence[History]) -> list[Suspect]:
     return suspects
 
 
-def _gain(distances: Matrix, a: int, b: int, n: int) -> float:
-    """Return how much shorter the path is once a stretch is turned around; 0 if not enough, or not on both sides."""
-    if a == 0 or b == n - 1:
-        return 0.0
-    # If two checkpoints alone have changed places, those next to the ends, within or outside, do not agree.
-    doubts = []
-    if b - a > 2:
-        doubts += [distances[:, a, a + 1] / distances[:, b, a + 1], distances[:, b, b - 1] / distances[:, a, b - 1]]
-    if a > 1:
-        doubts.append(distances[:, a - 2, b] / distances[:, a - 2, a])
-    if b < n - 2:
-        doubts.append(distances[:, a, b + 2] / distances[:, b, b + 2])
-    if any(float(np.median(doubt)) > 1 for doubt in doubts):
-        return 0.0
-    into, out_of = distances[:, a - 1, a] / distances[:, a - 1, b], distances[:, b, b + 1] / distances[:, a, b + 1]
-    gains = float(np.median(into)), float(np.median(out_of))
-    return gains[0] * gains[1] if min(gains) > MIN_GAIN else 0.0
+def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float, int, int]]:
+    """Yield how much shorter the path is with a stretch turned around, and its first and last place.
+
+    The first is in the chunk from `begin` on, and there are checkpoints on both sides.
+    """
+    n = len(matrices[0].steps)
+    low, high = max(0, begin - 2), min(n, begin + CHUNK + MAX_STRETCH + 2)
+    near = [replace(h, steps=h.steps[low:high], values=h.values[low:high]) for h in matrices]
+    distances = np.stack([summed(h.distances()) + h.rounding_floor()[0] for h in near])
+
+    def times(a: Indices, b: Indices, c: Indices, d: Indices) -> Vector:
+        """Return how many times further a is from b than c from d, in the median over the matrices."""
+        return np.asarray(np.median(distances[:, a, b] / distances[:, c, d], axis=0))
+
+    for length in range(MIN_LENGTH - 1, MAX_STRETCH):
+        a = np.arange(begin - low, min(begin + CHUNK, n - 1 - length) - low)
+        into, out_of = times(a - 1, a, a - 1, a + length), times(a + length, a + length + 1, a, a + length + 1)
+        a = a[chosen := (into > MIN_GAIN) & (out_of > MIN_GAIN)]
+        gains, b = (into * out_of)[chosen], a + length
+        # If two checkpoints alone have changed places, those next to the ends, within or outside, do not agree.
+        before, after = np.maximum(a - 2, 0), np.minimum(b + 2, high - low - 1)
+        agrees = (a < 2) | (times(before, b, before, a) <= 1)
+        agrees &= (b + 2 >= high - low) | (times(a, after, b, after) <= 1)
+        if length > MIN_LENGTH - 1:
+            agrees &= (times(a, a + 1, b, a + 1) <= 1) & (times(b, b - 1, a, b - 1) <= 1)
+        for gain, first in zip(gains[agrees].tolist(), a[agrees].tolist(), strict=True):
+            yield gain, low + first, low + first + length
 
 
 def backwards(summaries: Sequence[CheckpointSummary], *, trained_at_first: bool) -> list[Finding]:

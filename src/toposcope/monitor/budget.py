@@ -106,6 +106,7 @@ class Budget:
         self._known: set[tuple[str, str]] = set()
         self._recent: list[float] = []
         self._median = math.nan
+        self._earlier_cost = 0.0
         self._exempt = 0.0  # seconds that the budget does not cover
         self._last: tuple[float, float, float] | None = None  # time, seconds blocked, cost
 
@@ -117,6 +118,11 @@ class Budget:
         with self._lock:
             self._credited = self.trained
             self._accounts = dict.fromkeys(self._accounts, 0.0)
+
+    def resume(self, trained: float, cost: float) -> None:
+        """Add the seconds trained and spent before the run was interrupted, so that the share is of the whole run."""
+        self.trained += trained
+        self._earlier_cost += cost
 
     def step(self) -> None:
         """Count a step that ends now."""
@@ -151,8 +157,8 @@ class Budget:
 
     @property
     def cost(self) -> float:
-        """Seconds spent since the first step, without exempt ones."""
-        return self.meter.cost - self._exempt
+        """Seconds spent since the first step of the run, without exempt ones."""
+        return self._earlier_cost + self.meter.cost - self._exempt
 
     @property
     def credit(self) -> float:

@@ -22,9 +22,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class StepStart:
-    """Begin the measurement of a step."""
+    """Begin the measurement of a step; `is_extra` if it is not due, and measured only because training resumes here."""
 
     step: int
+    is_extra: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class StepEnd:
     training: PendingQuantities
     activations: Activations | None = None
     skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write everything that waits: a checkpoint is being saved, from which training may resume."""
 
 
 @dataclass(frozen=True)
@@ -52,4 +58,4 @@ class Saved:
     step: int
 
 
-Job = Snapshot | StepStart | StepEnd | Saved | Finish
+Job = Snapshot | StepStart | StepEnd | Saved | Write | Finish

@@ -29,12 +29,15 @@ class StepMeasurements:
         Probe -> layer -> reason.
     hashes : dict of str
         SHA-256 of each layer that was read.
+    is_extra : bool
+        Whether a run that was not interrupted would not have measured this step.
     """
 
     step: int
     measurements: dict[Probe, dict[str, Measurement]] = field(default_factory=dict)
     failures: dict[Probe, dict[str, str]] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
+    is_extra: bool = False
 
     def add(self, probe: Probe, result: Measurement | Failure) -> None:
         """Add one result."""
@@ -76,6 +79,7 @@ class Measurer:
         self._layers, self._charge, self._clock = layers, charge, clock
         self._sources = {probe: probe.source(probes) for probe in probes}
         self._previous: dict[Probe, dict[str, Mapping[str, Diagram]]] = {}
+        self._measured_at: dict[tuple[Probe, str], int] = {}
 
     def measure(self, layer: Layer, probes: Iterable[Probe], into: StepMeasurements) -> None:
         """Measure one layer."""
@@ -102,6 +106,16 @@ class Measurer:
             for layer, measurement in rows.items():
                 if measurement.diagrams:
                     self._previous.setdefault(probe, {})[layer] = measurement.diagrams
+                    self._measured_at[probe, layer] = done.step
+
+    def resume(self, stored: Mapping[tuple[str, str], Mapping[str, Mapping[str, Diagram]]]) -> bool:
+        """Take stored diagrams, by name and options of their probe, as the last; return whether any are missing."""
+        is_missing = False
+        for probe in {source for source in self._sources.values() if source is not None}:
+            diagrams, last = stored.get((probe.name(), probe.options()), {}), self._previous.setdefault(probe, {})
+            is_missing |= not last.keys() <= diagrams.keys()
+            last.update(diagrams)
+        return is_missing
 
     def _subject(self, probe: Probe, layer: Layer, done: StepMeasurements) -> Subject | None:
         source = self._sources[probe]
@@ -109,7 +123,7 @@ class Measurer:
         if source is None:
             return Subject([layer], wanted, step=done.step)
         made, previous = done.measurements.get(source, {}).get(layer.name), self._previous.get(source, {})
-        if made is None or layer.name not in previous:
+        if made is None or layer.name not in previous or self._measured_at.get((source, layer.name)) == done.step:
             return None
         now = {layer.name: made.diagrams}
         return Subject([layer], wanted, diagrams=now, previous_diagrams=previous, step=done.step)

@@ -201,13 +201,15 @@ class Monitor:
             self._handles = [
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
+                optimizer.register_state_dict_pre_hook(self._before_saving),
             ]
             atexit.register(_close, weakref.ref(self))
             if isinstance(self._run, MonitoredRun):
                 # A monitor that is garbage-collected, as when a notebook cell is run again, releases its study.
                 weakref.finalize(self, self._run.abandon).atexit = False
             ranks.begin()
-            self._run.measure_at_end(self.step)
+            self._run.measure_at_end(self.step, is_extra=self.step > 0 and not self._due(self.step))
+            self._run.resume()
 
     def _start(self, model: "nn.Module", ranks: RankGroup) -> MonitoredRun:
         return MonitoredRun(
@@ -335,6 +337,11 @@ class Monitor:
             self._break(error)
         finally:
             run.meter.read(blocking=-1)
+
+    def _before_saving(self, optimizer: "Optimizer") -> None:
+        if self._run is not None:
+            with self._guard():
+                self._run.write()
 
     def _interval(self) -> int:
         """Return the approximate number of steps between measurements."""

@@ -13,7 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import Budget, Clock, Meter
 from toposcope.monitor.checkpoint_queue import DOCTOR
-from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart
+from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.planning import START_SECONDS, Plan, Planner
 from toposcope.monitor.quantities import PendingQuantities
@@ -46,6 +46,8 @@ COMPILE_SECONDS = 60.0
 """Time for which the end of a complete run waits for kernels to be compiled; an error is shown at once."""
 CLOSE_SECONDS = 120.0
 """Time within which the monitor's thread must empty its queue at the end."""
+WRITE_SECONDS = 2.0
+"""Time for which saving a checkpoint waits until everything up to it is written."""
 
 
 class MonitoredRun:
@@ -119,7 +121,7 @@ class MonitoredRun:
         self._probes = probes
         self._compilation = Compilation(probes, self._dtype)
         self._is_measured, self._is_changed, self._started = False, False, 0.0
-        self._complete_at = -1  # the last step at which nothing was skipped
+        self._complete_at = self._saved_at = -1  # the last steps at which nothing was skipped, or a checkpoint saved
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Queue the values that the loop logged."""
@@ -129,10 +131,20 @@ class MonitoredRun:
                 self._session.logged.append((step, {name: _copied_number(value) for name, value in values.items()}))
             finally:
                 self.meter.read(blocking=-1)
+            if step == self._saved_at:
+                self._worker.put(Write())
 
     def saved(self, path: Path, step: int) -> None:
         """Queue a saved checkpoint for examination."""
         self._worker.put(Saved(path, step))
+        self.write()
+
+    def write(self) -> None:
+        """Write everything up to this step, since training may resume here."""
+        with self.meter.during("blocked"):
+            self._saved_at = self._step
+            if self._worker.put(Write()):
+                self._wait(WRITE_SECONDS)
 
     def count_step(self) -> None:
         """Count a step that has ended."""
@@ -163,23 +175,32 @@ class MonitoredRun:
             more = f" and {len(new) - 1} more" if len(new) > 1 else ""
             say(f"{new[0]}{more}: added after attach, so not measured; attach the monitor once the model is complete")
 
-    def measure_at_end(self, step: int) -> None:
+    def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Measure before the first step or after the last, and wait for the result."""
         with self.meter.during("blocked"):
-            self._measure_at_end(step)
+            self._measure_at_end(step, is_extra=is_extra)
         self._budget.begin()
 
-    def _measure_at_end(self, step: int) -> None:
+    def resume(self) -> None:
+        """Go on where the run was interrupted, if it was, once the first measurement is complete."""
+        earlier = self._session.earlier
+        self._budget.resume(earlier.trained_seconds, earlier.cost_seconds)
+        self.ranks.resume(earlier.n_updates)
+
+    def _measure_at_end(self, step: int, *, is_extra: bool) -> None:
         # The first call warms up and is not timed. `Follower` makes the same calls, since both are collective.
         self.ranks.after(gradients=False)
         started = self.meter.blocked
         training = self.ranks.after(gradients=False)
         self._budget.charge(TRAINING, "", self.meter.blocked - started)
-        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS, at_end=True)
-        # Training waits until the queue is empty.
-        deadline = time.monotonic() + CLOSE_SECONDS
+        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS, at_end=True, is_extra=is_extra)
+        self._wait(CLOSE_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the queue is empty, at most so long."""
+        deadline = time.monotonic() + seconds
         while self._worker.unfinished and self._worker.is_running and time.monotonic() < deadline:
-            time.sleep(0.005)
+            time.sleep(0.001)
 
     def measure(self, step: int, interval: int) -> None:
         """Measure as much of a due step as is affordable."""
@@ -220,11 +241,12 @@ class MonitoredRun:
         seconds: float,
         *,
         at_end: bool = False,
+        is_extra: bool = False,
     ) -> None:
         """Queue copies of the planned layers one by one, until `seconds` are spent."""
         plan = self._planned(planned)
         limit, skipped = self.meter.cost + seconds, list(plan.skipped)
-        self._worker.put(StepStart(step))
+        self._worker.put(StepStart(step, is_extra))
         rejected: list[str] = []
         for name, copy in self.ranks.copies(plan.wanted, lambda: not rejected and self.meter.cost <= limit):
             probes, layer = plan.wanted[name], self._layers[name]
@@ -235,7 +257,7 @@ class MonitoredRun:
                 skipped += [f"{probe.name()}: {name}; the monitor's thread does not respond" for probe in probes]
         activations = self._activations(skipped, at_end=at_end)
         self._worker.put(StepEnd(training, activations, skipped))
-        self._complete_at = self._complete_at if skipped else step
+        self._complete_at = self._complete_at if skipped or is_extra else step
 
     def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:
         """Run the model on the fixed batch, if affordable."""

@@ -75,7 +75,8 @@ class Quantities:
         self._slots = {k: Slots(self._parameters[k], units) for k, units in self._units.items()}
         self._updated = updated
         self._trained, self._groups = list[int](), list[list[int]]()
-        self._turn = 0
+        self.turn = 0
+        """Number of steps whose updates were measured: it chooses the next group."""
         self._before: dict[int, Tensor] = {}
         self._error: Exception | None = None
         self._replicated = replicated
@@ -87,8 +88,8 @@ class Quantities:
     def before(self) -> None:
         """Copy the parameters whose turn it is, before the optimizer's step."""
         self._regroup()
-        group = self._groups[self._turn % len(self._groups)] if self._groups else []
-        self._turn += 1
+        group = self._groups[self.turn % len(self._groups)] if self._groups else []
+        self.turn += 1
         self._before = {}  # free the copies if the optimizer skipped its step
         try:
             self._before = {k: local(self._parameters[k]).clone() for k in group}

@@ -61,6 +61,13 @@ class RankGroup:
                     "the model is sharded, but not every rank attached a monitor; create and attach one on each"
                 )
 
+    def resume(self, n_measured: int) -> None:
+        """Go on with the updates of parameters as after so many measured ones; the leader's number counts."""
+        if self.is_sharded and self._n_ranks > 1:
+            with self._leaving_on_error():
+                (n_measured,) = self._quantities.agree([n_measured])
+        self._quantities.turn = n_measured
+
     @property
     def is_sharded(self) -> bool:
         """Whether the model is sharded over ranks."""
@@ -178,6 +185,13 @@ class Follower:
     def saved(self, path: Path, step: int) -> None:
         """Do nothing: the leader examines checkpoints."""
 
+    def write(self) -> None:
+        """Do nothing: the leader writes."""
+
+    def resume(self) -> None:
+        """Take part in going on where the run was interrupted."""
+        self.ranks.resume(0)
+
     def count_step(self) -> None:
         """Do nothing: the leader counts."""
 
@@ -193,7 +207,7 @@ class Follower:
             self._is_measured = False
             self._measure(gradients=True)
 
-    def measure_at_end(self, step: int) -> None:
+    def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Take part in measuring the first or the last step."""
         self._measure_at_end()
 

@@ -1,6 +1,7 @@
 """Writes a monitored run into an ordinary study, which grows while the run trains."""
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,8 +20,9 @@ from toposcope.monitor.events import Alert, Forecasted
 from toposcope.monitor.measuring import StepMeasurements
 from toposcope.monitor.watching import stored_names
 from toposcope.probes import Probe
+from toposcope.probes.training import TrainingProbe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
-from toposcope.study.diagrams import diagram_bytes, diagram_file
+from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.runner import locked
 from toposcope.study.store import Store, write_large_diagrams
@@ -28,6 +30,8 @@ from toposcope.study.store import Store, write_large_diagrams
 KIND = "live"
 MAX_DIAGRAM_STEPS = 24
 """Diagrams are stored for this many measurements, then for every second of as many more, every fourth, and so on."""
+TOLERANCE = 1e-4
+"""Relative difference of a value that is measured again after a run has resumed, above which it disagrees."""
 
 
 @dataclass
@@ -50,6 +54,15 @@ class RunInfo:
     n_parameters: int
     tokens_per_step: int = 0
     last_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What was done of a run before it was interrupted: seconds of training and monitoring, and updates measured."""
+
+    trained_seconds: float = 0.0
+    cost_seconds: float = 0.0
+    n_updates: int = 0
 
 
 class Recording:
@@ -84,13 +97,14 @@ class Recording:
         self._lock.__enter__()
         try:
             self._store = Store(run.directory / "study.db")
+            self._n_changes = self._store.n_changes
             self.run, self.cut_at = self._begin(run, step)
             position = self._declare(run, probes)
             self._store.put_run(self.run, position, KIND, run.n_parameters or None, "")
         except BaseException:
             self._lock.__exit__(None, None, None)
             raise
-        self._n_measured = 0
+        self._steps, self._has_disagreed = self._store.checkpoint_steps(self.run), False
 
     def _begin(self, run: RunInfo, step: int) -> tuple[str, int | None]:
         """Return the name of the run and, if it resumes one, the last stored step."""
@@ -104,7 +118,7 @@ class Recording:
             return name, None
         last = self._store.last_step(newest)
         if last is not None:
-            self._store.cut(newest, step)
+            self._store.cut(newest, step or -1)  # of a run that begins again, nothing stays
         return newest, last
 
     def _declare(self, run: RunInfo, probes: Sequence[Probe]) -> int:
@@ -115,13 +129,17 @@ class Recording:
         if path.exists():
             known = load_declaration(path)
         declared = [*known.resolved_probes(), *(p for p in probes if p not in known.resolved_probes())]
+        names = [s.resolved_name() for s in known.series]
+        place = names.index(self.run) if self.run in names else len(names)
         declaration = msgspec.structs.replace(
             known,
-            series=[*(s for s in known.series if s.resolved_name() != self.run), series],
+            series=[*known.series[:place], series, *known.series[place + 1 :]],
             probes=[{"name": probe.name(), **json.loads(probe.options())} for probe in declared],
         )
-        write_text(path, declaration.to_toml())
-        return len(declaration.runs) + len(declaration.series) - 1
+        text = declaration.to_toml()
+        if not path.exists() or path.read_text("utf-8") != text:
+            write_text(path, text)
+        return len(declaration.runs) + place
 
     def log(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Append logged values, by step, under the names that the loop uses."""
@@ -131,20 +149,33 @@ class Recording:
         """Return the stored log, by step."""
         return self._store.log_rows(self.run)
 
-    def measured(self, done: StepMeasurements) -> None:
-        """Store the measurements of a step, and their diagrams if it is their turn."""
-        step, keep = done.step, self._keeps_diagrams()
-        found = _diagrams(done) if keep else {}
+    def measured(self, done: StepMeasurements) -> str:
+        """Store the measurements of a step, and their diagrams if it is their turn; what is stored already stays.
+
+        Returns
+        -------
+        str
+            How they disagree with those stored, once; empty if they do not.
+        """
+        step, is_new = done.step, done.step not in self._steps
+        if done.is_extra and self.cut_at is not None:
+            return ""
+        known = {} if is_new else self._store.measured(self.run, [step])
+        stored = {(unit.probe, unit.options) for unit in known}
+        found = _diagrams(done) if not is_new or self._keeps_diagrams() else {}
+        found = {probe: of for probe, of in found.items() if (probe.name(), probe.options()) not in stored}
         files = {probe: diagram_file(self.run, step, probe) for probe in found}
         contents = {files[probe]: diagram_bytes(layers) for probe, layers in found.items()}
         write_large_diagrams(self._directory, contents)
         with self._store.together():
             self._store.put_diagrams(contents)
-            self._store.put_checkpoints([(CheckpointRow(self.run, step, "", "", "", self._layer_rows(done)), None)])
+            if is_new:
+                self._store.put_checkpoints([(CheckpointRow(self.run, step, "", "", "", self._layer_rows(done)), None)])
             self._store.put_measurements(
-                (self._unit(step, probe, layer), done.key(probe, layer), m, files.get(probe, "") if m.diagrams else "")
+                (unit, done.key(probe, layer), m, files.get(probe, "") if m.diagrams else "")
                 for probe, rows in done.measurements.items()
                 for layer, m in rows.items()
+                if (unit := self._unit(step, probe, layer)) not in known
             )
             self._store.put_errors(
                 {
@@ -153,11 +184,43 @@ class Recording:
                     for layer, message in rows.items()
                 }
             )
+        self._steps.add(step)
+        if is_new or self._has_disagreed:
+            return ""
+        disagreement = self._disagreement(done)
+        self._has_disagreed = bool(disagreement)
+        return disagreement
 
     def _keeps_diagrams(self) -> bool:
-        self._n_measured += 1
-        every = 1 << (max(0, self._n_measured - 1) // MAX_DIAGRAM_STEPS)
-        return (self._n_measured - 1) % every == 0
+        n = len(self._steps)
+        return n % (1 << (n // MAX_DIAGRAM_STEPS)) == 0
+
+    def _disagreement(self, done: StepMeasurements) -> str:
+        """Return a sentence on the first value that differs from the stored one, the distances to others aside."""
+        for probe, rows in done.measurements.items():
+            if "diagrams" not in probe.NEEDS:
+                stored = self._store.statistics(self.run, done.step, probe.name(), probe.options())
+                for layer, measurement in rows.items():
+                    for name, new in measurement.statistics.items():
+                        old = stored.get(layer, {}).get(name, new)
+                        if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=1e-12):
+                            return (
+                                f"{self.run}: step {done.step}, measured again, disagrees with what is stored, which "
+                                f"is kept: {layer} {probe.name()} {name} was {old:.6g}, is {new:.6g}; did "
+                                "training resume from another checkpoint?"
+                            )
+        return ""
+
+    def last_diagrams(self) -> dict[tuple[str, str], dict[str, dict[str, Diagram]]]:
+        """Return the stored diagrams of the last measurements, by name and options of the probe and by layer."""
+        found: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
+        for probe, files in self._store.last_diagrams(self.run).items():
+            for file in sorted(set(filter(None, files.values()))):
+                source = self._store.diagrams(file)
+                if source is not None and is_readable(source):
+                    of_layers = {n: of for n, of in read_diagrams(source).items() if files.get(n) == file}
+                    found.setdefault(probe, {}).update(of_layers)
+        return found
 
     def _layer_rows(self, done: StepMeasurements) -> tuple[LayerRow, ...]:
         seen = {layer for rows in done.measurements.values() for layer in rows}
@@ -187,7 +250,16 @@ class Recording:
         """Store what the monitor measured, what it cost and what it skipped."""
         if not self._store.path.exists():  # SQLite goes on writing into a file that has no name any more
             raise ToposcopeError(f"{self._store.path}: deleted during training; the rest of this run is not recorded")
+        if self._store.n_changes == self._n_changes:  # a finished script was started again
+            return
+        self._store.set_status(self.run, "running", None)
         self._store.set_meta(f"monitor {self.run}", json.dumps({**facts, "updated": round(time.time(), 1)}))
+
+    def earlier(self) -> Earlier:
+        """Return what is stored of the run before it was interrupted."""
+        facts = json.loads(self._store.meta(f"monitor {self.run}") or "{}")
+        n_updates = self._store.n_steps_with(self.run, TrainingProbe.name(), "update_norm")
+        return Earlier(float(facts.get("trained_seconds", 0)), float(facts.get("cost_seconds", 0)), n_updates)
 
     def close(self, status: str, last_step: int) -> None:
         """Store the final status of the run, and close the study."""

@@ -10,13 +10,14 @@ from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.checkpoint_queue import CheckpointQueue
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured
-from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart
+from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.monitor.measuring import Measurer, StepMeasurements
-from toposcope.monitor.recording import Recording, RunInfo
+from toposcope.monitor.recording import Earlier, Recording, RunInfo
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.thinning import Thinning
 from toposcope.monitor.watching import Watch
@@ -73,6 +74,7 @@ class Session:
         self._checkpoints = CheckpointQueue(budget)
         self._writes = WriteQueue(self._open, say)
         self._current: StepMeasurements | None = None
+        self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
         self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
         """Logged values that are not written yet, in order."""
         self._next_write = 0.0
@@ -82,11 +84,13 @@ class Session:
         self._skipped: dict[str, int] = {}
         self._last_skipped: Sequence[str] = ()
         self.n_measured = 0
+        self.earlier = Earlier()
+        """What was done before the run was interrupted, once it is known."""
 
     def handle(self, job: Job) -> None:
         """Process one job."""
         if isinstance(job, StepStart):
-            self._current = StepMeasurements(job.step)
+            self._current = StepMeasurements(job.step, is_extra=job.is_extra)
         elif isinstance(job, Snapshot):
             assert self._current is not None
             with self._budget.meter.during("measuring"):
@@ -96,6 +100,8 @@ class Session:
             self._end_step(job)
         elif isinstance(job, Saved):
             self._checkpoints.add(job.path, job.step)
+        elif isinstance(job, Write):
+            self._write()
         else:
             self._finish(job)
 
@@ -134,6 +140,10 @@ class Session:
             for layer, measurement in of.items()
         }
         self._write()  # what was logged before comes first
+        if done.step == self._first and self._writes.recording is not None:
+            is_missing = self._measurer.resume(self._stored_diagrams)
+            if is_missing and done.is_extra and self._writes.recording.cut_at is not None:
+                self._say(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
         with self._counting_cpu_time():
             self._dispatch(Measured(done.step, rows, end.skipped))
             self._store_and_dispatch(self._watch.ranks(done.step, end.training.ranks()))
@@ -194,6 +204,8 @@ class Session:
         )
         if recording.cut_at is not None:
             self._watch.remember(recording.logged())
+            self._stored_diagrams = recording.last_diagrams()
+            self.earlier = recording.earlier()
             stored = f"; the stored rows up to step {recording.cut_at} are replaced as training repeats these steps"
             repeats = recording.cut_at > self._first
             self._say(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
@@ -246,7 +258,8 @@ class Session:
 
     def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
         started = time.thread_time()
-        recording.measured(done)
+        if disagreement := recording.measured(done):
+            self._say(disagreement)
         seconds = time.thread_time() - started
         self._other_seconds += seconds
         self._budget.charge(TrainingProbe.name(), STORING, seconds)

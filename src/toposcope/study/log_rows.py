@@ -92,6 +92,8 @@ def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str,
     names = ", ".join(COLUMNS)
     stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
     row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
+    if stored == tuple(row):
+        return
     c.execute(f"INSERT OR REPLACE INTO log (run, step, {names}) VALUES (?, ?, {_marks(row)})", (run, step, *row))
     checksums.add(c, "log", run, [(step, *row)], [(step, *stored)] if stored else [])
 
@@ -100,6 +102,8 @@ def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, fl
     """Store a further target of a step, or, where it is None, that it has no value any more."""
     query = "SELECT step, target, unit, value FROM log_targets WHERE run = ? AND step = ? AND target = ?"
     stored, new = c.execute(query, (run, *row[:2])).fetchall(), [row] if row[-1] is not None else []
+    if stored == new:
+        return
     c.execute("DELETE FROM log_targets WHERE run = ? AND step = ? AND target = ?", (run, *row[:2]))
     insert(c, "log_targets", ("run", "step", "target", "unit", "value"), [(run, *each) for each in new])
     checksums.add(c, "log", run, new, stored)

@@ -125,6 +125,11 @@ class Store:
         """Close the database; what was committed stays."""
         self._connection.close()
 
+    @property
+    def n_changes(self) -> int:
+        """Number of rows written since the store was opened."""
+        return self._connection.total_changes
+
     def meta(self, key: str) -> str | None:
         """Return one fact about the study."""
         rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
@@ -142,7 +147,8 @@ class Store:
             c.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE SET "
                 "position = excluded.position, kind = excluded.kind, n_parameters = excluded.n_parameters, "
-                "source = excluded.source",
+                "source = excluded.source WHERE (position, kind, n_parameters, source) "
+                "IS NOT (excluded.position, excluded.kind, excluded.n_parameters, excluded.source)",
                 (run, position, kind, n_parameters, source),
             )
             self._seal_whole(c, "runs")
@@ -156,7 +162,10 @@ class Store:
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
         with self._transaction() as c:
-            c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
+            c.execute(
+                "UPDATE runs SET status = ?1, last_step = ?2 WHERE run = ?3 AND (status, last_step) IS NOT (?1, ?2)",
+                (status, last_step, run),
+            )
             self._seal_whole(c, "runs")
 
     def status(self, run: str) -> str | None:
@@ -214,10 +223,12 @@ class Store:
                 "measurements",
                 "alerts",
                 "forecasts",
+                "errors",
             ):
                 c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
             for kind in ("log", "log_nan", "checkpoints", "measurements", "live"):
                 checksums.seal(c, kind, run=run)
+            checksums.seal(c, "errors")
 
     def last_step(self, run: str) -> int | None:
         """Return the last step of which anything is stored of a run."""
@@ -227,7 +238,10 @@ class Store:
         return None if rows[0][0] is None else int(rows[0][0])
 
     def put_alert(self, run: str, check: str, step: int, since: int, place: str, message: str, evidence: str) -> None:
-        """Store what a monitor noticed; `evidence` is a JSON object of numbers."""
+        """Store what a monitor noticed, unless it is stored already; `evidence` is a JSON object of numbers."""
+        place_of = "run = ? AND check_name = ? AND step = ? AND since = ? AND place = ?"
+        if self._rows(f"SELECT 1 FROM alerts WHERE {place_of}", run, check, step, since, place):
+            return
         with self._transaction() as c:
             (position,) = c.execute(
                 "SELECT COALESCE(MAX(position) + 1, 0) FROM alerts WHERE run = ?", (run,)
@@ -239,13 +253,34 @@ class Store:
     def put_forecast(
         self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str
     ) -> None:
-        """Store a forecast of the final loss, in nats a token, with its interval of 90%."""
+        """Store a forecast of the final loss, in nats per token, with its 90% interval; one already stored stays."""
         with self._transaction() as c:
             c.execute(
-                "INSERT OR REPLACE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (run, step, last_step, loss, low, high, advice),
             )
             checksums.seal(c, "live", run=run)
+
+    def last_diagrams(self, run: str) -> dict[tuple[str, str], dict[str, str]]:
+        """Return by name and options of a probe, and by layer, the diagram file of its last measurement; may be empty.
+
+        Probes and layers without diagrams are absent.
+        """
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        query = "SELECT probe, options, layer, diagrams, MAX(step) FROM measurements WHERE run = ? GROUP BY 1, 2, 3"
+        for probe, options, layer, file, _ in self._rows(query, run):
+            found.setdefault((probe, options), {})[layer] = file
+        return found
+
+    def n_steps_with(self, run: str, probe: str, statistic: str) -> int:
+        """Return the number of steps of a run at which a probe measured a statistic."""
+        query = "SELECT COUNT(DISTINCT step) FROM measurements JOIN features ON measurement = id"
+        rows = self._rows(f"{query} WHERE run = ? AND probe = ? AND statistic = ?", run, probe, statistic)
+        return int(rows[0][0])
+
+    def checkpoint_steps(self, run: str) -> set[int]:
+        """Return the steps of the known checkpoints of a run."""
+        return {step for (step,) in self._rows("SELECT step FROM checkpoints WHERE run = ?", run)}
 
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
@@ -439,7 +474,11 @@ class Store:
         if not rows:
             return
         with self._transaction() as c:
-            c.executemany("INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)", rows)
+            c.executemany(
+                "INSERT INTO errors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET message = excluded.message "
+                "WHERE message <> excluded.message",
+                rows,
+            )
             self._seal_whole(c, "errors")
 
     def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:

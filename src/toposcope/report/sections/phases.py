@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from toposcope.analysis.change_points import MAX_POINTS
 from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
 from toposcope.report.charts.change_points import change_point_chart, described
 from toposcope.report.document import Block, Picture, csv, folded, say
@@ -54,7 +55,8 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     )  # fmt: skip
     changes = table("change-points", "Change points", point_specs, points)
     changes_note = say(
-        f"Change points, their number chosen by a Bayesian information criterion: {_explained(points)}. All: ",
+        f"Change points, their number chosen by a Bayesian information criterion: {_explained(points)}."
+        f"{_thinned(material)} All: ",
         csv("change_points"), ".",
     )  # fmt: skip
     return (
@@ -72,6 +74,13 @@ def _steps(title: str, low: str, high: str, group: str) -> Spec:
         return "–" if missing(first) or missing(last) else f"{whole(first)} to {whole(last)}"
 
     return Column(title, group=group), write
+
+
+def _thinned(material: Material) -> str:
+    longest = max((len(trajectory.steps) for trajectory in material.trajectories), default=0)
+    if longest <= MAX_POINTS:
+        return ""
+    return f" Of more than {MAX_POINTS} checkpoints, they are those of the means of {MAX_POINTS} blocks of neighbours."
 
 
 def _explained(points: Sequence[Mapping[str, Any]]) -> str:
