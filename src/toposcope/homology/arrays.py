@@ -229,11 +229,19 @@ def as_number(value: Any, name: str, minimum: float) -> float:
     if type(value) is float and value >= minimum:
         return value
     try:
-        number = float(value) if isinstance(value, Real) else float("nan")
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else float("nan")
     except OverflowError:  # a whole number beyond float64
         number = float("nan")
     if not number >= minimum:
         raise ToposcopeError(f"{name}: expected a number of at least {minimum:g}, got {value!r}")
+    return number
+
+
+def as_positive(value: Any, name: str) -> float:
+    """Return an option that must be a finite number above 0."""
+    number = as_number(value, name, 0)
+    if not 0 < number < math.inf:
+        raise ToposcopeError(f"{name}: expected a finite number above 0, got {value!r}")
     return number
 
 

@@ -125,8 +125,9 @@ def rips(
 
 def points_for_loops(n: int, max_points: int | None = None) -> int:
     """Return how many of n points `rips` uses for H1: n, or how many landmarks."""
+    n = as_count(n, "n", 0)
     if max_points is not None:
-        return min(n, max_points)
+        return min(n, as_count(max_points, "max_points", 1))
     memory = total_memory() if may_not_fit(loop_bytes(n)) else None
     all_fit = n <= MAX_POINTS and (memory is None or loop_bytes(n) <= MAX_MEMORY_SHARE * memory)
     return n if all_fit else DEFAULT_LANDMARKS
