@@ -17,10 +17,21 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from property_examples import examples
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, farthest_points, longest_loops, memory, point_cloud, rips
+from toposcope.homology import (
+    Diagram,
+    farthest_points,
+    h1_births,
+    longest_loops,
+    memory,
+    point_cloud,
+    rips,
+    rtd,
+    two_nn,
+)
 from toposcope.homology.loop_births import tree_and_births
 
 thorough = examples(200)
@@ -298,6 +309,62 @@ def test_lengths_need_not_obey_the_triangle_inequality() -> None:
     assert_array_equal(h1.pairs, [[1, 9]])
 
 
+def infinite_graphs(seed: int) -> Array:
+    """Distances between the points of several components, some of them without all of their edges."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 15))
+    upper = np.triu(rng.integers(0, 6, (n, n)) / 2.0, 1)
+    labels = rng.integers(0, 1 + seed % 4, n)
+    missing = (labels[:, None] != labels) | (rng.random((n, n)) < (seed % 3) * 0.3)
+    matrix: Array = np.where(np.triu(missing, 1), np.inf, upper)
+    return np.asarray(np.maximum(np.triu(matrix, 1), np.triu(matrix, 1).T))
+
+
+def test_an_infinite_distance_is_no_edge() -> None:
+    for seed in range(60):
+        matrix = infinite_graphs(seed)
+        for cap in (np.inf, 1e9, 2.5, 1.0):
+            complex_ = gudhi.RipsComplex(distance_matrix=matrix, max_edge_length=min(cap, 1e10))
+            tree = complex_.create_simplex_tree(max_dimension=3)
+            tree.compute_persistence(homology_coeff_field=2, min_persistence=0, persistence_dim_max=True)
+            whole = matrix[np.isfinite(matrix)].max() <= cap
+            n_components = connected_components(np.isfinite(matrix))[0]
+            diagrams = rips(matrix, metric="precomputed", max_dimension=2, threshold=cap)
+            for k, diagram in enumerate(diagrams):
+                bars = np.reshape(tree.persistence_intervals_in_dimension(k), (-1, 2))
+                finite = bars[np.isfinite(bars[:, 1]) & (bars[:, 1] > bars[:, 0])]
+                lasting = diagram.pairs[diagram.lifetimes > 0]
+                assert_array_equal(lasting, finite[np.lexsort((finite[:, 1], finite[:, 0]))])
+                n_alive = int(np.isinf(bars[:, 1]).sum())
+                assert diagram.n_essential + diagram.n_truncated == n_alive
+                assert diagram.n_essential == (n_components if k == 0 else n_alive if whole else 0)
+            assert len(diagrams[0].pairs) + diagrams[0].n_truncated == len(matrix) - n_components
+            if cap == np.inf:
+                births = h1_births(matrix, metric="precomputed")
+                assert_array_equal(births, diagrams[1].pairs[:, 0])
+                assert_same_pairs(
+                    rips(point_cloud.with_distances(matrix, "precomputed"), metric="precomputed"), diagrams[:2]
+                )
+                loops = longest_loops(matrix, 99, metric="precomputed")
+                assert sorted([loop.birth, loop.death] for loop in loops) == diagrams[1].pairs.tolist()
+
+
+def test_landmarks_reach_every_component_or_say_so() -> None:
+    matrix = np.where(np.arange(9)[:, None] % 3 == np.arange(9) % 3, 1.0, np.inf)
+    np.fill_diagonal(matrix, 0)
+    chosen, radii = farthest_points(matrix, 9, metric="precomputed")
+    assert set(chosen[:3] % 3) == {0, 1, 2}
+    assert radii.tolist() == [np.inf] * 2 + [1.0] * 6 + [0.0]
+    assert rips(matrix, metric="precomputed", max_points=2)[1].cover_radius == np.inf
+    refused: dict[str, Any] = {
+        "points: 4 of 4 points have no second": lambda: two_nn(matrix[:4, :4], metric="precomputed"),
+        "first: distances are infinite": lambda: rtd(matrix, matrix, metric="precomputed"),
+    }
+    for message, call in refused.items():
+        with pytest.raises(ToposcopeError, match=message):
+            call()
+
+
 @pytest.mark.slow
 def test_every_kind_of_matrix_of_distances() -> None:
     distances = squareform(pdist(np.random.default_rng(3).integers(0, 9, (12, 2)), "sqeuclidean"))
@@ -345,7 +412,9 @@ BAD_DISTANCES = {
     "asymmetric": (np.array([[0.0, 1.0], [1.5, 0.0]]), "shape (2, 2) with 1 asymmetric pairs"),
     "barely asymmetric": (np.array([[0.0, 1.0], [np.nextafter(1, 2), 0.0]]), "1 asymmetric"),
     "NaN": (np.array([[0.0, np.nan], [np.nan, 0.0]]), "2 of 4"),
-    "infinite": (np.array([[0.0, np.inf], [np.inf, 0.0]]), "2 of 4"),
+    "minus infinity": (np.array([[0.0, -np.inf], [-np.inf, 0.0]]), "2 negative entries in shape (2, 2)"),
+    "infinite diagonal": (np.full((2, 2), np.inf), "2 entries other than 0 on the diagonal"),
+    "asymmetric infinity": (np.array([[0.0, np.inf], [1.0, 0.0]]), "shape (2, 2) with 1 asymmetric pairs"),
     "integers": (np.zeros((2, 2), int), "int64"),
     "empty": (np.zeros((0, 0)), "(0, 0)"),
 }

@@ -1,5 +1,6 @@
 """Mistakes that would pass for numbers: what is no diagram, what is masked, what would not fit."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -7,14 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from toposcope import homology
 from toposcope.errors import ToposcopeError
 from toposcope.homology import (
     Diagram,
+    Moments,
+    SpectralDensity,
     betti_curve,
     bottleneck,
     cross_barcode,
     farthest_points,
     landscape,
+    local_learning_coefficient,
     memory,
     neural_persistence,
     rips,
@@ -73,3 +78,111 @@ def test_consecutive_rows_are_a_view_of_transposed_storage() -> None:
     W = np.random.default_rng(0).standard_normal((40, 90)).T
     expected = neural_persistence(W[30:60]).deaths
     np.testing.assert_array_equal(neural_persistence(W, rows=np.arange(30, 60)).deaths, expected)
+
+
+POINTS = np.random.default_rng(0).normal(size=(12, 3))
+MATRIX = np.abs(np.subtract.outer(np.arange(12.0), np.arange(12.0)))
+EDGES = np.array([[0, 1], [1, 2]])
+PRODUCT: dict[str, Any] = {"product": lambda v: v, "dimension": 5, "rng": np.random.default_rng(0)}
+GRID = [0.0, 1.0, 2.0]
+DENSITY = SpectralDensity(*np.ones((4, 3, 2)))
+VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "Diagram": (Diagram, {"pairs": BAR.pairs, "dimension": 0}),
+    "Diagram.landscape": (BAR.landscape, {}),
+    "Diagram.persistence_image": (BAR.persistence_image, {}),
+    "Moments": (Moments, {"dimension": 3}),
+    "SpectralDensity.share": (DENSITY.share, {"low": 0.0, "high": 1.0}),
+    "SpectralDensity.smoothed": (DENSITY.smoothed, {"grid": np.array(GRID), "width": 0.1}),
+    "betti_curve": (betti_curve, {"diagram": BAR, "at": GRID}),
+    "classical_scaling": (homology.classical_scaling, {"distances": MATRIX}),
+    "critical_points": (homology.critical_points, {"values": POINTS}),
+    "delaunay_edges": (homology.delaunay_edges, {"points": POINTS[:, :2]}),
+    "diffusion_potential": (homology.diffusion_potential, {"distances": MATRIX}),
+    "extreme_eigenpairs": (homology.extreme_eigenpairs, {**PRODUCT, "n_largest": 1}),
+    "farthest_points": (farthest_points, {"points": POINTS, "count": 2}),
+    "h1_births": (homology.h1_births, {"points": POINTS}),
+    "hutch_plus_plus": (homology.hutch_plus_plus, {**PRODUCT, "draws": 2}),
+    "hutchinson": (homology.hutchinson, {**PRODUCT, "draws": 2}),
+    "landscape": (landscape, {"diagram": BAR, "at": GRID}),
+    "linear_cka": (homology.linear_cka, {"X": POINTS, "Y": POINTS}),
+    "local_learning_coefficient": (
+        local_learning_coefficient,
+        {"loss": lambda w: (0.5 * float(w @ w), w), "point": np.zeros(2), "n": 10, "n_draws": 9, "n_warmup": 9},
+    ),
+    "longest_loops": (homology.longest_loops, {"points": POINTS}),
+    "measures_of_singular_values": (homology.measures_of_singular_values, {"sigma": GRID}),
+    "metric_scaling": (homology.metric_scaling, {"distances": MATRIX}),
+    "nearest_neighbour_edges": (homology.nearest_neighbour_edges, {"points": POINTS, "k": 2}),
+    "neural_persistence": (neural_persistence, {"W": POINTS}),
+    "persistence_image": (
+        homology.persistence_image,
+        {"diagram": BAR, "birth_edges": GRID, "lifetime_edges": GRID, "bandwidth": 0.1},
+    ),
+    "ph_dimension": (homology.ph_dimension, {"points": POINTS, "sizes": [4, 6, 8], "n_draws": 2}),
+    "points_for_loops": (homology.points_for_loops, {"n": 5}),
+    "principal_shares": (homology.principal_shares, {"distances": MATRIX}),
+    "procrustes": (homology.procrustes, {"X": POINTS, "Y": POINTS}),
+    "profile_graph": (homology.profile_graph, {"values": GRID, "edges": EDGES}),
+    "profile_grid": (homology.profile_grid, {"values": POINTS}),
+    "qkv_rows": (homology.qkv_rows, {"n_rows": 12, "n_heads": 2}),
+    "random_walk_shares": (homology.random_walk_shares, {"n": 4}),
+    "random_walk_shares_of": (homology.random_walk_shares_of, {"lengths": GRID}),
+    "rips": (rips, {"points": POINTS}),
+    "rtd": (homology.rtd, {"first": POINTS, "second": POINTS}),
+    "spectral_density": (homology.spectral_density, {**PRODUCT, "draws": 2, "steps": 2}),
+    "spectral_measures": (homology.spectral_measures, {"points": POINTS}),
+    "step_cosines": (homology.step_cosines, {"distances": MATRIX}),
+    "sublevel_graph": (homology.sublevel_graph, {"values": GRID, "edges": EDGES}),
+    "sublevel_grid": (sublevel_grid, {"values": POINTS}),
+    "sublevel_points": (
+        homology.sublevel_points,
+        {"values": POINTS[:, 0], "points": POINTS[:, :2], "graph": "nearest"},
+    ),
+    "two_nn": (homology.two_nn, {"points": POINTS}),
+}
+COUNTS = (True, np.True_, -1, -(2**70), 2.5, np.nan, "3", [1], 1j)
+NUMBERS = (True, np.False_, np.nan, "x", [1.0], 1j)
+MAY_BE_NEGATIVE, MAY_BE_NAN = {"low", "high"}, {"cover_radius"}
+MAY_BE_EMPTY = {"sigma", "pairs", "births", "at", "edges", "grid", "lengths"}
+
+
+def mistakes() -> list[Any]:
+    """Every number of every public function and constructor, with each value that is no number of its kind."""
+    found = []
+    for name, (call, valid) in VALID.items():
+        for parameter, declared in inspect.signature(call).parameters.items():
+            kind = str(declared.annotation).partition(" ")[0].removeprefix("<class").strip()
+            kind = getattr(declared.annotation, "__name__", kind)
+            values: tuple[Any, ...] = ()
+            if kind == "int" or (name, parameter) == ("matching", "order"):
+                values = COUNTS
+            elif kind == "float" or parameter in ("scale", "alpha"):
+                values = NUMBERS if parameter in MAY_BE_NEGATIVE else (*NUMBERS, -1.0)
+            elif isinstance(valid.get(parameter), (np.ndarray, list)) and parameter not in MAY_BE_EMPTY:
+                values = (np.array(valid[parameter])[:0],)
+            for value in values:
+                is_valid = (parameter in MAY_BE_NAN and value is np.nan) or (parameter == "alpha" and value == [1.0])
+                if not is_valid:
+                    found.append(pytest.param(name, parameter, value, id=f"{name}-{parameter}-{value!r:.20}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "parameter", "value"), mistakes())
+def test_what_is_no_number_is_refused_with_its_name(name: str, parameter: str, value: Any) -> None:
+    call, valid = VALID[name]
+    with pytest.raises(ToposcopeError, match=rf"\A{parameter}: [^\n]*\Z"):
+        call(**{**valid, parameter: value})
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_the_same_calls_are_valid_without_a_mistake(name: str) -> None:
+    call, valid = VALID[name]
+    call(**valid)
+
+
+def test_every_public_function_is_among_them() -> None:
+    takes_no_number = {"average_persistence", "bottleneck", "critical_points_of_triangles", "cross_barcode"}
+    takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics", "unrolled"}
+    takes_no_number |= {"vineyard", "wasserstein"}
+    functions = {name for name in homology.__all__ if inspect.isfunction(getattr(homology, name))}
+    assert functions <= set(VALID) | takes_no_number

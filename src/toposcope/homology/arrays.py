@@ -18,7 +18,9 @@ MAX_NORMAL_EXPONENT = 1000
 """Two to a power nearer to zero than this is a normal number of float64."""
 
 
-def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] | NDArray[np.float64]:
+def as_float_matrix(
+    values: ArrayLike | Any, name: str, *, infinite: bool = False
+) -> NDArray[np.float32] | NDArray[np.float64]:
     """Return a finite 2-D float32 or float64 array; 16-bit floats are widened, which is exact.
 
     Parameters
@@ -27,6 +29,8 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
         A tensor may require gradients or lie on another device.
     name : str
         How messages call the argument.
+    infinite : bool
+        Allow infinities.
 
     Raises
     ------
@@ -34,7 +38,7 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
         If it is not a floating-point matrix, is empty, or holds NaN or infinities.
     """
     matrix = _as_computed(values, name)
-    if not np.isfinite(matrix).all():
+    if not (~np.isnan(matrix) if infinite else np.isfinite(matrix)).all():
         raise _not_finite_in(matrix, name)
     return matrix
 
@@ -225,11 +229,19 @@ def as_number(value: Any, name: str, minimum: float) -> float:
     if type(value) is float and value >= minimum:
         return value
     try:
-        number = float(value) if isinstance(value, Real) else float("nan")
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else float("nan")
     except OverflowError:  # a whole number beyond float64
         number = float("nan")
     if not number >= minimum:
         raise ToposcopeError(f"{name}: expected a number of at least {minimum:g}, got {value!r}")
+    return number
+
+
+def as_positive(value: Any, name: str) -> float:
+    """Return an option that must be a finite number above 0."""
+    number = as_number(value, name, 0)
+    if not 0 < number < math.inf:
+        raise ToposcopeError(f"{name}: expected a finite number above 0, got {value!r}")
     return number
 
 

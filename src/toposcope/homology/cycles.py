@@ -45,7 +45,8 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
     ----------
     points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
     count : int
-        How many; fewer are returned if there are fewer of positive length.
+        How many; fewer are returned if there are fewer of positive length. Those that no triangle closes, where
+        distances are infinite, are not among them.
     metric : "euclidean", "cosine" or "precomputed"
 
     Returns
@@ -78,7 +79,7 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
     filtration = LoopFiltration(cloud.distances(np.arange(n)), np.inf, keeps_cycles=True)
     pairs = filtration.pairs()
     births, deaths = pairs.T
-    by_length = np.lexsort((births, births - deaths))[:count]
+    by_length = np.lexsort((births, births - deaths))[np.count_nonzero(np.isinf(deaths)) :][:count]
     return [
         Loop(float(births[k]), float(deaths[k]), closed_paths(filtration.cycle(k)))
         for k in by_length[outlasts_rounding(pairs[by_length], cloud)].tolist()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_array
+from toposcope.homology.arrays import as_array, as_count, as_number, as_positive
 from toposcope.notebook import facts_table
 from toposcope.typing import Matrix, Vector
 
@@ -26,7 +26,8 @@ class Diagram:
     ----------
     pairs : ndarray, shape (k, 2), float64
         Finite (birth, death) points, sorted; bars of length zero are kept. In a descending filtration
-        (neural persistence) death is below birth. Anything else is refused with a `ToposcopeError`.
+        (neural persistence) death is below birth. Anything else is refused with a `ToposcopeError`, and so are
+        counts and a dimension that are no whole numbers of at least 0, and a negative cover radius.
     dimension : int
         Homology dimension.
     n_essential : int
@@ -65,6 +66,10 @@ class Diagram:
             )
         if not usual:
             object.__setattr__(self, "pairs", pairs.astype(np.float64, copy=False))
+        for name in ("dimension", "n_essential", "n_truncated"):
+            object.__setattr__(self, name, as_count(getattr(self, name), name, 0))
+        if not isinstance(self.cover_radius, float) or self.cover_radius < 0:
+            object.__setattr__(self, "cover_radius", as_number(self.cover_radius, "cover_radius", 0))
 
     def __repr__(self) -> str:
         parts = [f"{len(self.pairs)} finite bars"]
@@ -174,12 +179,13 @@ class Diagram:
         """
         from toposcope.charts.bars import is_descending
         from toposcope.charts.persistence_image import persistence_image as draw
-        from toposcope.homology.arrays import as_count
         from toposcope.homology.vectors import persistence_image
 
         n_pixels = as_count(n_pixels, "n_pixels", 1)
         longest = float(self.lifetimes.max(initial=0)) or 1.0
-        width = max(longest / 20, np.finfo(np.float64).tiny) if bandwidth is None else bandwidth
+        width = (
+            max(longest / 20, np.finfo(np.float64).tiny) if bandwidth is None else as_positive(bandwidth, "bandwidth")
+        )
         low = self.pairs.min(axis=1) if len(self.pairs) else np.zeros(1)
         margin = 3 * width + 1e-12 * np.abs(low).max()  # pixels must differ in rounded numbers too
         births = np.linspace(low.min() - margin, low.max() + margin, n_pixels + 1)

@@ -77,6 +77,10 @@ def two_nn(points: ArrayLike | Any, *, discard: float = 0.1, metric: Metric = "e
     if not discard < 1:
         raise ToposcopeError(f"discard: expected a share of at least 0 and below 1, got {discard!r}")
     ratios, n_duplicates = _log_ratios(as_cloud(points, metric, "points"))
+    if len(ratios) > 2 and (n_infinite := np.count_nonzero(~np.isfinite(ratios))):
+        raise ToposcopeError(
+            f"points: {n_infinite} of {len(ratios)} points have no second one at a finite distance; leave them out"
+        )
     return TwoNN(_slope(ratios, discard), len(ratios), n_duplicates)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_number
+from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.chain_diagnostics import effective_size, split_r_hat
 from toposcope.homology.local_posterior import Chain, Draws, Posterior
 from toposcope.seeds import derive_seed
@@ -157,12 +157,12 @@ def local_learning_coefficient(
     True
     """
     centre = _checked_point(point)
-    n, gamma = as_count(n, "n", 2), _positive(localisation, "localisation")
+    n, gamma = as_count(n, "n", 2), as_positive(localisation, "localisation")
     n_chains, n_draws = as_count(n_chains, "n_chains", 2), as_count(n_draws, "n_draws", 4)
     n_warmup, n_leapfrog = as_count(n_warmup, "n_warmup", 8), as_count(n_leapfrog, "n_leapfrog", 1)
     seed = as_count(seed, "seed", 0)
-    inverse = 1 / math.log(n) if beta is None else _positive(beta, "beta")
-    langevin = None if step is None else _positive(step, "step")
+    inverse = 1 / math.log(n) if beta is None else as_positive(beta, "beta")
+    langevin = None if step is None else as_positive(step, "step")
     posterior = Posterior(loss, centre, n * inverse, gamma)
     if not math.isfinite(posterior.loss_at_centre):
         raise ToposcopeError(f"loss: it is {posterior.loss_at_centre} at the point, which must be a finite one")
@@ -174,13 +174,6 @@ def local_learning_coefficient(
         chain.warm_up(n_warmup)
         draws.append(chain.draw(n_draws))
     return _summary(draws, posterior.n_gradients)
-
-
-def _positive(value: Any, name: str) -> float:
-    number = as_number(value, name, 0)
-    if not 0 < number < math.inf:
-        raise ToposcopeError(f"{name}: expected a finite number above 0, got {value!r}")
-    return number
 
 
 def _checked_point(point: Any) -> NDArray[Any]:

@@ -37,14 +37,20 @@ def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
         Symmetric, non-negative, 0 on the diagonal. They need not obey the triangle inequality; infinite ones are of
         edges that never enter.
     threshold : float
-        Filtration cap, inclusive.
+        Filtration cap, inclusive. What is alive there is truncated; essential, if no finite distance is longer.
     """
     filtration = LoopFiltration(distances, threshold)
     pairs = filtration.pairs()
     is_open = np.isinf(pairs[:, 1])
     finite = pairs[~is_open]
     bars = sorted_pairs(finite[finite[:, 1] > finite[:, 0]])
-    return Diagram(bars, dimension=1, n_truncated=int(is_open.sum()), engine="lunes")
+    return Diagram(bars, 1, *without_death(int(is_open.sum()), distances, threshold), engine="lunes")
+
+
+def without_death(count: int, distances: Matrix, threshold: float) -> tuple[int, int]:
+    """Return how many of the classes alive at the cap are essential, and how many truncated: none or all."""
+    is_capped = count > 0 and threshold < distances.max(where=np.isfinite(distances), initial=0)
+    return (0, count) if is_capped else (count, 0)
 
 
 def loop_bytes(n: int) -> int:

@@ -70,7 +70,7 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
             raise ToposcopeError(f"{name}: its distances are of metric {points.metric!r}, not {metric!r}")
         return points
     if metric == "precomputed":
-        return Distances(as_distances(points, name))
+        return Distances(as_distances(points, name, infinite=True))
     if metric == "euclidean" and getattr(points, "is_cuda", False):
         return DeviceEuclidean.of(points, name)
     if metric == "euclidean":
@@ -451,15 +451,17 @@ class Distances:
         return float(self.matrix[chosen].min(axis=0).max())
 
 
-def as_distances(values: ArrayLike | Any, name: str) -> Matrix:
+def as_distances(values: ArrayLike | Any, name: str, *, infinite: bool = False) -> Matrix:
     """Return a matrix of distances between n points: symmetric, not negative, zero on the diagonal; float64.
+
+    If `infinite`, there may be none between two points.
 
     Raises
     ------
     ToposcopeError
         Naming the argument, its shape, and what it is not.
     """
-    matrix = as_float_matrix(values, name).astype(np.float64, copy=False)
+    matrix = as_float_matrix(values, name, infinite=infinite).astype(np.float64, copy=False)
     wanted = f"{name}: expected an (n, n) matrix of distances"
     if matrix.shape[0] != matrix.shape[1]:
         raise ToposcopeError(f"{wanted}, got shape {matrix.shape}")

@@ -10,7 +10,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
-from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
+from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
 from toposcope.homology.point_cloud import (
     Cloud,
@@ -21,7 +21,7 @@ from toposcope.homology.point_cloud import (
     outlasts_rounding,
     trees_of_each,
 )
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.typing import Indices, Vector
 
 DEFAULT_LANDMARKS = 2000
 """Landmarks where the user sets no number of points and all are too many."""
@@ -53,7 +53,8 @@ def rips(
         Euclidean H0 is computed there. Or what `toposcope.homology.point_cloud.with_distances` returned: then all
         dimensions are of the distances it holds.
     metric : "euclidean", "cosine" or "precomputed"
-        ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances.
+        ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances; an infinite
+        one is no edge, so that classes may be essential in any dimension, and a cover radius infinite.
     max_dimension : int
         Highest homology dimension, 0 or more.
     max_points : int, optional
@@ -66,12 +67,14 @@ def rips(
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
         `farthest_points` returned for this cloud or a like one.
     threshold : float
-        Filtration cap, inclusive. What is alive at the cap is counted in ``n_truncated``.
+        Filtration cap, inclusive. What is alive at the cap is counted in ``n_truncated``, unless no finite distance is
+        longer.
 
     Returns
     -------
     list of Diagram
-        Index k holds dimension k. H0 has n - 1 finite points (duplicates give bars of length zero) less the truncated.
+        Index k holds dimension k. H0 has n - 1 finite points (duplicates give bars of length zero) less the truncated,
+        and one essential class; where distances are infinite, one for each component, and fewer points.
         ``engine`` names the algorithm that ran.
 
     Raises
@@ -122,8 +125,9 @@ def rips(
 
 def points_for_loops(n: int, max_points: int | None = None) -> int:
     """Return how many of n points `rips` uses for H1: n, or how many landmarks."""
+    n = as_count(n, "n", 0)
     if max_points is not None:
-        return min(n, max_points)
+        return min(n, as_count(max_points, "max_points", 1))
     memory = total_memory() if may_not_fit(loop_bytes(n)) else None
     all_fit = n <= MAX_POINTS and (memory is None or loop_bytes(n) <= MAX_MEMORY_SHARE * memory)
     return n if all_fit else DEFAULT_LANDMARKS
@@ -202,14 +206,15 @@ def components_of_each(stack: NDArray[Any]) -> list[Diagram | None]:
 
 
 def _component_diagram(lengths: Vector, threshold: float, engine: str) -> Diagram:
-    deaths = lengths if threshold == np.inf else lengths[lengths <= threshold]
+    finite = lengths[: np.searchsorted(lengths, np.inf)]
+    deaths = finite if threshold == np.inf else finite[finite <= threshold]
     pairs = np.zeros((len(deaths), 2))
     pairs[:, 1] = deaths
     return Diagram(
         pairs,
         dimension=0,
-        n_essential=1,
-        n_truncated=len(lengths) - len(deaths),
+        n_essential=1 + len(lengths) - len(finite),
+        n_truncated=len(finite) - len(deaths),
         engine=engine,
     )
 
@@ -248,14 +253,12 @@ def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) 
         homology_coeff_field=2,
         n_jobs=1,
     )
-    diagrams = engine.fit_transform([cloud.distances(sample.indices)])[0]
-    return [
-        _finite_part(np.asarray(bars, dtype=np.float64).reshape(-1, 2), k, cloud, sample.cover_radius)
-        for k, bars in zip(dimensions, diagrams, strict=True)
-    ]
-
-
-def _finite_part(bars: Matrix, dimension: int, cloud: Cloud, cover_radius: float) -> Diagram:
-    finite = bars[np.isfinite(bars[:, 1])]
-    pairs = sorted_pairs(finite[outlasts_rounding(finite, cloud)])
-    return Diagram(pairs, dimension, n_truncated=len(bars) - len(finite), cover_radius=cover_radius, engine="gudhi")
+    distances = cloud.distances(sample.indices)
+    diagrams = []
+    for k, found in zip(dimensions, engine.fit_transform([distances])[0], strict=True):
+        bars = np.asarray(found, dtype=np.float64).reshape(-1, 2)
+        finite = bars[np.isfinite(bars[:, 1])]
+        counts = without_death(len(bars) - len(finite), distances, threshold)
+        pairs = sorted_pairs(finite[outlasts_rounding(finite, cloud)])
+        diagrams.append(Diagram(pairs, k, *counts, sample.cover_radius, "gudhi"))
+    return diagrams

@@ -36,7 +36,7 @@ def linear_cka(X: ArrayLike | Any, Y: ArrayLike | Any) -> float:
     Source: Kornblith, Norouzi, Lee & Hinton 2019, arXiv:1905.00414, Eq. 4 with linear kernels, section 3. With
     d + e <= n the products are those of features, O(n (d + e)^2) time and O((d + e)^2) memory beside the points; else
     those of objects, O(n^2 (d + e)) and O(n^2). The bias of few objects is not removed: unrelated Gaussian points come
-    to about (d e / ((n + d) (n + e)))^(1/2), not to 0.
+    to about (d e / ((n + d) (n + e)))^(1/2), not to 0. The number of threads of BLAS changes last digits: up to 3e-15.
     """
     x, y = _two_centred(X, Y)
     if x.shape[1] + y.shape[1] <= len(x):
@@ -74,7 +74,8 @@ def procrustes(X: ArrayLike | Any, Y: ArrayLike | Any) -> float:
     Source: Schoenemann 1966, Psychometrika 31:1-10; as a metric of shapes Williams, Kunz, Kornblith & Linderman 2021,
     arXiv:2110.14739, section 2.1. The disparity of ``scipy.spatial.procrustes``, which scales Y once more, is
     1 - ||X'Y||_*^2. O(n d e + (d + e) min(d, e)^2) time; of representations wider than n, d and e are n, after
-    O(n^2 (d + e)). The distance of equal ones is 0 up to about 1e-8, as its square is up to rounding.
+    O(n^2 (d + e)). The distance of equal ones is 0 up to about 1e-8, as its square is up to rounding. The number of
+    threads of BLAS changes last digits: of 2 - 2 ||X'Y||_* up to about 1e-14.
     """
     x, y = (_narrowed(points) for points in _two_centred(X, Y))
     nuclear = float(np.linalg.svd(x.T @ y, compute_uv=False).sum())

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count
+from toposcope.homology.arrays import as_count, as_number, as_positive
 from toposcope.homology.lanczos import CHUNK, MAX_BASIS_BYTES, Operator, checked_product, orthonormal_rows
 from toposcope.typing import Matrix, Vector
 
@@ -45,6 +45,7 @@ class SpectralDensity:
         The error is the root of the sum of two squares: of the standard error over starts, and of the change from half
         of the steps to all.
         """
+        low, high = as_number(low, "low", -np.inf), as_number(high, "high", -np.inf)
         shares = _masses(self.nodes, self.weights, low, high)
         coarse = _masses(self.coarse_nodes, self.coarse_weights, low, high)
         random = float(np.std(shares, ddof=1)) / len(shares) ** 0.5
@@ -59,6 +60,7 @@ class SpectralDensity:
         width : float
             In units of the eigenvalues; choose it no smaller than the distance of the nodes.
         """
+        width = as_positive(width, "width")
         distances = (grid[:, None] - self.nodes.ravel()) / width
         heights = np.exp(-0.5 * distances**2) / (width * np.sqrt(2 * np.pi))
         density: Vector = heights @ self.weights.ravel() / len(self.nodes)

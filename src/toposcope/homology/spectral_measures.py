@@ -285,7 +285,8 @@ def spectral_measures(points: ArrayLike | Any, *, centred: bool = True) -> Spect
 
     Notes
     -----
-    As of `Moments`, with its accuracy.
+    As of `Moments`, with its accuracy. BLAS adds in an order that depends on its number of threads, which changes last
+    digits: of RankMe up to 1e-13, relatively, of the rest up to 4e-15 (measured with 1 to 4 threads).
     """
     array = as_array(points, "points")
     if array.ndim != 2 or 0 in array.shape:

@@ -205,5 +205,5 @@ def _batch_distances(cloud: Cloud, batch: Indices, normalize: bool, name: str) -
                 )
             distances = distances / quantile
     if not np.isfinite(distances).all():
-        raise ToposcopeError(f"{name}: distances are beyond the range of float64, shape {cloud.shape}")
+        raise ToposcopeError(f"{name}: distances are infinite, or beyond float64, shape {cloud.shape}")
     return distances

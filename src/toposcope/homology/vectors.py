@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_array, as_count, as_number
+from toposcope.homology.arrays import as_array, as_count, as_positive
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Matrix, Vector
 
@@ -132,8 +132,7 @@ def persistence_image(diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: 
     """
     from scipy.special import ndtr
 
-    if not 0 < as_number(bandwidth, "bandwidth", 0) < np.inf:
-        raise ToposcopeError(f"bandwidth: expected a finite number above 0, got {bandwidth!r}")
+    bandwidth = as_positive(bandwidth, "bandwidth")
     x_edges, y_edges = _as_edges(birth_edges, "birth_edges"), _as_edges(lifetime_edges, "lifetime_edges")
     low, high = _ends(diagram)
     lifetime = high - low
