@@ -229,7 +229,7 @@ def as_number(value: Any, name: str, minimum: float) -> float:
     if type(value) is float and value >= minimum:
         return value
     try:
-        number = float(value) if isinstance(value, Real) and type(value) is not bool else float("nan")
+        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else float("nan")
     except OverflowError:  # a whole number beyond float64
         number = float("nan")
     if not number >= minimum:
