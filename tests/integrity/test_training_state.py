@@ -1,0 +1,150 @@
+"""What checkpoints say of themselves, and what the log beside them says."""
+
+import copy
+import csv
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from toposcope.integrity import Finding, doctor
+
+EVERY, COUNT = 20, 12
+STEPS = [EVERY * k for k in range(COUNT)]
+State = dict[str, Any]
+
+
+@cache
+def trained(seed: int) -> tuple[dict[int, State], list[dict[str, float]]]:
+    """Train a small network; return what its script saves, and its log."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(24, 48), nn.Tanh(), nn.Linear(48, 32), nn.Tanh(), nn.Linear(32, 24))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3 * (1 + seed))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, COUNT * EVERY, 1e-4)
+    target, states, log = torch.randn(24, 24), {}, []
+    for step in range(STEPS[-1] + 1):
+        x = torch.randn(64, 24)
+        loss = (model(x) - x @ target).square().mean()
+        norm = float(torch.cat([p.detach().ravel() for p in model.parameters()]).norm())
+        rate = optimizer.param_groups[0]["lr"]
+        log.append({"step": step, "loss": loss.item(), "learning_rate": rate, "weight_norm_total": norm})
+        if step % EVERY == 0:
+            parts = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict(),
+            }
+            states[step] = copy.deepcopy({**parts, "step": step})
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    return states, log
+
+
+def found(folder: Path, states: dict[int, State], log: list[dict[str, float]] | None = None) -> list[Finding]:
+    for step, state in states.items():
+        torch.save(state, folder / f"step_{step}.pt")
+    if log is not None:
+        with (folder / "log.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, list(log[0]))
+            table.writeheader()
+            table.writerows(log)
+    return [finding for finding in doctor(folder, deep=True).findings if finding.severity == "fault"]
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_what_agrees_is_no_fault(logged: bool, tmp_path: Path) -> None:
+    states, log = trained(0)
+    assert found(tmp_path, states, log if logged else None) == []
+
+
+def test_one_update_for_several_steps_is_no_fault(tmp_path: Path) -> None:
+    states = copy.deepcopy(trained(0)[0])
+    for state in states.values():
+        for moments in state["optimizer"]["state"].values():
+            moments["step"] /= 4
+    assert found(tmp_path, states) == []
+
+
+def _not_a_number(state: State) -> None:
+    state["optimizer"]["state"][2]["exp_avg"][3, 4] = torch.nan
+
+
+def _negative_square(state: State) -> None:
+    state["optimizer"]["state"][0]["exp_avg_sq"][1, 1] = -1e-3
+
+
+def _other_shape(state: State) -> None:
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(5, 7)
+
+
+def _earlier_optimizer(state: State) -> None:
+    for moments in state["optimizer"]["state"].values():
+        moments["step"] -= 3 * EVERY
+
+
+def _other_step(state: State) -> None:
+    state["step"] += 2 * EVERY
+
+
+@pytest.mark.parametrize("harm", [_not_a_number, _negative_square, _other_shape, _earlier_optimizer, _other_step])
+@pytest.mark.parametrize("place", [4, 7, COUNT - 2])
+def test_a_state_that_contradicts_itself(harm: Callable[[State], None], place: int, tmp_path: Path) -> None:
+    states = copy.deepcopy(trained(0)[0])
+    harm(states[STEPS[place]])
+    findings = found(tmp_path, states)
+    assert {step for finding in findings for step in finding.steps} == {STEPS[place]}
+    assert {finding.check for finding in findings} <= {"optimizer", "step inside"}
+
+
+def test_names_that_count_ten_times_as_much_as_the_log(tmp_path: Path) -> None:
+    states, log = trained(0)
+    findings = found(tmp_path, {10 * step: {"model": state["model"]} for step, state in states.items()}, log)
+    assert any(finding.check == "log" and "times later" in finding.message for finding in findings)
+
+
+@pytest.mark.parametrize("column", ["learning_rate", "weight_norm_total"])
+def test_the_log_of_another_run(column: str, tmp_path: Path) -> None:
+    (states, _), (_, other) = trained(0), trained(1)
+    log = [{name: row[name] for name in ("step", "loss", column)} for row in other]
+    assert "log" in {finding.check for finding in found(tmp_path, states, log)}
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_five_in_reverse_order_are_one_finding(stated: bool, tmp_path: Path) -> None:
+    states, _ = trained(0)
+    turned = dict(zip(STEPS, [*STEPS[:3], *STEPS[3:8][::-1], *STEPS[8:]], strict=True))
+    series = {step: states[of] if stated else {"model": states[of]["model"]} for step, of in turned.items()}
+    (finding,) = found(tmp_path, series)
+    assert (finding.check, finding.steps) == ("order", tuple(STEPS[k] for k in (3, 4, 6, 7)))
+    assert "reverse order" in finding.message
+
+
+def _half(weight: torch.Tensor) -> None:
+    weight[: len(weight) // 2] = 0
+
+
+def _row(weight: torch.Tensor) -> None:
+    weight[5] = 0
+
+
+def _copy(weight: torch.Tensor) -> None:
+    weight[5] = weight[9]
+
+
+@pytest.mark.parametrize(("harm", "check"), [(_half, "dead"), (_row, "dead"), (_copy, "copied rows")])
+@pytest.mark.parametrize("place", [3, 8])
+def test_a_part_of_a_matrix_is_lost_for_good(
+    harm: Callable[[torch.Tensor], None], check: str, place: int, tmp_path: Path
+) -> None:
+    states = {step: copy.deepcopy({"model": state["model"]}) for step, state in trained(0)[0].items()}
+    for step in STEPS[place:]:
+        harm(states[step]["model"]["2.weight"])
+    findings = found(tmp_path, states)
+    assert [(f.check, f.layer) for f in findings if f.check == check] == [(check, "2.weight")]
+    assert {f.steps[0] for f in findings} == {STEPS[place]}
