@@ -257,6 +257,68 @@ def test_rescaling_the_units_of_a_relu_network_does_not_matter() -> None:
         assert one.value == pytest.approx(4.5, rel=0.1)
 
 
+# Normal crossings with the noise of samples
+
+CROSSINGS = [(1,), (2,), (3,), (1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (1, 1, 2)]
+NOISE = {"in nats": (1.0, 1000, True), "small, in nats": (0.3, 10_000, True), "squares": (0.3, 300, False)}
+"""Standard deviation, samples, and whether squared errors are divided by twice its square."""
+
+
+def crossing(powers: tuple[int, ...], noise: float, n: int, in_nats: bool, seed: int) -> LossAndGradient:
+    """Return the squared error of y = w_1^k_1 ... w_d^k_d x on samples of which the true y is noise alone."""
+    rng, k = np.random.default_rng([seed, *powers]), np.array(powers, float)
+    x, y = rng.normal(size=n), noise * rng.normal(size=n)
+    xx, xy, yy, unit = x @ x / n, x @ y / n, y @ y / n, 1 / (2 * noise**2) if in_nats else 1.0
+
+    def loss(w: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+        factors = w**k
+        others = np.array([np.prod(np.delete(factors, i)) for i in range(len(k))])
+        product = factors.prod()
+        value = unit * (product**2 * xx - 2 * product * xy + yy)
+        return float(value), 2 * unit * (product * xx - xy) * k * w ** (k - 1) * others
+
+    return loss
+
+
+@pytest.mark.parametrize("kind", NOISE)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noisy_normal_crossings_have_an_estimate(kind: str, seed: int) -> None:
+    """lambda is 1 / (2 max k): within the interval, or there is a flag, for at least eight of nine."""
+    noise, n, in_nats = NOISE[kind]
+    n_answers = 0
+    for powers in CROSSINGS:
+        loss = crossing(powers, noise, n, in_nats, seed)
+        found = local_learning_coefficient(loss, np.zeros(len(powers)), n=n, n_draws=300)
+        low, high = found.interval
+        assert found.flag == "" or (found.negative_share > 0.1 and "," not in found.flag and "\n" not in found.flag)
+        n_answers += not found.reason and (low <= 1 / (2 * max(powers)) <= high or found.flag != "")
+    assert n_answers >= 8
+
+
+def saddle(height: float, d: int) -> LossAndGradient:
+    """Half the coordinates go up, and as many down as far as some walls; the last is a slope if d is odd."""
+    signs = np.where(np.arange(d) % 2 == 0, 1.0, -1.0)
+
+    def loss(w: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+        return height * float(signs @ w**2 + (w**4).sum()), height * (2 * signs * w + 4 * w**3)
+
+    return loss
+
+
+@pytest.mark.parametrize("height", [0.05, 1.0, 30.0])
+@pytest.mark.parametrize("d", [2, 5, 40])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_saddles_and_slopes_have_none(height: float, d: int, seed: int) -> None:
+    def tilted(w: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+        return height * float((w**2).sum() + w.sum()), height * (2 * w + 1)
+
+    for loss in (saddle(height, d), tilted):
+        found = local_learning_coefficient(loss, np.zeros(d), n=2000, n_draws=200, n_warmup=200, seed=seed)
+        assert found.reason
+        assert not found.flag
+        assert math.isnan(found.value)
+
+
 # No estimate
 
 FEW: dict[str, Any] = {"n": 1000, "n_draws": 100, "n_warmup": 50, "n_leapfrog": 2}

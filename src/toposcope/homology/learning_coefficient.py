@@ -13,7 +13,7 @@ from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.chain_diagnostics import effective_size, split_r_hat
 from toposcope.homology.local_posterior import Chain, Draws, Posterior
 from toposcope.seeds import derive_seed
-from toposcope.typing import Vector
+from toposcope.typing import Matrix, Vector
 
 LossAndGradient = Callable[[NDArray[Any]], tuple[float, NDArray[Any]]]
 """Takes a point, shape (p,); returns the loss there and its gradient, shape (p,)."""
@@ -26,7 +26,9 @@ MIN_ACCEPTANCE = 0.1
 """Chains that accept fewer of their steps hardly move."""
 
 MAX_NEGATIVE_SHARE = 0.1
-"""Draws where the loss is lower show that the point is no minimum, and around others the coefficient is not defined."""
+"""With more draws where the loss is lower, the point is the minimum of the samples' loss at most up to their noise."""
+MINIMUM_LEVEL = 1e-3
+"""Of the test whether it is one up to that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,11 @@ class LearningCoefficient:
         Of `value`, from the effective sample size; NaN if there is no estimate.
     reason : str
         Why there is no estimate, in one line; empty if there is one.
+    flag : str
+        What makes an estimate doubtful, in one line; empty if nothing does.
+    sample_error : float
+        How much `value` varies with the n samples: to leading order (lambda beta / 2)^(1/2) (Watanabe 2013, Theorem 4),
+        with the coefficient about the lowest draw, where that is below the point.
     chains : ndarray, shape (n_chains,), float64
         The mean of each chain. Those of even number start at the point, those of odd number at a draw of the Gaussian.
     r_hat : float
@@ -61,6 +68,8 @@ class LearningCoefficient:
     value: float
     standard_error: float
     reason: str
+    flag: str
+    sample_error: float
     chains: Vector
     r_hat: float
     effective_size: float
@@ -72,12 +81,14 @@ class LearningCoefficient:
 
     def __repr__(self) -> str:
         found = f"no estimate: {self.reason}" if self.reason else f"{self.value:.4g} ± {self.standard_error:.2g}"
+        found += f" ({self.flag})" if self.flag else ""
         return f"LearningCoefficient({found}, r_hat={self.r_hat:.3f}, effective_size={self.effective_size:.0f})"
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the sampling error: two standard errors either side."""
-        return self.value - 2 * self.standard_error, self.value + 2 * self.standard_error
+        """95% interval: twice the root of the sum of squares of `standard_error` and `sample_error` either side."""
+        error = 2 * math.hypot(self.standard_error, self.sample_error)
+        return self.value - error, self.value + error
 
 
 def local_learning_coefficient(
@@ -104,8 +115,8 @@ def local_learning_coefficient(
     Parameters
     ----------
     loss : callable
-        Returns the mean loss and its gradient at a point; always the same at the same point. Where it is not finite,
-        no draw is taken.
+        Returns the mean loss, in nats a sample, and its gradient at a point; always the same at the same point. Where
+        it is not finite, no draw is taken.
     point : ndarray, shape (p,), float32 or float64
         w*, whose dtype the chains are computed in.
     n : int
@@ -131,7 +142,9 @@ def local_learning_coefficient(
     Returns
     -------
     LearningCoefficient
-        Without a value where the chains disagree, hardly move, or lie below the point on average: the reason is given.
+        Without a value where the chains disagree, hardly move, or find a loss farther below that of the point than the
+        noise of n samples allows: the reason is given. With a flag where they are often below it, but not so far; on
+        average below it, the value is negative.
 
     Raises
     ------
@@ -173,7 +186,7 @@ def local_learning_coefficient(
         chain = Chain(posterior, start, generator, n_leapfrog, metropolis, langevin)
         chain.warm_up(n_warmup)
         draws.append(chain.draw(n_draws))
-    return _summary(draws, posterior.n_gradients)
+    return _summary(draws, inverse, posterior.n_gradients)
 
 
 def _checked_point(point: Any) -> NDArray[Any]:
@@ -185,7 +198,7 @@ def _checked_point(point: Any) -> NDArray[Any]:
     return centre
 
 
-def _summary(draws: list[Draws], n_gradients: int) -> LearningCoefficient:
+def _summary(draws: list[Draws], beta: float, n_gradients: int) -> LearningCoefficient:
     excess = np.array([chain.excess for chain in draws])
     finite = np.isfinite(excess).all()
     chains = excess.mean(axis=1)
@@ -193,13 +206,21 @@ def _summary(draws: list[Draws], n_gradients: int) -> LearningCoefficient:
     acceptance = float(np.mean([chain.acceptance for chain in draws]))
     negative = float((excess < 0).mean())
     biases = np.array([chain.discretisation_bias() for chain in draws])
-    reason = _no_estimate(chains, r_hat, size, acceptance, negative)
+    flag, reason = "", "" if finite else "a chain met a loss that is not finite; take a larger localisation"
+    if not reason and acceptance < MIN_ACCEPTANCE:
+        reason = f"chains accept {acceptance:.0%} of their steps; take a longer warm-up"
+    if not reason and (negative > MAX_NEGATIVE_SHARE or excess.mean() < 0):
+        reason, flag = _below_the_point(excess, beta, negative)
+    reason = reason or _not_converged(r_hat, size)
+    value, error = math.nan, math.nan
     if not reason:
-        error = 0.0 if math.isnan(size) else float(excess.std(ddof=1)) / math.sqrt(size)
+        value, error = float(excess.mean()), 0.0 if math.isnan(size) else float(excess.std(ddof=1)) / math.sqrt(size)
     return LearningCoefficient(
-        value=math.nan if reason else float(excess.mean()),
-        standard_error=math.nan if reason else error,
+        value=value,
+        standard_error=error,
         reason=reason,
+        flag="" if reason else flag,
+        sample_error=math.sqrt((value - min(0.0, float(excess.min()))) * beta / 2),
         chains=chains,
         r_hat=r_hat,
         effective_size=size,
@@ -211,19 +232,31 @@ def _summary(draws: list[Draws], n_gradients: int) -> LearningCoefficient:
     )
 
 
-def _no_estimate(chains: Vector, r_hat: float, size: float, acceptance: float, negative: float) -> str:
-    """Say why there is no estimate, in words without a comma, which separates flags; empty if there is one."""
-    if not np.isfinite(chains).all():
-        return "a chain met a loss that is not finite; take a larger localisation"
-    if acceptance < MIN_ACCEPTANCE:
-        return f"chains accept {acceptance:.0%} of their steps; take a longer warm-up"
-    if negative > MAX_NEGATIVE_SHARE or chains.min() < 0:
-        return (
-            f"chains left for a lower loss (below that of the point at {negative:.0%} of the draws): it is no minimum; "
-            "take a later checkpoint or more text"
-        )
+def _not_converged(r_hat: float, size: float) -> str:
+    """Say what shows that the chains have not, in words without a comma, which separates flags; empty if nothing."""
     if r_hat > MAX_R_HAT:
         return f"chains disagree (R-hat {r_hat:.2f} above {MAX_R_HAT}); take more draws or a larger localisation"
     if size < MIN_EFFECTIVE_SIZE:
         return f"{size:.0f} effective draws of at least {MIN_EFFECTIVE_SIZE}; take more draws"
     return ""
+
+
+def _below_the_point(excess: Matrix, beta: float, negative: float) -> tuple[str, str]:
+    """Return why there is no estimate, or the flag of one, where the loss is often below that of the point.
+
+    At the minimum of the population's loss, n times what the samples' loss has below it is half a chi-square variable
+    of as many degrees of freedom as twice the coefficient about the samples' own minimum.
+    """
+    from scipy.special import chdtri
+
+    lowest = float(excess.min())
+    depth, freedom = -lowest / beta, max(1.0, 2 * (float(excess.mean()) - lowest))
+    allowed = float(chdtri(freedom, MINIMUM_LEVEL)) / 2
+    below = (
+        f"below that of the point at {negative:.0%} of the draws and by {depth:.3g} nats over all samples where noise "
+        f"allows {allowed:.3g}"
+    )
+    if depth > allowed:
+        mend = "take a later checkpoint or more text"
+        return f"chains left for a lower loss ({below}): it is no minimum; {mend}", ""
+    return "", f"no minimum of these samples: the loss is {below}"

@@ -25,7 +25,8 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     ``chain@0`` and so on; and what shows whether they have converged: ``convergence@r_hat``,
     ``convergence@effective_size``, ``convergence@acceptance``, ``convergence@negative_share`` and
     ``convergence@discretisation_bias`` (what unadjusted chains would have, with its ``.noise``). Where chains disagree,
-    hardly move, or leave for a lower loss, there is no estimate, and the flag gives the reason.
+    hardly move, or leave for a lower loss, there is no estimate, and the flag gives the reason; one that is flagged
+    ``no minimum of these samples`` is about a point that is a minimum up to their noise.
 
     Weights are measured in units of their root mean square, so that nothing depends on their scale. n is the number of
     predicted tokens, beta = 1 / ln n. The kind is ``spectrum``: the estimate counts directions by their curvature, and
@@ -117,7 +118,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
             n_leapfrog=self.leapfrog,
             seed=self.seed,
         )
-        flag = NO_ESTIMATE + found.reason if found.reason else ""
+        flag = NO_ESTIMATE + found.reason if found.reason else found.flag
         return Measurement(NETWORK, NETWORK, _statistics(found), flag=flag)
 
 

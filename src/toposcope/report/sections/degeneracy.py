@@ -18,7 +18,7 @@ TERMS = Terms(
          "1 / ln n, n the predicted tokens of the fixed text, weights in units of their root mean square (Lau et al. "
          "2023). Where the loss is quadratic it is half the number of directions of curvature above γ / (n β). "
          "Metropolis-adjusted chains, half of which start at w* and half at draws of the Gaussian; no estimate where "
-         "they disagree, or lie below the loss at w*."),
+         "they disagree, or lie farther below the loss at w* than noise allows."),
     )
 )  # fmt: skip
 
