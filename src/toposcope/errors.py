@@ -12,7 +12,11 @@ class ToposcopeError(Exception):
 
 def message_of(error: BaseException) -> str:
     """Return what an error says on one line; of another library's, the beginning, or its type if it says nothing."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     message = " ".join(str(error).split())
+    if message.startswith("Exceeds the limit (") and "integer string" in message:
+        return "a whole number of more than 4,300 digits"
     return message if isinstance(error, ToposcopeError) else message[:MAX_FOREIGN_MESSAGE] or type(error).__name__
 
 

@@ -17,6 +17,13 @@ SYNCING_THREADS = 8
 """Files that are synced side by side: the file system then commits several at once."""
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Return whether a link in a folder leads out of it; those of a hub's cache lead to the files of its repository."""
+    target, roots = path.resolve(), [folder.resolve()]
+    roots += [above for above in roots[0].parents if above.name.startswith(("models--", "datasets--"))]
+    return path.is_symlink() and not any(target.is_relative_to(root) for root in roots)
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file through a temporary name, synced and renamed, so that a crash never leaves half of it.
 

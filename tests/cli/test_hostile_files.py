@@ -4,7 +4,12 @@ import io
 import json
 import os
 import pickle
+import resource
+import signal
 import struct
+import subprocess
+import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +19,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 from cpu_time import cpu_time_below
+from hostile_files import CANARY, CHECKPOINTS, MLFLOW, database, table, write
+from hostile_files import LOGS as HOSTILE_LOGS
+from safetensors.torch import save
 
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
@@ -172,3 +180,100 @@ def test_a_parquet_file_of_few_bytes_and_many_rows(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("toposcope.logs.formats.parquet.MAX_CELLS", 1000)
     pl.DataFrame({"step": [1] * 5000, "loss": [2.0] * 5000}).write_parquet(tmp_path / "log.parquet")
     assert "5,000 rows of 2 columns; a training log has fewer" in invoke("forecast", str(tmp_path / "log.parquet"))
+
+
+MAX_MEMORY, MAX_SECONDS = 4 << 30, 30
+
+
+def bounded(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command within limits of memory and time; nothing is executed, and no traceback shown."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
+
+    main = "import sys; from toposcope.cli import main; sys.exit(main())"
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
+    done = subprocess.run(
+        [sys.executable, "-c", main, *command], cwd=folder, env=os.environ | threads, preexec_fn=limit, text=True,
+        capture_output=True, timeout=300, errors="replace", check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1, 2), (command, done.returncode, done.stderr[-500:])
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not list(folder.rglob(CANARY))
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["forecast", "measure", "doctor", "report", "show"])
+def test_ctrl_c_at_any_time_is_no_traceback(command: str, tmp_path: Path) -> None:
+    """From the import of the program on; before, while Python itself starts, nothing of ours can answer."""
+    write({"step_1.safetensors": lambda: save({"fc1.weight": W}), "log.csv": lambda: table().encode()}, tmp_path)
+    started = "import sys, toposcope.__main__ as m; print('on', flush=True); sys.argv[0] = 'toposcope'; m.main()"
+    place = "log.csv" if command == "forecast" else "."
+    for i in range(12):
+        process = subprocess.Popen(
+            [sys.executable, "-c", started, command, place],
+            cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.01 * 1.6**i)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err, err
+        assert process.returncode in (0, 1, 2, 130, -signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CHECKPOINTS)
+def test_hostile_checkpoints_within_limits(what: str, tmp_path: Path) -> None:
+    files, options = CHECKPOINTS[what]
+    write(files, tmp_path / "run")
+    bounded("doctor", ".", "--deep", "--out", "page", folder=tmp_path / "run")
+    bounded("measure", ".", "--workers", "1", *options, folder=tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", HOSTILE_LOGS)
+def test_hostile_logs_within_limits(what: str, tmp_path: Path) -> None:
+    file = write(HOSTILE_LOGS[what], tmp_path / "run")
+    for place in (file.name, "."):
+        bounded("forecast", place, "--steps", "1000", "--out", "page", folder=tmp_path / "run")
+
+
+QUICK = (
+    "mlflow",
+    "columns",
+    "regular",
+    "log__json deep",
+    "log__txt deep",
+    "among",
+    "beside deep",
+    "trainer_state__json",
+)
+
+
+@pytest.mark.parametrize("what", [what for what in HOSTILE_LOGS if what.startswith(QUICK)])
+def test_large_and_deep_logs_are_bounded(what: str, tmp_path: Path) -> None:
+    file = write(HOSTILE_LOGS[what], tmp_path / "run")
+    with cpu_time_below(10):
+        printed = invoke("forecast", str(file), "--steps", "1000")
+    assert "recursion" not in printed
+    assert "Exceeds the limit" not in printed
+    assert what.startswith("among") == printed.startswith("final")
+
+
+@pytest.mark.parametrize("what", ["deep pickle", "deep tuples", "deep dictionaries", "marks"])
+def test_deep_pickles_are_bounded(what: str, tmp_path: Path) -> None:
+    write(CHECKPOINTS[what][0], tmp_path / "run")
+    with cpu_time_below(10):
+        assert invoke("layers", str(tmp_path / "run"))
+
+
+def test_a_study_with_an_endless_view_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(database(*MLFLOW["endless runs"]))
+    (tmp_path / "study.toml").write_text('name = "x"\n[[series]]\npath = "x"\n')
+    with cpu_time_below(10):
+        for command in ("report", "forecast"):
+            assert "'runs' is a view" in invoke(command, str(tmp_path))

@@ -15,6 +15,7 @@ from numpy.testing import assert_array_equal
 from property_examples import examples
 from small_checkpoints import refused
 
+from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
 from toposcope.logs.columns import target_of
 from toposcope.logs.plain_file import plain_log
@@ -283,3 +284,25 @@ def test_a_damaged_log_is_named(name: str, content: bytes, tmp_path: Path) -> No
     (tmp_path / name).write_bytes(content)
     with refused(tmp_path / name, "cannot be read as a training log"):
         log_beside(tmp_path)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.csv").write_text("step,loss\n1,2\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "log.csv").symlink_to(tmp_path / "elsewhere.csv")
+    with pytest.raises(ToposcopeError, match="a link out of its folder, which is not followed; declare the log with"):
+        log_beside(run)
+    (run / "log.csv").unlink()
+    (run / "kept.csv").write_text("step,loss\n1,2\n")
+    (run / "log.csv").symlink_to("kept.csv")
+    assert log_beside(run) is not None
+
+
+def test_links_within_a_cache_of_the_hub_are_followed(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/0", tmp_path / "models--a--b/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "f").write_text("step,loss\n1,2\n")
+    (snapshot / "log.csv").symlink_to("../../blobs/f")
+    assert log_beside(snapshot) is not None

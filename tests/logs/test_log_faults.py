@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -148,3 +149,52 @@ def test_a_validation_loss_in_some_runs_only(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("step,eval_loss\n1,3\n")
     _, remarks = read_logs(tmp_path)
     assert any("validation loss in some runs only" in remark for remark in remarks)
+
+
+ROWS = [(step, round(4 / (1 + step), 4)) for step in range(60)]
+TEXTS = {
+    "log.csv": "step,loss\n" + "".join(f"{step},{loss}\n" for step, loss in ROWS),
+    "log.tsv": "step\tloss\n" + "".join(f"{step}\t{loss}\n" for step, loss in ROWS),
+    "log": "step,loss\n" + "".join(f"{step},{loss}\n" for step, loss in ROWS),
+    "log.jsonl": "".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in ROWS),
+    "log.json": "[" + ",\n".join(f'{{"step": {step}, "loss": {loss}}}' for step, loss in ROWS) + "]",
+    "log.txt": "".join(f"step {step}: loss = {loss}\n" for step, loss in ROWS),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("place", ["end", "cut", "start", "lines", "within"])
+def test_zero_bytes_of_a_crash_are_left_out_with_their_lines(name: str, place: str, tmp_path: Path) -> None:
+    text = TEXTS[name]
+    half = len(text) // 2
+    line = text.index("\n", half) + 1
+    damaged = {
+        "end": text + "\0" * 4096,
+        "cut": text[:-4] + "\0" * 100,
+        "start": "\0" * 64 + text,
+        "lines": text[:line] + "\0" * 512 + text[line:],
+        "within": text[:half] + "\0" * 512 + text[half:],
+    }[place]
+    (tmp_path / name).write_text(damaged)
+    log = read_log(tmp_path / name)
+    assert len(log.steps) >= 58
+    assert len(log.steps) == 60 or place not in ("end", "start")
+    assert np.array_equal(log.loss, [dict(ROWS)[step] for step in log.steps.tolist()])
+    assert any(f"{damaged.count(chr(0))} zero bytes from line" in remark for remark in log.remarks)
+
+
+def test_zero_bytes_alone_and_binary_files_are_no_log(tmp_path: Path) -> None:
+    (tmp_path / "zeros.csv").write_bytes(bytes(5000))
+    (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 20)
+    for name, reason in (("zeros.csv", "zero bytes alone"), ("binary.csv", "not text")):
+        with pytest.raises(ToposcopeError, match=reason):
+            read_log(tmp_path / name)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["a|b|c|d|e", '"a,b,c,d,e"', "a;b;c;d;e", '"a\tb\tc\td\te"', '"x|y, z; w|v|u"'])
+def test_names_of_columns_may_hold_other_separators(name: str, separator: str, tmp_path: Path) -> None:
+    name = name if '"' in name or separator not in name else f'"{name}"'
+    rows = [separator.join(("step", name, "loss"))] + [separator.join((str(s), "1", str(loss))) for s, loss in ROWS]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    assert np.array_equal(read_log(tmp_path / "log.csv").loss, [loss for _, loss in ROWS])

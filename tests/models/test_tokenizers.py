@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from hostile_files import tokenizer as grown_tokenizer
 from tiny_models import byte_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -85,3 +86,9 @@ def test_a_tokenizer_goes_to_another_process() -> None:
     assert again == tokenizer
     assert (again.encode(TEXT), again.prefix) == (before, (0,))
     assert "mat" not in repr(tokenizer)
+
+
+def test_a_tokenizer_that_makes_a_text_endless_is_refused() -> None:
+    assert FastTokenizer("tokenizer.json", grown_tokenizer(0)).encode("a").ids == [0]
+    with pytest.raises(ToposcopeError, match="its normalizers make a text more than 1,000 times as long"):
+        FastTokenizer("tokenizer.json", grown_tokenizer(3)).encode("a")

@@ -18,7 +18,7 @@ from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import main_embedding
 from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint
 from toposcope.checkpoints.weights import Weights, weights_of
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.notebook import facts_table
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Checkpoint:
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
             raise ToposcopeError(
-                f"{file.location}: not a model configuration ({error}); fetch it again, or remove it"
+                f"{file.location}: not a model configuration ({message_of(error)}); fetch it again, or remove it"
             ) from error
         return content
 

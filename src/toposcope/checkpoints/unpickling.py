@@ -27,6 +27,8 @@ MAX_KEY_BITS = 128
 MIN_DEFERRED_BYTES = 1 << 6
 MIN_DEFERRED_TEXT = 1 << 10
 """Bytes, and bytes of a text, that are not read before they are needed; names are shorter."""
+MAX_NESTED = 50_000
+"""Lists and dictionaries that are open at once, or within one another."""
 MAX_UNKNOWN = 32
 """Distinct names of other classes that are recorded."""
 MAX_ARGUMENTS = 32
@@ -513,10 +515,29 @@ class _Unpickler(pickle._Unpickler):
             raise EOFError("it ends too early")
         self.append(content)
 
+    def _open(self, opened: Any) -> None:
+        if len(self.stack) > MAX_NESTED:
+            raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
+        self.append(opened)
+
+    def _empty_list(self) -> None:
+        self._open([])
+
+    def _empty_dictionary(self) -> None:
+        self._open({})
+
+    def _mark(self) -> None:
+        if len(self.metastack) > MAX_NESTED:
+            raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
+        self.load_mark()  # type: ignore[misc]
+
     def _refuse(self) -> None:
         raise pickle.UnpicklingError("an opcode that torch does not write")
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch | {
+        pickle.EMPTY_LIST[0]: _empty_list,
+        pickle.EMPTY_DICT[0]: _empty_dictionary,
+        pickle.MARK[0]: _mark,
         pickle.BUILD[0]: _build,
         pickle.SETITEM[0]: _set_item,
         pickle.SETITEMS[0]: _set_items,

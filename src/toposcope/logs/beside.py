@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.files import leads_out
 from toposcope.logs.columns import identify_columns
+from toposcope.logs.encodings import ZERO_BYTES
 from toposcope.logs.formats import delimited, json_rows, refusing, trainer_state
 from toposcope.logs.formats.run_folder import NAMES
 from toposcope.logs.plain_file import folder_of
@@ -29,17 +31,26 @@ def log_beside(place: "Source | Path") -> LogTable | None:
     ToposcopeError
         If a log is there and a row of it has no step, or something other than a number.
     """
+    from toposcope.checkpoints.sources import LocalFile  # what it imports takes long
+
     files = folder_of(place).files()
     name = next((name for name in NAMES if name in files), None) or trainer_state.newest_state(files)
     if name is None:
         return None
     file = files[name]
+    if isinstance(file, LocalFile) and leads_out(file.path, file.path.parents[name.count("/")]):
+        target = str(file.path.resolve())
+        raise ToposcopeError(
+            f"{file.location}: a link out of its folder, which is not followed; declare the log with log = {target!r}"
+        )
     content = file.read(0, file.size).tobytes()
     parse = trainer_state.parse if name.endswith(trainer_state.NAME) else _parsers[Path(name).suffix]
     with refusing(file.location):
         raws = parse(content, Path(name))
         if len(raws) > 1:
             raise ToposcopeError(f"it holds {len(raws)} runs, not one")
+        if lost := [remark for remark in raws[0].remarks if ZERO_BYTES in remark]:
+            raise ToposcopeError(f"{lost[0]}; remove these lines")
         return _whole_table(raws[0])
 
 

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.raw import plural
 
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]')
@@ -21,13 +21,13 @@ def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
     """
     try:
         return json.loads(text), ()
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         values, remarks = _lines(text)
         if values:
             return values, remarks
-        repaired = _repaired(text)
+        repaired = None if isinstance(error, RecursionError) else _repaired(text)
         if repaired is None:
-            raise ToposcopeError(f"neither JSON nor a JSON object a line ({error})") from error
+            raise ToposcopeError(f"neither JSON nor a JSON object a line ({message_of(error)})") from error
         return repaired
 
 
@@ -36,7 +36,7 @@ def _lines(text: str) -> tuple[list[Any], tuple[str, ...]]:
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         whole: list[Any] = json.loads(f"[{','.join(lines)}]")  # several times as fast as line by line
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         whole = []
     if len(whole) == len(lines):
         return whole, ()
@@ -54,7 +54,7 @@ def _lines(text: str) -> tuple[list[Any], tuple[str, ...]]:
 def _value(line: str) -> Any:
     try:
         return json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -84,6 +84,6 @@ def _repaired(text: str) -> tuple[Any, tuple[str, ...]] | None:
     body = "".join(pieces) + (text[start:end] if end > start else "")
     try:
         document = json.loads(body + closing)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return document, ("the end of the file was cut: its last, incomplete value is ignored",) if closing else ()

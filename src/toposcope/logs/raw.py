@@ -164,6 +164,10 @@ def one_line(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
+MAX_COLUMNS = 20_000
+"""Of a log; a column for each layer of a large model is a tenth of that."""
+
+
 def plural(n: int, one: str, several: str) -> str:
     """Return ``1 row has`` or ``3 rows have``."""
     return f"{n} {one if n == 1 else several}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from toposcope.checkpoints import Access, Checkpoint
 from toposcope.checkpoints.sources import Source, StoredFile
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 
 MAX_FILE_BYTES = 200_000_000
 """Of a configuration or tokenizer."""
@@ -73,7 +73,7 @@ def read_object(file: StoredFile) -> dict[str, Any]:
     try:
         content = json.loads(content_of(file))
     except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{file.location}: not JSON ({error}); save or fetch it again") from error
+        raise ToposcopeError(f"{file.location}: not JSON ({message_of(error)}); save or fetch it again") from error
     if not isinstance(content, dict):
         raise ToposcopeError(f"{file.location}: not a JSON object; save or fetch it again")
     return content

@@ -1,5 +1,7 @@
 """Text to tokens: by the model's own ``tokenizer.json``, or by characters as in the family."""
 
+import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,8 @@ from toposcope.family.corpus import CHARACTERS
 
 BY_CHARACTERS = "characters"
 """Names the tokenizer by characters, in place of a file."""
+MAX_GROWTH = 1000
+"""Characters that a tokenizer makes of one, before it cuts the text into tokens."""
 STANDARD_ERROR = 2
 """Its file descriptor."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -117,7 +121,10 @@ class FastTokenizer:
         from tokenizers import Tokenizer
 
         with self._naming_the_file():
-            tokenizer = Tokenizer.from_str(self.key.decode())
+            described = self.key.decode()
+            if _growth(json.loads(described).get("normalizer")) > MAX_GROWTH:
+                raise ValueError(f"its normalizers make a text more than {MAX_GROWTH:,} times as long")
+            tokenizer = Tokenizer.from_str(described)
             tokenizer.no_truncation()
             tokenizer.no_padding()
             prefix = _prefix(tokenizer)
@@ -153,6 +160,16 @@ def _standard_error_closed() -> Iterator[None]:
     finally:
         os.dup2(saved, STANDARD_ERROR)
         os.close(saved)
+
+
+def _growth(normalizer: Any) -> int:
+    """Return how many characters a normalizer may make of one, at most."""
+    if not isinstance(normalizer, dict):
+        return 1
+    inner = normalizer.get("normalizers")
+    added = normalizer.get("content", normalizer.get("prepend", ""))
+    own = max(1, len(added)) + (normalizer.get("type") == "Prepend") if isinstance(added, str) else 1
+    return own * math.prod(_growth(each) for each in inner) if isinstance(inner, list) else own
 
 
 def _prefix(tokenizer: Any) -> tuple[int, ...]:

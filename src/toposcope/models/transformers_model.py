@@ -3,6 +3,7 @@
 No code of a checkpoint is executed: its configuration is JSON, and entries that name code elsewhere are ignored.
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,11 @@ _CODE = {"auto_map", "custom_pipelines"} | {
     for suffix in ("", "_internal")
 }
 """Entries of a configuration that can name code: modules beside the weights, kernels on the hub."""
+MAX_MISSING, MIN_PARAMETERS = 4, 10**6
+"""Parameters of a configuration for each that is stored, and how many are built in any case."""
 _CONTEXTS = ("max_position_embeddings", "max_seq_len")
 _UNLIMITED = 1 << 30
+_LAYERS = re.compile(r"(?:^|_)(?:n|num)(?:_\w+)?_(?:layers?|blocks?)$|^(?:de|en)coder_layers$|^n_layers?$")
 
 
 @dataclass
@@ -74,6 +78,7 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
         ) from None
     _check_causal(transformers, content, checkpoint)
     weights = checkpoint.tensors()
+    _check_layers(content, len(weights), checkpoint)
     with _silence(), torch.random.fork_rng(devices=[]):
         try:
             module, report = _made(transformers, content, weights)
@@ -88,7 +93,11 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
 def _made(transformers: Any, content: dict[str, Any], weights: dict[str, Tensor]) -> tuple[Any, dict[str, Any]]:
     config = transformers.AutoConfig.for_model(**_without_code(content))
     with torch.device("meta"):
-        kind = type(transformers.AutoModelForCausalLM.from_config(config))
+        described = transformers.AutoModelForCausalLM.from_config(config)
+    kind, n = type(described), sum(parameter.numel() for parameter in described.parameters())
+    stored = sum(tensor.numel() for tensor in weights.values())
+    if n > MAX_MISSING * stored + MIN_PARAMETERS:  # those that are missing would be made
+        raise ToposcopeError(f"its configuration describes {n:,} parameters, the checkpoint holds {stored:,}")
     made: tuple[Any, dict[str, Any]] = kind.from_pretrained(
         None,
         config=config,
@@ -121,6 +130,18 @@ def _check_causal(transformers: Any, content: dict[str, Any], checkpoint: Checkp
             f"{checkpoint.location}: a model of masked tokens ({kind}), which attends to later tokens; only causal "
             "models are read"
         )
+
+
+def _check_layers(content: Any, n_tensors: int, checkpoint: Checkpoint) -> None:
+    """Refuse a configuration of more layers than the checkpoint has tensors, which would take forever to build."""
+    for name, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, dict):
+            _check_layers(value, n_tensors, checkpoint)
+        elif isinstance(value, int) and value > n_tensors and _LAYERS.search(name):
+            raise ToposcopeError(
+                f"{checkpoint.location}: its configuration has {name} = {value:,}, the checkpoint {n_tensors:,} "
+                "tensors; fetch or save weights and configuration again"
+            )
 
 
 def _check_complete(report: dict[str, Any], checkpoint: Checkpoint) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from toposcope.databases import refuse_views
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.integrity import CheckpointSummary, Finding
@@ -69,6 +70,7 @@ class Store:
         with self._readable_errors():
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
+            refuse_views(self._connection)
             self._check_structure()
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.coverage import Coverage
+from toposcope.databases import refuse_views
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
@@ -430,6 +431,7 @@ class Study:
         state = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files)
         if state == self._verified:
             return
+        refuse_views(connection)
         if not checksums.is_whole(connection):
             raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

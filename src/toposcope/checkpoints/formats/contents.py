@@ -7,7 +7,7 @@ from typing import Any
 
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.pickled_arrays import StoredArray
-from toposcope.checkpoints.unpickling import Placeholder, StoredTensor
+from toposcope.checkpoints.unpickling import MAX_NESTED, Placeholder, StoredTensor
 from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
@@ -224,13 +224,16 @@ def is_state(name: str | int, value: Any) -> bool:
 
 
 def repeats(content: Any) -> bool:
-    """Return whether looking at all values of a file would take far longer than their number."""
+    """Return whether looking at all values of a file would take far longer than their number, or go too deep."""
     sizes: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(content, False)]
-    total = 0
+    total = depth = 0
     while stack:
         value, is_done = stack.pop()
         parts = _parts(value)
+        depth += -1 if is_done else id(value) not in sizes
+        if depth > MAX_NESTED:
+            return True
         if is_done:
             size = len(parts) + 1 + sum(sizes.get(id(part), 0) for part in parts)
             sizes[id(value)] = min(size, 1 << 60)

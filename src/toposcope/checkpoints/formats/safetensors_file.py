@@ -13,6 +13,7 @@ from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.steps import COUNTERS
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
+from toposcope.errors import message_of
 
 DTYPES = {
     "F64": "float64",
@@ -100,7 +101,7 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     try:
         metadata = _METADATA.decode(_header(file)).metadata or {}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(file, f"its header is not valid ({str(error)[:120]!a})") from error
+        raise _damaged(file, f"its header is not valid ({message_of(error)[:120]!a})") from error
     counters = {name: metadata.get(name, "") for name in COUNTERS}
     return Inside(stated={name: int(n) for name, n in counters.items() if n.isascii() and n.isdigit() and len(n) < 19})
 
@@ -134,7 +135,7 @@ def _described(header: bytes) -> tuple[int, list[_Tensor]]:
         raw.pop("__metadata__", None)
         described = {name: _DESCRIBED.decode(text) for name, text in raw.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"its header is not valid ({str(error)[:120]!a})") from error
+        raise ValueError(f"its header is not valid ({message_of(error)[:120]!a})") from error
     tensors = []
     for name, tensor in described.items():
         first, last = tensor.data_offsets

@@ -22,7 +22,7 @@ from types import ModuleType
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.raw import RawLog, one_line
 from toposcope.plugins import collect
 
@@ -55,7 +55,8 @@ def refusing(where: object, kind: str = "a training log") -> Iterator[None]:
     except ToposcopeError as error:
         raise ToposcopeError(f"{where}: cannot be read as {kind}: {error}") from error
     except _UNREADABLE as error:
-        reason = one_line(f"{type(error).__name__}: {error}")
+        reason, plain = message_of(error), f"{type(error).__name__}: {error}"
+        reason = one_line(plain if reason in " ".join(plain.split()) else reason)
         raise ToposcopeError(f"{where}: cannot be read as {kind}: {reason}") from error
 
 

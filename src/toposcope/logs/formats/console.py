@@ -16,7 +16,7 @@ from toposcope.logs.console_tables import read_tables
 from toposcope.logs.encodings import decoded
 from toposcope.logs.formats import delimited
 from toposcope.logs.formats.delimited import SEPARATORS
-from toposcope.logs.raw import RawLog, join_names, one_line
+from toposcope.logs.raw import RawLog, join_names, one_line, plural
 
 ENDINGS = ()
 TEXTS = (".log", ".out", ".txt", ".err")
@@ -26,6 +26,8 @@ HEAD = 100
 """Lines by which a table without names is recognised."""
 MIN_LOSSES = 5
 """Rows with a loss; with fewer in sentences, there may be more in a table."""
+MAX_LINE = 50_000
+"""Characters of a line; what takes longer to match than to print is none of a log."""
 MAX_STRANGE = 0.1
 """Share of characters that cannot be printed, in a text; those of another encoding are among them."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
@@ -41,7 +43,7 @@ _BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 
 def looks_like(head: bytes) -> bool:
     """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
-    text = _decoded(head).strip()
+    text = _decoded(head)[0].strip()
     strange = sum(not (c.isprintable() or c.isspace() or c in "\x1b\x08") or c == "\ufffd" for c in text)
     return bool(text) and strange <= MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
 
@@ -90,10 +92,18 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     ToposcopeError
         If no line states a loss.
     """
-    text = _decoded(content)
+    text, lost = _decoded(content)
     if not text.strip():
         raise ToposcopeError("the file is empty")
-    lines = list(_lines(text))
+    every = list(_lines(text))
+    lines = [line for line in every if len(line) <= MAX_LINE]
+    if len(lines) < len(every):
+        lost = (
+            *lost,
+            f"{plural(len(every) - len(lines), 'line', 'lines')} of more than {MAX_LINE:,} characters: ignored",
+        )
+    if not lines:
+        raise ToposcopeError(lost[-1])
     lines, cut = without_cut_end(lines) if text[-1] not in "\r\n" else (lines, ())
     found = read_lines(lines)
     if _n_losses(found) < MIN_LOSSES:
@@ -109,7 +119,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         )
     if _n_losses(found) == 1 and len(lines) > 1:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
-    remarks = (*cut, *found.remarks)
+    remarks = (*lost, *cut, *found.remarks)
     return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, one_run=True)]
 
 
@@ -140,7 +150,7 @@ def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
     ToposcopeError
         If it is no pattern, has no named group, or matches no line.
     """
-    lines = pl.Series("line", list(_lines(_decoded(content))), dtype=pl.String)
+    lines = pl.Series("line", list(_lines(_decoded(content)[0])), dtype=pl.String)
     try:
         groups = lines.str.extract_groups(pattern).struct.unnest()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -157,12 +167,12 @@ def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
     return [RawLog(source, "", rows)]
 
 
-def _decoded(content: bytes) -> str:
-    """Return the text, with a sign for each character that cannot be read: no number is one."""
+def _decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return the text, with a sign for each character that cannot be read: no number is one; and remarks."""
     try:
-        return decoded(content)[0]
+        return decoded(content)
     except ToposcopeError:
-        return content.decode("utf-8-sig", errors="replace")
+        return content.decode("utf-8-sig", errors="replace"), ()
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.encodings import decoded
-from toposcope.logs.raw import RawLog, numbers, one_line, plural
+from toposcope.logs.raw import MAX_COLUMNS, RawLog, numbers, one_line, plural
 from toposcope.logs.table import is_step
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t", "|")
+ROWS_COMPARED = 5
+"""Rows that have as many cells as the header."""
 MIN_UNNAMED_ROWS = 2
 """Rows by which columns without names may be recognised."""
 _COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+")
@@ -24,10 +27,10 @@ _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")
 def looks_like(head: bytes) -> bool:
     """Return whether a file could be a table: text, with a separator in its first line."""
     try:
-        first = head.decode("utf-8-sig", errors="strict" if len(head) < 100 else "ignore").partition("\n")[0]
-    except UnicodeDecodeError:
+        first = decoded(head)[0].partition("\n")[0]
+    except ToposcopeError:
         return False
-    return b"\0" not in head and any(separator in first for separator in SEPARATORS)
+    return any(separator in first for separator in SEPARATORS)
 
 
 def runs(path: Path) -> list[RawLog]:
@@ -44,7 +47,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if text.startswith("sep="):  # a hint to Excel
         text = text.partition("\n")[2]
     text, remarks = _whole_lines(text)
-    separator = _separator(text.partition("\n")[0])
+    separator = _separator(text)
     text, header_remarks = _with_header(text, separator)
     header = text.partition("\n")[0]
     _refuse_longer_rows(text, header, separator)
@@ -53,8 +56,10 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         table = pl.read_csv(text.encode(), separator=separator, infer_schema=False, truncate_ragged_lines=True)
     except pl.exceptions.PolarsError as error:
         raise ToposcopeError(f"not a table with {separator!r} between columns; a quote may not be closed") from error
-    names = next(csv.reader([header.rstrip("\r")], delimiter=separator), [])
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1 and name]
+    if header.count(separator) > MAX_COLUMNS:
+        raise ToposcopeError(f"{header.count(separator):,} columns; a training log has fewer")
+    counts = Counter(next(csv.reader([header.rstrip("\r")], delimiter=separator), []))
+    twice = [name for name, count in counts.items() if count > 1 and name]
     if twice:
         remarks = (*remarks, f"several columns are called {', '.join(map(one_line, twice))}: the first of each is read")
     table, repeated = _without_headers(table)
@@ -97,10 +102,23 @@ def _in_lines(text: str) -> str:
     return text
 
 
-def _separator(header: str) -> str:
-    """Return the sign between columns; of numbers alone, a comma may stand before decimals."""
+def _separator(text: str) -> str:
+    """Return the sign between columns: as often in the first rows as in the header, whose names may hold the others.
+
+    Of numbers alone, a comma may stand before decimals.
+    """
+    header, *rows = (line.rstrip("\r") for line in text.split("\n", ROWS_COMPARED + 1)[: ROWS_COMPARED + 1])
     signs = SEPARATORS[1:] if not re.search(r"[^\W\d_]", header) and re.search(r"[;\t|]", header) else SEPARATORS
-    return max(signs, key=header.count)
+    rows = [row for row in rows if row.strip()]
+
+    def cells(line: str, sign: str) -> int:
+        return len(next(csv.reader([line], delimiter=sign), [])) if '"' in line else line.count(sign) + 1
+
+    def fits(sign: str) -> bool:
+        n = cells(header, sign)
+        return n > 1 and bool(rows) and all(cells(row, sign) == n for row in rows)
+
+    return max(signs, key=lambda sign: (fits(sign), header.count(sign)))
 
 
 def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.encodings import decoded
 from toposcope.logs.json_text import parse_json
 from toposcope.logs.parts import is_part, is_validation, part_of
-from toposcope.logs.raw import RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, numbers, one_line, plural
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.table import is_step
 
@@ -75,6 +75,8 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     names = dict.fromkeys(name for row in flat for name in row)
     if flat and not names:
         raise ToposcopeError("its rows are empty")
+    if len(names) > MAX_COLUMNS:
+        raise ToposcopeError(f"{len(names):,} different keys; a training log has fewer")
     return _table({name: [row.get(name) for row in flat] for name in names})
 
 

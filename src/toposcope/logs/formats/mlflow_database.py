@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from toposcope.databases import refuse_views
 from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog
 from toposcope.logs.splitting import pivot_long
@@ -13,6 +14,8 @@ from toposcope.logs.splitting import pivot_long
 ENDINGS = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
 METRICS = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, step, rowid"
+MAX_VALUE_BYTES = 1 << 20
+"""Of a text; an expression in a table makes a large one of nothing."""
 MAX_FINITE = 1.797e308
 """MLflow keeps infinity as the largest number, and NaN as 0 with a mark."""
 
@@ -26,6 +29,8 @@ def runs(path: Path) -> list[RawLog]:
     """Return the runs that were not deleted, with their parameters as facts."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
+            refuse_views(database)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             names = database.execute("SELECT run_uuid, name FROM runs WHERE lifecycle_stage = 'active'").fetchall()
             found = [_run(database, path, str(run), str(name or run)) for run, name in names]
     except sqlite3.Error as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.logs.formats import delimited, json_rows
+from toposcope.logs.formats import delimited, json_rows, refusing
 from toposcope.logs.raw import RawLog, numbers
 
 NAMES = ("log.csv", "training_log.json")
@@ -26,7 +26,10 @@ def runs(path: Path) -> list[RawLog]:
     if len(found) > 1:
         return found
     declared = file.with_name(DECLARATION)
-    facts = _facts(json.loads(declared.read_bytes()), found[0].table) if declared.is_file() else {}
+    facts: dict[str, object] = {}
+    if declared.is_file():
+        with refusing(declared, "what is declared of a run"):
+            facts = _facts(json.loads(declared.read_bytes()), found[0].table)
     return [replace(found[0], name=file.resolve().parent.name, facts=facts)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from toposcope.databases import refuse_views
 from toposcope.logs.raw import RawLog
 from toposcope.logs.stored_nan import nan_steps
 
@@ -29,6 +30,7 @@ def runs(path: Path) -> list[RawLog]:
     trained = {run.get("name") or run["size"]: run for run in declaration.get("runs", [])}
     series = {one.get("name") or _last_part(one["path"]) for one in declaration.get("series", [])}
     with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
+        refuse_views(store)
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
         planned = _planned(store)
         return [

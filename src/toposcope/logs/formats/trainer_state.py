@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
+from toposcope.logs.encodings import decoded
 from toposcope.logs.formats.json_rows import table_of
 from toposcope.logs.raw import RawLog
 
@@ -51,13 +52,14 @@ def runs(path: Path) -> list[RawLog]:
 
 def parse(content: bytes, source: Path, name: str = "") -> list[RawLog]:
     """Return the rows in the content of a state."""
+    text, remarks = decoded(content)
     try:
-        state = json.loads(content)
+        state = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"not JSON ({error}); the file may have been cut in the middle") from error
+        raise ToposcopeError(f"not JSON ({message_of(error)}); the file may have been cut in the middle") from error
     rows = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ToposcopeError("no log_history in it, the list of what the Trainer logged")
     planned = state.get("max_steps")
     finished = isinstance(planned, int) and planned > 0 and state.get("global_step") == planned
-    return [RawLog(source, name, table_of(rows), facts={"max_steps": planned, "finished": finished})]
+    return [RawLog(source, name, table_of(rows), facts={"max_steps": planned, "finished": finished}, remarks=remarks)]

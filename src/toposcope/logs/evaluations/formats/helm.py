@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.evaluations.formats.table import read_table
 from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.metrics import metric_of
@@ -189,6 +189,6 @@ def _object(path: Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ToposcopeError(f"{path.name} beside it is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ToposcopeError(f"{path.name} beside it is not JSON: {message_of(error)}") from error
     return document if isinstance(document, dict) else {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.evaluations.material import Material
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
 from toposcope.logs.raw import join_names
@@ -77,8 +77,8 @@ def _model(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     beside = next((folder / ABOUT for folder in path.parents[:2] if (folder / ABOUT).is_file()), None)
     try:
         about = json.loads(beside.read_text(encoding="utf-8")) if beside else {}
-    except ValueError as error:
-        raise ToposcopeError(f"{ABOUT} beside it is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ToposcopeError(f"{ABOUT} beside it is not JSON: {message_of(error)}") from error
     about = about if isinstance(about, dict) else {}
     folder, above = (place.name for place in path.resolve().parents[:2])
     is_revision = "__" in above or _REVISION.fullmatch(folder)
