@@ -97,7 +97,7 @@ def test_names_that_an_address_has_to_quote(server: RangeServer, access: Access)
     folder = server.folder / "a model & more"
     folder.mkdir()
     path = WRITERS["safetensors"](folder, 7, family_weights())
-    path.rename(folder / "my run #1 step=7 100%.safetensors")
+    path.rename(folder / "my run #1 100% step=7.safetensors")
     opened = series(f"{server.url}/a%20model%20%26%20more", access=access)
     assert opened.steps == [7]
     assert opened.name == "a model & more"

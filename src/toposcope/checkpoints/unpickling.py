@@ -529,7 +529,7 @@ class _Unpickler(pickle._Unpickler):
     def _mark(self) -> None:
         if len(self.metastack) > MAX_NESTED:
             raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
-        self.load_mark()  # type: ignore[misc]
+        self.load_mark()  # type: ignore[attr-defined]
 
     def _refuse(self) -> None:
         raise pickle.UnpicklingError("an opcode that torch does not write")
