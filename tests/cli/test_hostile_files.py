@@ -230,7 +230,7 @@ def test_ctrl_c_at_any_time_is_no_traceback(command: str, tmp_path: Path) -> Non
 def test_hostile_checkpoints_within_limits(what: str, tmp_path: Path) -> None:
     files, options = CHECKPOINTS[what]
     write(files, tmp_path / "run")
-    bounded("doctor", ".", "--deep", "--out", "page", folder=tmp_path / "run")
+    bounded("doctor", ".", "--deep", folder=tmp_path / "run")
     bounded("measure", ".", "--workers", "1", *options, folder=tmp_path / "run")
 
 
@@ -239,7 +239,7 @@ def test_hostile_checkpoints_within_limits(what: str, tmp_path: Path) -> None:
 def test_hostile_logs_within_limits(what: str, tmp_path: Path) -> None:
     file = write(HOSTILE_LOGS[what], tmp_path / "run")
     for place in (file.name, "."):
-        bounded("forecast", place, "--steps", "1000", "--out", "page", folder=tmp_path / "run")
+        bounded("forecast", place, "--steps", "1000", folder=tmp_path / "run")
 
 
 QUICK = (
