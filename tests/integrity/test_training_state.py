@@ -148,3 +148,12 @@ def test_a_part_of_a_matrix_is_lost_for_good(
     findings = found(tmp_path, states)
     assert [(f.check, f.layer) for f in findings if f.check == check] == [(check, "2.weight")]
     assert {f.steps[0] for f in findings} == {STEPS[place]}
+
+
+def test_rows_that_differ_in_one_value_are_no_copies(tmp_path: Path) -> None:
+    states = {step: copy.deepcopy({"model": state["model"]}) for step, state in trained(0)[0].items()}
+    for step in STEPS[4:]:
+        weight = states[step]["model"]["2.weight"]
+        weight[5], kept = weight[9], weight[5, 17].clone()
+        weight[5, 17] = kept
+    assert "copied rows" not in {finding.check for finding in found(tmp_path, states)}

@@ -4,21 +4,16 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from property_examples import examples
 from small_checkpoints import refused
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
 from toposcope.logs.columns import target_of
-from toposcope.logs.plain_file import plain_log
 
 
 def read(folder: Path) -> LogTable:
@@ -57,39 +52,6 @@ def test_the_log_of_a_run_trained_here(tmp_path: Path) -> None:
         "validation_loss": [4.75, np.nan, 4.5],
     }
     assert_logged(read(tmp_path), [0, 1, 2], columns)
-
-
-_NAMES = st.lists(st.sampled_from(["step", "loss", "learning_rate", "epoch", "eval/loss"]), min_size=1, max_size=4)
-_CELLS = st.sampled_from(["3", "1.5", "-2e-3", "nan", "-inf", "", "1.234", "x", "1,5", '"', " 4", "1e999", "-1", "2.5"])
-
-
-@given(_NAMES, st.lists(st.lists(_CELLS, min_size=4, max_size=4), max_size=4), st.sampled_from(["\n", "\r\n", ""]))
-@examples(300)
-def test_a_plain_log_is_never_refused(names: list[str], rows: list[list[str]], end: str) -> None:
-    with TemporaryDirectory() as folder:
-        table = [[str(i), *row][: len(names)] for i, row in enumerate(rows)]
-        (Path(folder) / "log.csv").write_text("\n".join(map(",".join, [names, *table])) + end, newline="")
-        if plain_log(Path(folder)) is not None:
-            steps = {int(row[names.index("step")]) for row in table}
-            assert read(Path(folder)).steps.tolist() == sorted(steps)
-
-
-@pytest.mark.parametrize(
-    ("content", "plain"),
-    [
-        ("step,loss,learning_rate\n0,4.5,0.0\n10,inf,\n", True),
-        ("step,loss\n", True),
-        ("step,loss\n0,4.5\n1,4.", False),
-        ("step,loss\n0.5,4.5\n", False),
-        ("step,loss\n0,high\n", False),
-        ("step,loss,loss\n0,1,2\n", False),
-        ("epoch,loss\n0,1\n", False),
-        ("", False),
-    ],
-)
-def test_which_logs_are_plain(tmp_path: Path, content: str, plain: bool) -> None:
-    (tmp_path / "log.csv").write_text(content)
-    assert (plain_log(tmp_path) is not None) is plain
 
 
 def test_a_list_of_rows(tmp_path: Path) -> None:

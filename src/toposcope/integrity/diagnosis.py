@@ -28,7 +28,6 @@ from toposcope.integrity.layouts import Plan, layouts
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.unlike_manifest import unlike_manifest
-from toposcope.logs.plain_file import PlainLog, plain_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
@@ -151,7 +150,7 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
     return [r if len(at) == len(summaries) else f"{steps_text(at)}: {r}" for r, at in steps.items()]
 
 
-def _log_of(series: Series) -> "LogTable | PlainLog | None":
+def _log_of(series: Series) -> "LogTable | None":
     """Return the log beside a series; None without one.
 
     Raises
@@ -161,23 +160,20 @@ def _log_of(series: Series) -> "LogTable | PlainLog | None":
     """
     if series.source is None:
         return None
-    plain = plain_log(series.source)
-    if plain is not None:
-        return plain
-    from toposcope.logs import log_beside
+    from toposcope.logs import log_beside  # Polars takes long to import
 
     return log_beside(series.source)
 
 
 def diagnose(
-    summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None" = None, progress: Progress = silent
+    summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None, progress: Progress = silent
 ) -> list[Finding]:
     """Find what is wrong with a series from the summaries of its checkpoints; nothing is read.
 
     Parameters
     ----------
     summaries : sequence of CheckpointSummary
-    log : LogTable or PlainLog, optional
+    log : LogTable, optional
         Of the run; shows where the learning rate was 0, and whether the checkpoints are this run's.
     progress : callable, optional
         Called with the rules applied so far.

@@ -13,7 +13,6 @@ from toposcope.integrity.summary import WINDOW_SIZE, CheckpointSummary, TensorSu
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
-    from toposcope.logs.plain_file import PlainLog
 
 MIN_EXPECTED_CHANGES = 50.0
 """Values of an unchanged tensor that should have changed before it counts as a fault: by chance, exp(-50)."""
@@ -47,7 +46,7 @@ def _published(item: CheckpointSummary) -> object:
     return identities if identities and all(identity for _, identity in identities) else None
 
 
-def whole_duplicates(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None") -> Iterator[Finding]:
+def whole_duplicates(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
     """Find whole checkpoints that are the same; those that hold the final weights are findings of their own."""
     steps = [item.step for item in summaries]
     for group in identical_groups(summaries):
@@ -86,7 +85,7 @@ def _before_the_end(group: Sequence[int], steps: Sequence[int]) -> tuple[list[in
     return [s for s in group if s < steps[begin]], list(steps[begin:])
 
 
-def _without_learning(group: Sequence[int], log: "LogTable | PlainLog | None") -> bool:
+def _without_learning(group: Sequence[int], log: "LogTable | None") -> bool:
     """Return whether, by the log, the learning rate was 0 between the first and the last step of a group."""
     if log is None:
         return False

@@ -14,7 +14,6 @@ from toposcope.typing import Steps, Vector
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
-    from toposcope.logs.plain_file import PlainLog
 
 MIN_CHECKPOINTS = 4
 """That can be compared with the log."""
@@ -49,7 +48,7 @@ class _Pairs(NamedTuple):
         return [int(step) for step in self.steps[chosen]]
 
 
-def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainLog | None") -> Iterator[Finding]:
+def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
     """Find checkpoints that a log does not fit, and logs of other runs."""
     items = [item for item in summaries if not item.error]
     if log is None or not len(log.steps) or len(items) < MIN_CHECKPOINTS:
@@ -60,7 +59,7 @@ def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | PlainL
     yield from _norms(items, log)
 
 
-def _beyond_the_log(steps: Sequence[int], log: "LogTable | PlainLog") -> Iterator[Finding]:
+def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
     last = int(log.steps[-1])
     spacing = int(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 1
     beyond = [step for step in steps if step > last + 2 * spacing]
@@ -78,7 +77,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable | PlainLog") -> Iterato
         yield Finding("log", "note", tuple(beyond), "", f"{words}, which was cut short or not written any more")
 
 
-def _pairs(held: dict[int, float], log: "LogTable | PlainLog", column: str, *, exact: bool = True) -> _Pairs:
+def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
     """Return what checkpoints hold beside what was logged at their steps, and just before and after.
 
     With `exact`, a row must be at most a step away; otherwise the step may lie between two rows.
@@ -120,7 +119,7 @@ def _half_a_digit(values: Vector) -> Vector:
     return found
 
 
-def _rates(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
+def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
     """Compare the learning rates that optimizers hold with the log's."""
     # A scheduler may have set the next step's; of the last row that is not known.
     before_last = [item for item in items if item.step < log.steps[-1]]
@@ -161,7 +160,7 @@ def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np
     return np.asarray(np.any(within, axis=0))
 
 
-def _losses(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
+def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
     """Compare the losses saved in checkpoints with the log's."""
     for column in ("loss", "validation_loss"):
         held = {item.step: item.state.losses[column] for item in items if item.state and column in item.state.losses}
@@ -214,7 +213,7 @@ _FORMS: dict[str, Callable[[Vector], float]] = {
 }
 
 
-def _norms(items: Sequence[CheckpointSummary], log: "LogTable | PlainLog") -> Iterator[Finding]:
+def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
     """Compare the norm of the weights with the log's, by any definition."""
     known = [item for item in items if item.tensors and all(math.isfinite(t.norm) for t in item.tensors.values())]
     column = "weight_norm"

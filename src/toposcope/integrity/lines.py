@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 MIN_WIDTH = 4
 """Values of a row; shorter ones may be equal by chance."""
-N_COMPARED = 16
-"""Values of each row that are compared with those of the others."""
 MAX_LISTED = 64
 """Rows, columns or copies that are listed; the rest are counted."""
 
@@ -83,20 +81,16 @@ def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int
     return [_lines(keys[k], rows[k], columns[k]) if some[k] else NONE for k in range(len(numbers))]
 
 
-@lru_cache(maxsize=64)
-def _compared(width: int) -> tuple[NDArray[np.int64], _Keys]:
-    """Return the columns that are compared, and an odd factor for each, by which rows are hashed."""
-    columns = np.unique(np.linspace(0, width - 1, N_COMPARED).astype(np.int64))
-    factors = np.random.default_rng(0).integers(1 << 62, 1 << 63, len(columns), dtype=np.uint64)
-    return columns, factors * np.uint64(2) + np.uint64(1)
+@lru_cache(maxsize=8)
+def _factors(width: int) -> _Keys:
+    """Return an odd random factor for each column."""
+    return np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 def _keys(numbers: NDArray[Any]) -> _Keys:
-    """Hash a few bits of each row."""
-    columns, factors = _compared(numbers.shape[-1])
-    bits = numbers.view(f"u{numbers.dtype.itemsize}")[..., columns].astype(np.uint64)
-    mixed = (bits ^ (bits >> np.uint64(17))) * np.uint64(0x9E3779B97F4A7C15)
-    return np.asarray(((mixed ^ (mixed >> np.uint64(31))) * factors).sum(axis=-1, dtype=np.uint64))
+    """Hash the bits of each row; rows that differ have the same by a chance below 1e-9."""
+    bits, factors = numbers.view(f"u{numbers.dtype.itemsize}"), _factors(numbers.shape[-1])
+    return np.asarray(np.einsum("mrk,k->mr", bits, factors, dtype=np.uint64, casting="unsafe"))
 
 
 def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:

@@ -11,7 +11,6 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.encodings import ZERO_BYTES
 from toposcope.logs.formats import delimited, json_rows, refusing, trainer_state
 from toposcope.logs.formats.run_folder import NAMES
-from toposcope.logs.plain_file import folder_of
 from toposcope.logs.raw import RawLog, join_names, numbers, one_line
 from toposcope.logs.table import LogTable, is_step, log_table, sources
 
@@ -31,9 +30,12 @@ def log_beside(place: "Source | Path") -> LogTable | None:
     ToposcopeError
         If a log is there and a row of it has no step, or something other than a number.
     """
-    from toposcope.checkpoints.sources import LocalFile  # what it imports takes long
+    from toposcope.checkpoints.sources import LocalFile, LocalSource  # what they import takes long
 
-    files = folder_of(place).files()
+    path = place.path if isinstance(place, LocalSource) else place
+    if isinstance(path, Path):  # beside a checkpoint that is a file
+        place = LocalSource(path if path.is_dir() else path.parent)
+    files = place.files()
     name = next((name for name in NAMES if name in files), None) or trainer_state.newest_state(files)
     if name is None:
         return None
