@@ -33,9 +33,11 @@ def log_beside(place: "Source | Path") -> LogTable | None:
     from toposcope.checkpoints.sources import LocalFile, LocalSource  # what they import takes long
 
     path = place.path if isinstance(place, LocalSource) else place
-    if isinstance(path, Path):  # beside a checkpoint that is a file
-        place = LocalSource(path if path.is_dir() else path.parent)
-    files = place.files()
+    if isinstance(path, Path):
+        source: Source = LocalSource(path if path.is_dir() else path.parent)  # beside a checkpoint that is a file
+    else:
+        source = path
+    files = source.files()
     name = next((name for name in NAMES if name in files), None) or trainer_state.newest_state(files)
     if name is None:
         return None

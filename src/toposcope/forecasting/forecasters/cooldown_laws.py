@@ -49,8 +49,6 @@ MIN_DECAY = 0.5
 MIN_SIBLINGS = 3
 MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5
 """Shares of the run and of the decay of its rate that have to be seen before c is fitted."""
-MAX_LAWS = 4096
-"""Fits that are kept: ``median`` and ``stack`` ask for those of the laws again."""
 COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0
 """d and b; of five pairs the one that did best without siblings of the family at 20 and 30% of three families."""
 
@@ -80,10 +78,11 @@ class AnnealedLaw(LawForecaster):
 
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a, and c where enough of the run was seen."""
-        return self._law(log, schedule, tuple(siblings))
+        # `median` and `stack` ask for those of the laws again.
+        key = (self.name, "law", tuple(siblings))
+        return cached(log, schedule, key, lambda: self._law(log, schedule, siblings))
 
-    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019 - three laws that live as long as the program
-    def _law(self, log: Log, schedule: Schedule, siblings: tuple[LoggedRun, ...]) -> FittedLossCurve:
+    def _law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         fit, c, source = self._fit(log, schedule, siblings)
         remarks = fit.warnings()
         seen = schedule.decay_seen(int(log.steps[-1]))
@@ -156,7 +155,7 @@ class AnnealedLaw(LawForecaster):
         source = f"{SLOPE_SHARE} of the present slope in ln S1, {centre:.3g}"
         return Prior(_rounded(centre), _rounded(spread), source, by_slope=True)
 
-    @lru_cache(maxsize=MAX_LAWS)  # noqa: B019 - as above
+    @lru_cache(maxsize=512)  # noqa: B019 - three laws that live as long as the program
     def _of_siblings(self, runs: tuple[LoggedRun, ...]) -> tuple[int, float, float]:
         """Return how many siblings have a coefficient of their own, its median and its spread."""
         coefficients = np.array([c for c in map(self._coefficient_of, runs) if c is not None])
