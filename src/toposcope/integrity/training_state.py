@@ -152,8 +152,8 @@ def _wrong_values(saved: torch_file.Saved, moment: StoredTensor, *, is_square: b
             not_finite += int(np.count_nonzero(~np.isfinite(values)))
         negative += int(np.count_nonzero(values < 0)) if is_square else 0
     if not_finite:
-        return f"{not_finite} values that are NaN or infinite"
-    return f"{negative} negative values of a mean of squares" if negative else ""
+        return f"NaN or infinite values ({not_finite})"
+    return f"negative values of a mean of squares ({negative})" if negative else ""
 
 
 def _number(saved: torch_file.Saved, value: Any) -> float | None:
