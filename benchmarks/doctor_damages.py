@@ -209,6 +209,59 @@ def branch(*, other_seed: bool, for_good: bool) -> Damage:
     return damage
 
 
+def _matrices(weights: Weights) -> Weights:
+    return {name: tensor for name, tensor in weights.items() if tensor.dim() > 1 and tensor.is_floating_point()}
+
+
+def _to_bytes_and_back(tensor: torch.Tensor) -> torch.Tensor:
+    scale = tensor.float().abs().amax(dim=tuple(range(1, tensor.dim())), keepdim=True).clamp_min(1e-12) / 127
+    return (tensor.float() / scale).round() * scale
+
+
+def round_trip(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Round all matrices to int8 by rows and back, from a step on."""
+    return _at(
+        runs,
+        _middle(runs, rng),
+        lambda step: {n: _to_bytes_and_back(t) for n, t in _matrices(runs.main[step]).items()},
+    )
+
+
+def merged(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Add a product of rank 2, a tenth as large as the matrix, to all matrices from a step on: an adapter merged."""
+    generator = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+    added = {}
+    for name, tensor in _matrices(runs.main[max(runs.main)]).items():
+        flat = tensor.float().flatten(1)
+        product = torch.randn(len(flat), 2, generator=generator) @ torch.randn(2, flat.shape[1], generator=generator)
+        added[name] = (0.1 * flat.norm() / product.norm() * product).reshape(tensor.shape)
+    return _at(runs, _middle(runs, rng), lambda step: {n: runs.main[step][n].float() + a for n, a in added.items()})
+
+
+def drifting(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Let the last matrix drift from its values by up to a tenth of its norm, a little more at each step."""
+    name, steps = list(_matrices(runs.main[0]))[-1], list(runs.main)
+    away = torch.randn(runs.main[0][name].shape, generator=torch.Generator().manual_seed(int(rng.integers(1 << 31))))
+    away = 0.1 * runs.main[steps[-1]][name].float().norm() / away.norm() * away
+    shares = {step: k / (len(steps) - 1) for k, step in enumerate(steps)}
+    return _at(runs, steps[1:], lambda step: {name: runs.main[step][name].float() + shares[step] * away})
+
+
+def interpolated(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Put the mean of its neighbours in the place of one checkpoint."""
+    steps = list(runs.main)
+    k = int(rng.integers(2, len(steps) - 2))
+    before, after = runs.main[steps[k - 1]], runs.main[steps[k + 1]]
+    mean = {n: (t.float() + after[n].float()) / 2 for n, t in before.items() if t.is_floating_point()}
+    return _at(runs, [steps[k]], lambda _: mean)
+
+
+def off_by_one(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Shift the rows of the last matrix by one in every checkpoint: a vocabulary off by one."""
+    name = list(_matrices(runs.main[0]))[-1]
+    return _at(runs, list(runs.main), lambda step: {name: runs.main[step][name].roll(1, 0)})
+
+
 DAMAGES: dict[str, tuple[str, Damage]] = {
     **{f"one value of {size:g}": ("values", absurd_value(size)) for size in (10.0, 1e3, 1e6, 1e20, 3e37)},
     "a norm's weight zero": ("zeros", zero_norm),
@@ -241,4 +294,9 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     "a branch of the run at one step": ("other", branch(other_seed=False, for_good=False)),
     "another seed's run from a step on": ("other", branch(other_seed=True, for_good=True)),
     "another seed's run at one step": ("other", branch(other_seed=True, for_good=False)),
+    "int8 and back, from a step on": ("not to be told", round_trip),
+    "an adapter of rank 2 merged, from a step on": ("not to be told", merged),
+    "the last matrix drifts slowly": ("not to be told", drifting),
+    "the mean of its neighbours, at one step": ("not to be told", interpolated),
+    "rows shifted by one, in all checkpoints": ("not to be told", off_by_one),
 }
