@@ -234,14 +234,14 @@ def test_ctrl_c_at_any_time_is_no_traceback(command: str, tmp_path: Path) -> Non
     write({"step_1.safetensors": lambda: save({"fc1.weight": W}), "log.csv": lambda: table().encode()}, tmp_path)
     started = "import sys, toposcope.__main__ as m; print('on', flush=True); sys.argv[0] = 'toposcope'; m.main()"
     place = "log.csv" if command == "forecast" else "."
-    for i in range(12):
+    for i in range(6):
         process = subprocess.Popen(
             [sys.executable, "-c", started, command, place],
             cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(0.01 * 1.6**i)
+        time.sleep(0.01 * 2.6**i)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert "Traceback" not in err, err

@@ -260,7 +260,7 @@ def complaints(told: str) -> list[str]:
 def assert_interrupted(process: subprocess.Popen[str]) -> None:
     _, told = process.communicate(timeout=PATIENCE)
     assert complaints(told) == ["interrupted; run the same command again to continue"]
-    assert process.returncode == 1
+    assert process.returncode == 130
 
 
 def test_ctrl_c_is_one_line(text: Path, trained: Path, tmp_path: Path, start: Start) -> None:
@@ -316,7 +316,7 @@ def assert_tells_of_the_full_disk(command: list[str | Path]) -> None:
     assert all(line.startswith("Error: ") and "space" in line for line in lines), lines
     # Each run may tell of itself; whatever stops all of them is told once.
     assert len(lines) <= 2
-    assert done.returncode == 1
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("size", ["16k", "300k"])
