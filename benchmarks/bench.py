@@ -258,7 +258,7 @@ def write(
     tables: Mapping[str, tuple[Sequence[Mapping[str, object]], Sequence[Column]]],
     packages: Sequence[str],
 ) -> None:
-    """Write ``<name>-<cpu>.json`` and the same as Markdown.
+    """Write ``<name>-<cpu>.json`` and the same as Markdown, with the ``gpu`` for the CPU where `facts` name one.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def write(
     """
     about = machine(packages)
     facts = {**facts, "took": f"{(perf_counter() - BEGIN) / 60:.1f} minutes"}
-    stem = f"{name}-{re.sub(r'[^a-z0-9]+', '-', str(about['cpu']).lower()).strip('-')}"
+    stem = f"{name}-{re.sub(r'[^a-z0-9]+', '-', str(facts.get('gpu', about['cpu'])).lower()).strip('-')}"
     content = {
         "benchmark": name,
         "machine": about,

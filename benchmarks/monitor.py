@@ -4,7 +4,7 @@
 
 Each contestant trains the same GPT in a process of its own. All processes but one are stopped at any time: blocks of
 steps take turns, so that what else the machine does meets all contestants alike. Ratios are to training with nothing,
-with intervals of 95% from resampling rounds of blocks. It uses a GPU when there is one; so far it has run on CPUs only.
+with intervals of 95% from resampling rounds of blocks. It uses a GPU when there is one; its figures are of CPUs.
 """
 
 import json

@@ -73,14 +73,15 @@ def main(quick: bool, repeats: int, out: Path) -> None:
             facts |= {"gpu": torch.cuda.get_device_name(), "batch": "64 sequences, as published"}
             rows = [on_gpu(size, count, corpus, Path(folder), repeats) for size in track(sizes, "population")]
             columns: tuple[Column, ...] = ON_GPU
-            name = "population-gpu"
         else:
             facts["processes"] = f"{PROCESSES}, one thread each, for both ways"
             cases = [(size, batch) for batch in batches for size in sizes]
             rows = [on_cpu(*case, count, corpus, repeats) for case in track(cases, "population")]
-            columns, name = ON_CPU, "population"
+            columns = ON_CPU
     show(rows, columns, "Training together: median (lowest-highest)")
-    write(name, out, facts, {"Milliseconds a step of all runs": (rows, columns)}, ("toposcope", "torch", "numpy"))
+    write(
+        "population", out, facts, {"Milliseconds a step of all runs": (rows, columns)}, ("toposcope", "torch", "numpy")
+    )
 
 
 def declared(size: str, batch: int, count: int) -> list[Run]:

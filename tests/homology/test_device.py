@@ -133,8 +133,8 @@ def test_what_is_not_finite_shows(device: str, value: float, dtype: torch.dtype)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_matrix_on_a_gpu_is_not_copied() -> None:
-    W = torch.randn((8192, 8192), device="cuda").bfloat16()
+def test_of_a_matrix_on_a_gpu_a_block_at_a_time_is_copied() -> None:
+    W = torch.randn((16_384, 16_384), device="cuda").bfloat16()
     device_tree_weights(W)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

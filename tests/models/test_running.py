@@ -289,5 +289,7 @@ def test_on_a_gpu_the_same_to_rounding_and_results_on_the_cpu(make: Any) -> None
     there.device = torch.device("cuda")
     for block in hidden_states(there, read, [0, 2]):
         assert {t.device for t in (*block.states, block.measured)} == {CPU}
-    same(by_place(there, read, [0, 2]), by_place(here, read, [0, 2]), 1e-10)
-    assert token_losses(there, read).total == pytest.approx(token_losses(here, read).total, rel=1e-10)
+    # transformers rotates by angles in float32, whatever the dtype of the model
+    tolerance = 1e-8 if make is of_transformers else 1e-10
+    same(by_place(there, read, [0, 2]), by_place(here, read, [0, 2]), tolerance)
+    assert token_losses(there, read).total == pytest.approx(token_losses(here, read).total, rel=tolerance)

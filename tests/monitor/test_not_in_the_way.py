@@ -60,6 +60,29 @@ def test_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
         assert rows.filter(pl.col("probe") == probe)["step"].n_unique() > 5
 
 
+@pytest.fixture
+def _same_numbers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_compiled_for_bfloat16", "_same_numbers_on_a_gpu")
+@pytest.mark.parametrize("way", WAYS)
+def test_on_a_gpu_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
+    losses, weights = train(way, None, device="cuda")
+    watched_losses, watched_weights = train(way, tmp_path / "run", device="cuda")
+    assert watched_losses == losses
+    assert all(torch.equal(*pair) for pair in zip(watched_weights, weights, strict=True))
+    rows = measured_steps(tmp_path / "run")
+    for probe in ("training", "neural_persistence"):
+        assert rows.filter(pl.col("probe") == probe)["step"].n_unique() > 1
+
+
 @pytest.mark.slow
 def test_no_random_number_is_drawn(tmp_path: Path) -> None:
     def states() -> list[object]:

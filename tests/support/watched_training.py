@@ -32,23 +32,24 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits."""
         x = self.embed_tokens(tokens)
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=x.dtype)
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=x.device, dtype=x.dtype)
         for layer in self.layers:
             x = checkpoint(layer, x, mask, use_reentrant=False) if self.recompute else layer(x, mask)
         logits: Tensor = self.lm_head(x)
         return logits
 
 
-def train(way: str, directory: Path | None, steps: int = STEPS, every: int = 5) -> tuple[list[float], list[Tensor]]:
+def train(
+    way: str, directory: Path | None, steps: int = STEPS, every: int = 5, device: str = "cpu"
+) -> tuple[list[float], list[Tensor]]:
     """Losses, weights and the state of the random numbers after training, with a monitor in a directory or without."""
     torch.set_num_threads(2 if way == "two threads" else 1)
     torch.manual_seed(0)
     model = Model(0.1 if way in {"dropout", "checkpointed", "compiled"} else 0.0, recompute=way == "checkpointed")
-    if way == "half":
-        model = model.bfloat16()
+    model = model.to(device, torch.bfloat16 if way == "half" else torch.float32)
     called: Any = torch.compile(model, backend="aot_eager") if way == "compiled" else model
     optimizer = _optimizer(way, model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=20, enabled=way.startswith("scaled"))
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**16, growth_interval=20, enabled=way.startswith("scaled"))
     losses = []
     # Much is measured: a budget that training would feel.
     watching = nullcontext() if directory is None else Monitor(called, directory, every=every, budget=0.9, quiet=True)
@@ -58,8 +59,8 @@ def train(way: str, directory: Path | None, steps: int = STEPS, every: int = 5) 
         for _ in range(steps):
             optimizer.zero_grad()
             for _ in range(2 if way == "accumulated" else 1):
-                tokens = torch.randint(VOCABULARY, (8, CONTEXT + 1))
-                with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+                tokens = torch.randint(VOCABULARY, (8, CONTEXT + 1)).to(device)
+                with torch.autocast(device, torch.bfloat16, enabled=way == "autocast"):
                     logits = called(tokens[:, :-1])
                     loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
