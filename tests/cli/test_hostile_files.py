@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from cpu_time import cpu_time_below
 from hostile_files import CANARY, CHECKPOINTS, MLFLOW, database, table, write
 from hostile_files import LOGS as HOSTILE_LOGS
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
@@ -141,6 +141,28 @@ def test_hostile_logs(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with cpu_time_below(20):
         assert invoke("forecast", str(tmp_path / name), "--steps", "100")
+
+
+@pytest.mark.parametrize("command", [["layers"], ["doctor"], ["measure", "--workers", "1"]], ids=str)
+def test_tens_of_thousands_of_tiny_matrices(command: list[str], tmp_path: Path) -> None:
+    n = 25_000
+    described = {
+        f"l.{i}.w": {"dtype": "F32", "shape": [1, 1], "data_offsets": [4 * i + 64, 4 * i + 68]} for i in range(n)
+    }
+    (tmp_path / "step_1.safetensors").write_bytes(header(tensor() | described, bytes(64 + 4 * n)))
+    with cpu_time_below(15):
+        assert "25,001 tensors with matrices of at most 4,096 numbers are not measured" in invoke(
+            *command, str(tmp_path)
+        )
+
+
+def test_a_long_table_is_plain_and_whole(tmp_path: Path) -> None:
+    save_file(
+        {f"l.{i}.w": torch.ones(65, 64, dtype=torch.float8_e5m2) for i in range(2500)}, tmp_path / "a.safetensors"
+    )
+    with cpu_time_below(5):
+        lines = invoke("layers", str(tmp_path / "a.safetensors")).splitlines()
+    assert [line.split()[0] for line in lines[1:2501]] == [f"l.{i}.w" for i in range(2500)]
 
 
 def loop(folder: Path) -> None:
