@@ -182,6 +182,58 @@ def device(folder: Path) -> None:
     (folder / "step_1.pt").symlink_to("/dev/zero")
 
 
+LINKED = {
+    "config.json": (["layers"], json.dumps({"model_type": "gpt2", "secret": 7})),
+    "log.csv": (["forecast", "--steps", "1000"], table()),
+    "metrics.jsonl": (["forecast", "--steps", "1000"], json.dumps({"step": 1, "loss": 2.0})),
+    "sub/log.csv": (["forecast", "--steps", "1000"], table()),
+    "trainer_state.json": (["forecast", "--steps", "1000"], json.dumps({"log_history": [{"step": 1, "loss": 2.0}]})),
+    "results.json": (["downstream", "--model", "a"], json.dumps({"results": {}})),
+    "tokenizer.json": (["measure", "--workers", "1", "--probe", "language_modelling", "--text"], "{}"),
+}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_texts_that_are_links_out_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+    (command, *options), text = LINKED[name]
+    run, other = tmp_path / "run", tmp_path / "elsewhere"
+    other.write_text(text)
+    place = run / name
+    place.parent.mkdir(parents=True)
+    write({"step_1.safetensors": lambda: save({"h.0.mlp.c_fc.weight": W, "wte.weight": W[:, :4].contiguous()})}, run)
+    if options[-1:] == ["--text"]:
+        (tmp_path / "text").write_text("abc" * 100)
+        (run / "config.json").write_text('{"model_type": "gpt2", "n_embd": 8}')
+        options.append(str(tmp_path / "text"))
+    place.symlink_to(other)
+    assert f"{place}: a link out of its folder, which is not followed" in invoke(command, str(run), *options)
+    place.unlink()
+    (run / "kept").write_text(text)
+    place.symlink_to(run / "kept")
+    assert "a link out of its folder" not in invoke(command, str(run), *options)
+
+
+def test_checkpoints_that_are_links_are_followed_and_said(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "models--a--b/snapshots/0"
+    blobs = tmp_path / "models--a--b/blobs"
+    for folder in (run, other, blobs):
+        folder.mkdir(parents=True)
+    (blobs / "w").write_bytes(save({"fc1.weight": W}))
+    (blobs / "c").write_text('{"model_type": "gpt2"}')
+    (other / "model.safetensors").symlink_to("../../blobs/w")
+    (other / "config.json").symlink_to("../../blobs/c")
+    for place in (other, other / "model.safetensors"):
+        for command in ("layers", "doctor"):
+            printed = invoke(command, str(place))
+            assert "100% of the parameters" in printed
+            assert "out of the folder" not in printed
+    (run / "step_2").symlink_to(other)
+    (run / "step_1.safetensors").symlink_to(blobs / "w")
+    for command in (["layers"], ["doctor"], ["measure", "--workers", "1"]):
+        printed = invoke(*command, str(run))
+        assert f"2 files are links out of the folder: {run}/step_1.safetensors to {blobs}/w" in printed
+
+
 def no_utf8(folder: Path) -> None:
     Path(os.fsdecode(os.fsencode(str(folder)) + b"/step_1\xff.pt")).write_bytes(b"x")
 
