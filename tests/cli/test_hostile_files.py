@@ -182,6 +182,63 @@ def device(folder: Path) -> None:
     (folder / "step_1.pt").symlink_to("/dev/zero")
 
 
+STATE = {"global_step": 2, "log_history": [{"step": s, "loss": 4 / (1 + s)} for s in range(1, 60)]}
+SIDE_FILES: dict[str, tuple[str, list[str]]] = {
+    "config.json": (json.dumps({"model_type": "gpt2", "n_embd": 8}), ["layers", "doctor"]),
+    "generation_config.json": ("{}", ["doctor", "forecast"]),
+    "trainer_state.json": (json.dumps(STATE), ["forecast", "doctor"]),
+    "checkpoint-2/trainer_state.json": (json.dumps(STATE), ["forecast", "layers"]),
+    "model.safetensors.index.json": (json.dumps({"weight_map": {"w": "a.safetensors"}}), ["layers", "doctor"]),
+    "adapter_config.json": (json.dumps({"r": 2, "lora_alpha": 4}), ["layers", "doctor"]),
+    "latest_checkpointed_iteration.txt": ("100", ["layers", "doctor"]),
+    "training_log.json": (json.dumps(STATE["log_history"]), ["forecast", "doctor"]),
+    "log.csv": (table(), ["forecast", "doctor"]),
+    "run.json": (json.dumps({"run": {"training": {"steps": 9}}}), ["study import"]),
+    "results.json": (json.dumps({"results": {"piqa": {"acc,none": 0.5}}, "n-samples": {}}), ["downstream"]),
+    "scores.csv": ("run,N,D,task,metric,value\na,1e8,2e9,piqa,acc,61\n", ["downstream"]),
+    "study.toml": ('name = "x"\n[[series]]\nname = "a"\npath = "."\n', ["study run", "report"]),
+}
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda whole: whole[: len(whole) // 2],
+    "zeros": lambda whole: bytes(len(whole)),
+    "zeros at its end": lambda whole: whole[: len(whole) // 2] + bytes(len(whole)),
+    "zeros after": lambda whole: whole + bytes(4096),
+    "empty": lambda whole: b"",
+    "a huge number": lambda whole: whole.replace(b"2", b"9" * 5000),
+    "another huge number": lambda whole: b'{"a": ' + b"9" * 10_000 + b"}",
+    "deep": lambda whole: b"[" * 100_000,
+    "deep objects": lambda whole: b'{"a":' * 100_000,
+    "not UTF-8": lambda whole: whole[: len(whole) // 2] + b"\xff\xfe" + whole[len(whole) // 2 :],
+}
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_damaged_files_beside_checkpoints(name: str, tmp_path: Path) -> None:
+    content, commands = SIDE_FILES[name]
+    for k, damage in enumerate(DAMAGE.values()):
+        run = tmp_path / f"{k}"
+        weights = {"transformer.h.0.mlp.c_fc.weight": W, "transformer.wte.weight": W[:4].clone()}
+        (run / name).parent.mkdir(parents=True)
+        save_file(weights, (run / name).parent / "model.safetensors")
+        (run / name).write_bytes(damage(content.encode()))
+        for command in commands:
+            options = {"forecast": ["--steps", "1000"], "downstream": ["--model", "a"]}.get(command, [])
+            if command.startswith("study"):
+                options = ["--out", str(tmp_path / f"{k} study"), "--workers", "1"]
+            with cpu_time_below(5):
+                printed = invoke(*command.split(), str(run), *options)
+            assert printed
+            assert "recursion" not in printed
+            assert "Exceeds the limit" not in printed
+
+
+def test_zeros_of_a_crash_are_called_so(tmp_path: Path) -> None:
+    save_file({"transformer.wte.weight": W, "fc1.weight": W.clone()}, tmp_path / "model.safetensors")
+    for content in (bytes(50), b'{"n_embd": 8, "' + bytes(50)):
+        (tmp_path / "config.json").write_bytes(content)
+        assert "not a model configuration (zero bytes in it, as a crash leaves)" in invoke("layers", str(tmp_path))
+
+
 LINKED = {
     "config.json": (["layers"], json.dumps({"model_type": "gpt2", "secret": 7})),
     "log.csv": (["forecast", "--steps", "1000"], table()),

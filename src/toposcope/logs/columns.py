@@ -115,7 +115,7 @@ AUXILIARY = frozenset(
     )
 )
 """Words of a loss that is not the model's own, or of a spread."""
-_BRACKETS = re.compile(r"\([^)]*\)|\[[^]]*\]")
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")
 """A unit after a name: ``step (iterations)``."""
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})
