@@ -429,6 +429,18 @@ def test_deep_pickles_are_bounded(what: str, tmp_path: Path) -> None:
         assert invoke("layers", str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("what", [what for what in CHECKPOINTS if what.startswith("configuration of")])
+def test_hostile_configurations_are_bounded(what: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers.models.gpt_neox.modeling_gpt_neox")  # not counted
+    files, options = CHECKPOINTS[what]
+    write(files, tmp_path / "run")
+    options = [str(tmp_path / "run/text.txt") if option == "text.txt" else option for option in options]
+    with cpu_time_below(8):
+        assert "Error: run step 1: language_modelling: " in invoke(
+            "measure", str(tmp_path / "run"), "--workers", "1", *options
+        )
+
+
 def test_a_study_with_an_endless_view_is_refused(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_bytes(database(*MLFLOW["endless runs"]))
     (tmp_path / "study.toml").write_text('name = "x"\n[[series]]\npath = "x"\n')
