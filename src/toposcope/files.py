@@ -19,7 +19,7 @@ SYNCING_THREADS = 8
 
 def leads_out(path: Path, folder: Path) -> bool:
     """Return whether a link in a folder leads out of it; those of a hub's cache lead to the files of its repository."""
-    if not path.is_symlink():
+    if not (path.is_symlink() and path.exists()):  # a loop or a dangling link leads nowhere
         return False
     target, roots = path.resolve(), [folder.resolve(), path.parent.resolve()]
     roots += [above for root in roots for above in root.parents if above.name.startswith(("models--", "datasets--"))]

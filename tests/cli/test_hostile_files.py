@@ -295,7 +295,13 @@ def no_utf8(folder: Path) -> None:
     Path(os.fsdecode(os.fsencode(str(folder)) + b"/step_1\xff.pt")).write_bytes(b"x")
 
 
-@pytest.mark.parametrize("make", [loop, loop_of_folders, pipe, device, no_utf8])
+def loops_of_texts(folder: Path) -> None:
+    for name in ("config.json", "results.json", "log.csv", "trainer_state.json"):
+        (folder / name).symlink_to(name)
+        (folder / f"a {name}").symlink_to("/nowhere")
+
+
+@pytest.mark.parametrize("make", [loop, loops_of_texts, loop_of_folders, pipe, device, no_utf8])
 def test_files_that_are_no_files(make: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     make(tmp_path / "run")
@@ -439,6 +445,14 @@ def test_hostile_configurations_are_bounded(what: str, tmp_path: Path) -> None:
         assert "Error: run step 1: language_modelling: " in invoke(
             "measure", str(tmp_path / "run"), "--workers", "1", *options
         )
+
+
+@pytest.mark.parametrize("part", ["train_", "[", "(", "a.", "9.", "_"])
+def test_names_of_columns_take_linear_time(part: str, tmp_path: Path) -> None:
+    name = part * (40_000 // len(part))
+    (tmp_path / "log.csv").write_text(f"step,{name},loss\n" + "".join(f"{i},1,{4 / (1 + i)}\n" for i in range(40)))
+    with cpu_time_below(3):
+        assert "final" in invoke("forecast", str(tmp_path / "log.csv"), "--steps", "1000")
 
 
 def test_a_study_with_an_endless_view_is_refused(tmp_path: Path) -> None:
