@@ -166,8 +166,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.location}: {self.weights.refusal()}", "unsupported")
         found = [layer for layer in self._layers if layer.role not in roles.NOT_ANALYSED]
         if not found:
-            small = "; ".join(remark for remark in self.weights.remarks if "not measured" in remark)
-            reason = small or "there is nothing to measure"
+            reason = next((r for r in self.weights.remarks if "not measured" in r), "there is nothing to measure")
             raise ToposcopeError(f"{self.location}: no weight matrix besides embeddings; {reason}")
         return found
 

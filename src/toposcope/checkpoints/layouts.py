@@ -21,8 +21,6 @@ from toposcope.checkpoints.formats.entry import contiguous
 
 MAX_CONVOLVED = 16
 """Taps of a convolution; an axis of a matrix of experts has more."""
-MAX_STACKED = 4096
-"""Experts in the rows of one matrix."""
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}
 """Roles whose inputs are the residual stream."""
 WRITES = {"attn.out", "mlp.out"}
@@ -211,7 +209,7 @@ def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
     """Return the experts stacked along the rows of a matrix, as many as the router of its block has outputs."""
     match = _STACKED_ROWS.fullmatch(entry.name)
     count = routers.get(match.group(1), 0) if match else 0
-    if not match or not 0 < count <= MAX_STACKED or entry.shape[0] % count:
+    if not match or not 0 < count <= 4096 or entry.shape[0] % count:
         return []
     stacked = _reshaped(entry, (count, entry.shape[0] // count, entry.shape[1]))
     is_second = match.group(2) == "w2"

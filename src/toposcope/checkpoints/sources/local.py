@@ -179,11 +179,8 @@ def refuse_linked(file: StoredFile) -> None:
 
 def linked_files(files: Files) -> list[LocalFile]:
     """Return the files that are, or lie in, links out of the folder that the user named; they are followed."""
-    local = [file for file in files.values() if isinstance(file, LocalFile) and file.root is not None]
-    inside = {file.root: file.root.resolve() for file in local if file.root}
-    folders = {(f.path.parent, f.root) for f in local if f.root}
-    outside = {folder for folder, root in folders if not folder.resolve().is_relative_to(inside[root])}
-    return [f for f in local if f.root and (f.path.parent in outside or leads_out(f.path, f.root))]
+    local = [(f, f.root) for f in files.values() if isinstance(f, LocalFile) and f.root]
+    return [f for f, root in local if leads_out(f.path, root) or leads_out(f.path.parent, root)]
 
 
 def local_path(spec: str | Path) -> Path:

@@ -34,7 +34,6 @@ _READ_INSIDE = (
     *("*.csv", "*.json*", "*.y*ml", "*.toml", "files/*.json*", "files/*.y*ml"),
     *("metrics/*", "params/*", "checkpoint-*/*.json"),
 )
-"""Texts that formats of folders read."""
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     *(csv.Error, pl.exceptions.PolarsError, sqlite3.Error),
@@ -72,10 +71,9 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
     Parameters
     ----------
     path : Path
+        In `root`, the folder that the user named, if it is another; links out of it are refused.
     look : bool
         Whether to look into a file without a known ending.
-    root : Path, optional
-        The folder that the user named; links out of it are refused.
 
     Raises
     ------
