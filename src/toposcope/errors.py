@@ -14,6 +14,8 @@ def message_of(error: BaseException) -> str:
     """Return what an error says on one line; of another library's, the beginning, or its type if it says nothing."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if "\0" in getattr(error, "doc", "") or b"\0" in getattr(error, "object", b""):  # of JSON, of UTF-8
+        return "zero bytes in it, as a crash leaves"
     message = " ".join(str(error).split())
     if message.startswith("Exceeds the limit (") and "integer string" in message:
         return "a whole number of more than 4,300 digits"

@@ -19,9 +19,17 @@ SYNCING_THREADS = 8
 
 def leads_out(path: Path, folder: Path) -> bool:
     """Return whether a link in a folder leads out of it; those of a hub's cache lead to the files of its repository."""
-    target, roots = path.resolve(), [folder.resolve()]
-    roots += [above for above in roots[0].parents if above.name.startswith(("models--", "datasets--"))]
-    return path.is_symlink() and not any(target.is_relative_to(root) for root in roots)
+    if not (path.is_symlink() and path.exists()):  # a loop or a dangling link leads nowhere
+        return False
+    target, roots = path.resolve(), [folder.resolve(), path.parent.resolve()]
+    roots += [above for root in roots for above in root.parents if above.name.startswith(("models--", "datasets--"))]
+    return not any(target.is_relative_to(root) for root in roots)
+
+
+def refuse_link(path: Path, folder: Path) -> None:
+    """Refuse a text that is a link out of its folder: what it holds may be shown in a report."""
+    if leads_out(path, folder):
+        raise ToposcopeError(f"{path}: a link out of its folder, which is not followed; copy or name {path.resolve()}")
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

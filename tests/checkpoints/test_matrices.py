@@ -371,6 +371,27 @@ def test_linear_maps_and_tables_of_every_family_of_transformers() -> None:
     assert len(wrong) < 12
 
 
+@pytest.mark.parametrize(
+    "of_many",
+    [
+        lambda k: {f"l.{i}.w": r(1, 1) for i in range(k)},
+        lambda k: {f"layers.{i}.self_attn.q_proj.weight": r(2, 2) for i in range(k)},
+        lambda k: {"mlp.experts.gate_up_proj": r(k, 4, 8)},
+    ],
+)
+def test_very_many_small_matrices_are_left_out_and_said(of_many: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.checkpoints.matrices.MAX_SMALL", 50)
+    big = {"fc1.weight": r(128, 64)}
+    few, many = weights(big | of_many(50)), weights(big | of_many(51))
+    assert len(few.matrices) == 51
+    assert not few.remarks
+    assert [m.name for m in many.matrices] == ["fc1.weight"]
+    assert "not measured, as these are more than 50" in many.remarks[0]
+    assert "small matrices among very many" in many.coverage().rest
+    own = weights_of(entries(big | of_many(51)), ((".", "mlp.in"),), lambda name: {})
+    assert len(own.matrices) == 52
+
+
 def _no_values(start: int, stop: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(0).standard_normal((stop - start, 1)).astype(np.float32)
 

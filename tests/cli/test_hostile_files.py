@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from cpu_time import cpu_time_below
 from hostile_files import CANARY, CHECKPOINTS, MLFLOW, database, table, write
 from hostile_files import LOGS as HOSTILE_LOGS
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
@@ -143,6 +143,28 @@ def test_hostile_logs(name: str, content: bytes, tmp_path: Path) -> None:
         assert invoke("forecast", str(tmp_path / name), "--steps", "100")
 
 
+@pytest.mark.parametrize("command", [["layers"], ["doctor"], ["measure", "--workers", "1"]], ids=str)
+def test_tens_of_thousands_of_tiny_matrices(command: list[str], tmp_path: Path) -> None:
+    n = 25_000
+    described = {
+        f"l.{i}.w": {"dtype": "F32", "shape": [1, 1], "data_offsets": [4 * i + 64, 4 * i + 68]} for i in range(n)
+    }
+    (tmp_path / "step_1.safetensors").write_bytes(header(tensor() | described, bytes(64 + 4 * n)))
+    with cpu_time_below(15):
+        assert "25,001 tensors with matrices of at most 4,096 numbers are not measured" in invoke(
+            *command, str(tmp_path)
+        )
+
+
+def test_a_long_table_is_plain_and_whole(tmp_path: Path) -> None:
+    save_file(
+        {f"l.{i}.w": torch.ones(65, 64, dtype=torch.float8_e5m2) for i in range(2500)}, tmp_path / "a.safetensors"
+    )
+    with cpu_time_below(5):
+        lines = invoke("layers", str(tmp_path / "a.safetensors")).splitlines()
+    assert [line.split()[0] for line in lines[1:2501]] == [f"l.{i}.w" for i in range(2500)]
+
+
 def loop(folder: Path) -> None:
     (folder / "step_1.pt").symlink_to(folder / "step_1.pt")
 
@@ -160,11 +182,126 @@ def device(folder: Path) -> None:
     (folder / "step_1.pt").symlink_to("/dev/zero")
 
 
+STATE = {"global_step": 2, "log_history": [{"step": s, "loss": 4 / (1 + s)} for s in range(1, 60)]}
+SIDE_FILES: dict[str, tuple[str, list[str]]] = {
+    "config.json": (json.dumps({"model_type": "gpt2", "n_embd": 8}), ["layers", "doctor"]),
+    "generation_config.json": ("{}", ["doctor", "forecast"]),
+    "trainer_state.json": (json.dumps(STATE), ["forecast", "doctor"]),
+    "checkpoint-2/trainer_state.json": (json.dumps(STATE), ["forecast", "layers"]),
+    "model.safetensors.index.json": (json.dumps({"weight_map": {"w": "a.safetensors"}}), ["layers", "doctor"]),
+    "adapter_config.json": (json.dumps({"r": 2, "lora_alpha": 4}), ["layers", "doctor"]),
+    "latest_checkpointed_iteration.txt": ("100", ["layers", "doctor"]),
+    "training_log.json": (json.dumps(STATE["log_history"]), ["forecast", "doctor"]),
+    "log.csv": (table(), ["forecast", "doctor"]),
+    "run.json": (json.dumps({"run": {"training": {"steps": 9}}}), ["study import"]),
+    "results.json": (json.dumps({"results": {"piqa": {"acc,none": 0.5}}, "n-samples": {}}), ["downstream"]),
+    "scores.csv": ("run,N,D,task,metric,value\na,1e8,2e9,piqa,acc,61\n", ["downstream"]),
+    "study.toml": ('name = "x"\n[[series]]\nname = "a"\npath = "."\n', ["study run", "report"]),
+}
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda whole: whole[: len(whole) // 2],
+    "zeros": lambda whole: bytes(len(whole)),
+    "zeros at its end": lambda whole: whole[: len(whole) // 2] + bytes(len(whole)),
+    "zeros after": lambda whole: whole + bytes(4096),
+    "empty": lambda whole: b"",
+    "a huge number": lambda whole: whole.replace(b"2", b"9" * 5000),
+    "another huge number": lambda whole: b'{"a": ' + b"9" * 10_000 + b"}",
+    "deep": lambda whole: b"[" * 100_000,
+    "deep objects": lambda whole: b'{"a":' * 100_000,
+    "not UTF-8": lambda whole: whole[: len(whole) // 2] + b"\xff\xfe" + whole[len(whole) // 2 :],
+}
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_damaged_files_beside_checkpoints(name: str, tmp_path: Path) -> None:
+    content, commands = SIDE_FILES[name]
+    for k, damage in enumerate(DAMAGE.values()):
+        run = tmp_path / f"{k}"
+        weights = {"transformer.h.0.mlp.c_fc.weight": W, "transformer.wte.weight": W[:4].clone()}
+        (run / name).parent.mkdir(parents=True)
+        save_file(weights, (run / name).parent / "model.safetensors")
+        (run / name).write_bytes(damage(content.encode()))
+        for command in commands:
+            options = {"forecast": ["--steps", "1000"], "downstream": ["--model", "a"]}.get(command, [])
+            if command.startswith("study"):
+                options = ["--out", str(tmp_path / f"{k} study"), "--workers", "1"]
+            with cpu_time_below(5):
+                printed = invoke(*command.split(), str(run), *options)
+            assert printed
+            assert "recursion" not in printed
+            assert "Exceeds the limit" not in printed
+
+
+def test_zeros_of_a_crash_are_called_so(tmp_path: Path) -> None:
+    save_file({"transformer.wte.weight": W, "fc1.weight": W.clone()}, tmp_path / "model.safetensors")
+    for content in (bytes(50), b'{"n_embd": 8, "' + bytes(50)):
+        (tmp_path / "config.json").write_bytes(content)
+        assert "not a model configuration (zero bytes in it, as a crash leaves)" in invoke("layers", str(tmp_path))
+
+
+LINKED = {
+    "config.json": (["layers"], json.dumps({"model_type": "gpt2", "secret": 7})),
+    "log.csv": (["forecast", "--steps", "1000"], table()),
+    "metrics.jsonl": (["forecast", "--steps", "1000"], json.dumps({"step": 1, "loss": 2.0})),
+    "sub/log.csv": (["forecast", "--steps", "1000"], table()),
+    "trainer_state.json": (["forecast", "--steps", "1000"], json.dumps({"log_history": [{"step": 1, "loss": 2.0}]})),
+    "results.json": (["downstream", "--model", "a"], json.dumps({"results": {}})),
+    "tokenizer.json": (["measure", "--workers", "1", "--probe", "language_modelling", "--text"], "{}"),
+}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_texts_that_are_links_out_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+    (command, *options), text = LINKED[name]
+    run, other = tmp_path / "run", tmp_path / "elsewhere"
+    other.write_text(text)
+    place = run / name
+    place.parent.mkdir(parents=True)
+    write({"step_1.safetensors": lambda: save({"h.0.mlp.c_fc.weight": W, "wte.weight": W[:, :4].contiguous()})}, run)
+    if options[-1:] == ["--text"]:
+        (tmp_path / "text").write_text("abc" * 100)
+        (run / "config.json").write_text('{"model_type": "gpt2", "n_embd": 8}')
+        options.append(str(tmp_path / "text"))
+    place.symlink_to(other)
+    assert f"{place}: a link out of its folder, which is not followed" in invoke(command, str(run), *options)
+    place.unlink()
+    (run / "kept").write_text(text)
+    place.symlink_to(run / "kept")
+    assert "a link out of its folder" not in invoke(command, str(run), *options)
+
+
+def test_checkpoints_that_are_links_are_followed_and_said(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "models--a--b/snapshots/0"
+    blobs = tmp_path / "models--a--b/blobs"
+    for folder in (run, other, blobs):
+        folder.mkdir(parents=True)
+    (blobs / "w").write_bytes(save({"fc1.weight": W}))
+    (blobs / "c").write_text('{"model_type": "gpt2"}')
+    (other / "model.safetensors").symlink_to("../../blobs/w")
+    (other / "config.json").symlink_to("../../blobs/c")
+    for place in (other, other / "model.safetensors"):
+        for command in ("layers", "doctor"):
+            printed = invoke(command, str(place))
+            assert "100% of the parameters" in printed
+            assert "out of the folder" not in printed
+    (run / "step_2").symlink_to(other)
+    (run / "step_1.safetensors").symlink_to(blobs / "w")
+    for command in (["layers"], ["doctor"], ["measure", "--workers", "1"]):
+        printed = invoke(*command, str(run))
+        assert f"2 files are links out of the folder: {run}/step_1.safetensors to {blobs}/w" in printed
+
+
 def no_utf8(folder: Path) -> None:
     Path(os.fsdecode(os.fsencode(str(folder)) + b"/step_1\xff.pt")).write_bytes(b"x")
 
 
-@pytest.mark.parametrize("make", [loop, loop_of_folders, pipe, device, no_utf8])
+def loops_of_texts(folder: Path) -> None:
+    for name in ("config.json", "results.json", "log.csv", "trainer_state.json"):
+        (folder / name).symlink_to(name)
+        (folder / f"a {name}").symlink_to("/nowhere")
+
+
+@pytest.mark.parametrize("make", [loop, loops_of_texts, loop_of_folders, pipe, device, no_utf8])
 def test_files_that_are_no_files(make: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     make(tmp_path / "run")
@@ -296,6 +433,26 @@ def test_deep_pickles_are_bounded(what: str, tmp_path: Path) -> None:
     write(CHECKPOINTS[what][0], tmp_path / "run")
     with cpu_time_below(10):
         assert invoke("layers", str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("what", [what for what in CHECKPOINTS if what.startswith("configuration of")])
+def test_hostile_configurations_are_bounded(what: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers.models.gpt_neox.modeling_gpt_neox")  # not counted
+    files, options = CHECKPOINTS[what]
+    write(files, tmp_path / "run")
+    options = [str(tmp_path / "run/text.txt") if option == "text.txt" else option for option in options]
+    with cpu_time_below(8):
+        assert "Error: run step 1: language_modelling: " in invoke(
+            "measure", str(tmp_path / "run"), "--workers", "1", *options
+        )
+
+
+@pytest.mark.parametrize("part", ["train_", "[", "(", "a.", "9.", "_"])
+def test_names_of_columns_take_linear_time(part: str, tmp_path: Path) -> None:
+    name = part * (40_000 // len(part))
+    (tmp_path / "log.csv").write_text(f"step,{name},loss\n" + "".join(f"{i},1,{4 / (1 + i)}\n" for i in range(40)))
+    with cpu_time_below(3):
+        assert "final" in invoke("forecast", str(tmp_path / "log.csv"), "--steps", "1000")
 
 
 def test_a_study_with_an_endless_view_is_refused(tmp_path: Path) -> None:

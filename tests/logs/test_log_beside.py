@@ -253,7 +253,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "log.csv").symlink_to(tmp_path / "elsewhere.csv")
-    with pytest.raises(ToposcopeError, match="a link out of its folder, which is not followed; declare the log with"):
+    with pytest.raises(ToposcopeError, match="a link out of its folder, which is not followed; copy or name /"):
         log_beside(run)
     (run / "log.csv").unlink()
     (run / "kept.csv").write_text("step,loss\n1,2\n")

@@ -258,7 +258,8 @@ def _fill() -> None:
     checkpoint("tokenizer that grows", st, lambda: WEIGHTS, *language, **beside)
     for key, value in {
         "num_hidden_layers": 10**6, "hidden_size": 10**9, "vocab_size": 10**12, "max_position_embeddings": 10**12,
-        "num_attention_heads": 10**9, "intermediate_size": -1, "rotary_pct": 1e308,
+        "num_attention_heads": 10**9, "intermediate_size": -1, "rotary_pct": 1e308, "num_labels": 10**7,
+        "id2label": {f"{k}": "" for k in range(10**6)}, "layer_types": ["full_attention"] * 10**6,
     }.items():  # fmt: skip
         grown = {
             **beside,
@@ -266,6 +267,9 @@ def _fill() -> None:
             "config__json": lambda k=key, v=value: configuration(**{k: v}),
         }
         checkpoint(f"configuration of {key}", st, lambda: WEIGHTS, *language, **grown)
+    many = {**beside, "tokenizer__json": lambda: tokenizer(0)}
+    many["config__json"] = lambda: configuration(**{f"k{k}": k for k in range(10**6)})
+    checkpoint("configuration of a million keys", st, lambda: WEIGHTS, *language, **many)
     code = {**beside, "tokenizer__json": lambda: tokenizer(0), "evil__py": lambda: f"open('{CANARY}','w')".encode()}
     code["config__json"] = lambda: configuration(model_type="evil", auto_map={"AutoModelForCausalLM": "evil.Model"})
     checkpoint("configuration with code", st, lambda: WEIGHTS, *language, **code)

@@ -16,7 +16,7 @@ from toposcope.checkpoints.formats.dtypes import as_tensor
 from toposcope.checkpoints.formats.pointers import refuse_pointers
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import main_embedding
-from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint
+from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint, refuse_linked
 from toposcope.checkpoints.weights import Weights, weights_of
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.notebook import facts_table
@@ -166,7 +166,8 @@ class Checkpoint:
             raise CheckpointError(f"{self.location}: {self.weights.refusal()}", "unsupported")
         found = [layer for layer in self._layers if layer.role not in roles.NOT_ANALYSED]
         if not found:
-            raise ToposcopeError(f"{self.location}: no weight matrix besides embeddings; there is nothing to measure")
+            reason = next((r for r in self.weights.remarks if "not measured" in r), "there is nothing to measure")
+            raise ToposcopeError(f"{self.location}: no weight matrix besides embeddings; {reason}")
         return found
 
     def embeddings(self) -> list[Layer]:
@@ -246,6 +247,7 @@ class Checkpoint:
         if file is None:
             return {}
         refuse_pointers({name: file})
+        refuse_linked(file)
         try:
             content = json.loads(file.read(0, min(file.size, MAX_CONFIG_BYTES)).tobytes())
             if not isinstance(content, dict):

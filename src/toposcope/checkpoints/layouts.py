@@ -209,7 +209,7 @@ def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
     """Return the experts stacked along the rows of a matrix, as many as the router of its block has outputs."""
     match = _STACKED_ROWS.fullmatch(entry.name)
     count = routers.get(match.group(1), 0) if match else 0
-    if not match or not count or entry.shape[0] % count:
+    if not match or not 0 < count <= 4096 or entry.shape[0] % count:
         return []
     stacked = _reshaped(entry, (count, entry.shape[0] // count, entry.shape[1]))
     is_second = match.group(2) == "w2"

@@ -1,5 +1,6 @@
 """The weight matrices among the tensors of a checkpoint: found, given roles, turned; all else with what it is."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,10 @@ VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
 )
 """What a tensor is that is no matrix; the third with the number of its axes."""
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
+SMALL = "small matrices among very many"
+SMALL_SIZE, MAX_SMALL = 4096, 20_000
+"""Numbers of a small matrix; small matrices of a checkpoint, beyond which those without a rule of the user are left
+out."""
 
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
@@ -74,6 +79,10 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
             contents.others[entry.name] = AVERAGE
         else:
             candidates[entry.name] = (entry, *roles.recognised(entry.name, rules))
+    small = {n: _n_small(e, role) for n, (e, role, why) in candidates.items() if why != roles.OWN_RULE}
+    for name in [name for name, n in small.items() if n] if sum(small.values()) > MAX_SMALL else ():
+        contents.others[name] = SMALL
+        del candidates[name]
     if not all_weights:
         shapes = {e.shape for e, _, why in candidates.values() if is_weight_name(e.name) or why == roles.OWN_RULE}
         for entry, _, why in [*candidates.values()]:
@@ -93,6 +102,13 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
             contents.others[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
         contents.matrices += [Found(part.entry.name, name, role, why, part) for part in parts]
     return contents
+
+
+def _n_small(entry: Entry, role: str) -> int:
+    """Return how many small matrices a tensor holds: of three axes, perhaps one for each expert."""
+    is_stack = len(entry.shape) == 3 and role in {"mlp.in", "mlp.out"}
+    shape = entry.shape[1:] if is_stack else entry.shape
+    return (entry.shape[0] if is_stack else 1) if math.prod(shape) <= SMALL_SIZE else 0
 
 
 def _copies(entries: Sequence[Entry]) -> set[str]:

@@ -14,9 +14,26 @@ from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_o
 from toposcope.checkpoints.formats.foreign import known_foreign
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
 from toposcope.checkpoints.formats.trainer_state import counters_beside
-from toposcope.checkpoints.formats.weight_names import ARRAYS, MEGATRON_RANK, PICKLES, SECOND_MODEL, SHARD, TORCH
+from toposcope.checkpoints.formats.weight_names import (
+    ARRAYS,
+    ENDINGS,
+    MEGATRON_RANK,
+    PICKLES,
+    SECOND_MODEL,
+    SHARD,
+    TORCH,
+)
 from toposcope.checkpoints.selection import Selection
-from toposcope.checkpoints.sources import Access, CheckpointError, Files, LocalSource, Source, is_remote, roots
+from toposcope.checkpoints.sources import (
+    Access,
+    CheckpointError,
+    Files,
+    LocalSource,
+    Source,
+    is_remote,
+    linked_files,
+    roots,
+)
 from toposcope.checkpoints.sources.local import escaped, local_path
 from toposcope.checkpoints.steps import has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
@@ -246,7 +263,8 @@ def _of_places(spec: str, found: list[tuple[str, Source]], options: _Options) ->
 def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     """Return the series in one place: files or folders with steps in their names, or a single checkpoint."""
     _refuse_one_rank(root)
-    listed, unusable = _usable(root.files(), options.pattern)
+    files = root.files()
+    listed, unusable = _usable(files, options.pattern)
     folder, names, left = _checkpoint_folder(root, listed, options.pattern)
     candidates = _candidates(names)
     is_one = is_checkpoint(names) and not _is_in_a_folder(names)
@@ -270,11 +288,19 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
         odd = tuple(
             f"{part} is left out: it {_ODD_STEP}" for part in ignored if options.is_odd(candidates.get(part, ""))
         )
-        return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root, odd)
+        notes = (*odd, *_links(files))
+        return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root, notes)
     if unusable and not candidates and not is_checkpoint(names):
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
     single = _single(name, root, folder, names, candidates, options)
-    return replace(single, ignored=(*single.ignored, *left, *unusable))
+    return replace(single, ignored=(*single.ignored, *left, *unusable), notes=(*single.notes, *_links(files)))
+
+
+def _links(files: Files) -> list[str]:
+    """Say which checkpoints are links out of the folder, and where the first leads."""
+    linked = linked_files({name: file for name, file in files.items() if name.endswith(ENDINGS)})
+    number = "1 file is a link" if len(linked) == 1 else f"{len(linked)} files are links"
+    return [f"{number} out of the folder: {linked[0].location} to {linked[0].path.resolve()}"] if linked else []
 
 
 def _refuse_one_rank(root: Source) -> None:

@@ -88,7 +88,8 @@ class Weights:
         }
         for entry in self.parameters():
             if kind := self.others.get(entry.name):
-                plain = vectors if kind in {matrices.VECTOR, matrices.BIAS} else f"tensors of {kind}"
+                named = kind if kind == matrices.SMALL else f"tensors of {kind}"
+                plain = vectors if kind in {matrices.VECTOR, matrices.BIAS} else named
                 rest[entry.name] = (plain, math.prod(entry.shape))
         rest |= {name: (PACKED, size) for name, size in self.refused_sizes.items()}
         return Coverage.of(measured, rest)
@@ -165,6 +166,11 @@ def weights_of(
         for m in contents.matrices
     ]
     others = contents.others | parts
+    if n_small := sum(kind == matrices.SMALL for kind in others.values()):
+        remarks.append(
+            f"{n_small:,} tensors with matrices of at most {matrices.SMALL_SIZE:,} numbers are not measured, as these "
+            f"are more than {matrices.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
+        )
     return Weights(entries, _with_tied_head(found, configuration), others, refused, sizes, remarks)
 
 

@@ -65,6 +65,8 @@ TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """With one of them, Rich may find a terminal where the system finds none."""
 TABLE_WIDTH = 200
 """Characters in a line of a table that goes to a file or another program."""
+MAX_DRAWN_ROWS, MAX_PADDED = 2000, 60
+"""Rows of a table with a frame; characters to which a column of a longer one is padded."""
 
 
 @dataclass(frozen=True)
@@ -392,17 +394,23 @@ def _duration(seconds: float) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
-    """Print a table: numbers with six digits, nothing for None."""
+    """Print a table: numbers with six digits, nothing for None; a long one in plain columns, which takes less time."""
     from rich.console import Console
     from rich.table import Column, Table
 
+    cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
+    if len(cells) > MAX_DRAWN_ROWS:
+        widths = [min(max(map(len, column)), MAX_PADDED) for column in zip(columns, *cells, strict=True)]
+        for row in (columns, *cells):
+            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
     # Names come from files of the user; brackets in them are not markup.
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH, markup=False, emoji=False)
     table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
-    for row in rows:
-        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))
+    for row in cells:
+        table.add_row(*row)
     console.print(table)
 
 

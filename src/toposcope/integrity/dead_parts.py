@@ -48,9 +48,9 @@ def dead_parts(whole: Sequence[CheckpointSummary], plan: Plan) -> Iterator[Findi
             if (tensor := item.tensors.get(name)) and tensor.shape == shape and tensor.largest and not tensor.is_zero
         ]
         if len(shape) > 1 and held:
-            found = _changes(name, held)
             n_matrices += 1
-            sparse += any(change.kind != "copies" for change in found) or _becomes_sparse(held)
+            found = _changes(name, held) if len(held) > 1 else []
+            sparse += len(held) > 1 and (any(change.kind != "copies" for change in found) or _becomes_sparse(held))
             changes += found
     zeros = [change for change in changes if change.kind != "copies"]
     if sparse > 1 and 2 * sparse >= n_matrices:

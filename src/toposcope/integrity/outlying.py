@@ -53,7 +53,7 @@ def outlying_values(summaries: Sequence[CheckpointSummary]) -> list[OutlyingValu
             for item in whole
             if (tensor := item.tensors.get(name)) and tensor.largest and tensor.shape == shape
         ]
-        if not history:
+        if len(history) < 2:  # there is nothing to compare with
             continue
         positions = sketch_positions(math.prod(shape))
         tensors = [tensor for _, tensor in history]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.files import leads_out
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.encodings import ZERO_BYTES
 from toposcope.logs.formats import delimited, json_rows, refusing, trainer_state
@@ -30,7 +29,7 @@ def log_beside(place: "Source | Path") -> LogTable | None:
     ToposcopeError
         If a log is there and a row of it has no step, or something other than a number.
     """
-    from toposcope.checkpoints.sources import LocalFile, LocalSource  # what they import takes long
+    from toposcope.checkpoints.sources import LocalSource, refuse_linked  # what they import takes long
 
     path = place.path if isinstance(place, LocalSource) else place
     if isinstance(path, Path):
@@ -42,11 +41,7 @@ def log_beside(place: "Source | Path") -> LogTable | None:
     if name is None:
         return None
     file = files[name]
-    if isinstance(file, LocalFile) and leads_out(file.path, file.path.parents[name.count("/")]):
-        target = str(file.path.resolve())
-        raise ToposcopeError(
-            f"{file.location}: a link out of its folder, which is not followed; declare the log with log = {target!r}"
-        )
+    refuse_linked(file)
     content = file.read(0, file.size).tobytes()
     parse = trainer_state.parse if name.endswith(trainer_state.NAME) else _parsers[Path(name).suffix]
     with refusing(file.location):

@@ -115,7 +115,9 @@ AUXILIARY = frozenset(
     )
 )
 """Words of a loss that is not the model's own, or of a spread."""
-_BRACKETS = re.compile(r"\([^)]*\)|\[[^]]*\]")
+MAX_NAME = 1000
+"""Characters of a name of a column; a longer one is none of a quantity."""
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")
 """A unit after a name: ``step (iterations)``."""
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})
@@ -182,7 +184,7 @@ def identify_columns(names: Iterable[str]) -> Columns:
     ranked: dict[str, list[tuple[int, int, str]]] = {}
     losses: list[tuple[bool, int, int, int, Target]] = []
     accuracies, other_losses = [], []
-    for name in names:
+    for name in (name for name in names if len(name) <= MAX_NAME):
         words = words_of(name)
         if match := _known(words) or _known(words_of(_BRACKETS.sub("", name))):
             quantity, prefixes, rank = match

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toposcope.errors import ToposcopeError
+from toposcope.files import refuse_link
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.columns import FIELDS, target_of
 from toposcope.logs.formats import console, read_raw, refusing
@@ -160,11 +161,11 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
         )
     raws = []
     errors: list[str] = []
-    _search(path, MAX_DEPTH, pattern, raws, errors)
+    _search(path, path, MAX_DEPTH, pattern, raws, errors)
     return raws, errors
 
 
-def _search(folder: Path, depth: int, pattern: str, raws: list[RawLog], errors: list[str]) -> None:
+def _search(root: Path, folder: Path, depth: int, pattern: str, raws: list[RawLog], errors: list[str]) -> None:
     """Gather the tables in a folder; hidden files and folders are passed over, texts where it has other logs."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -174,14 +175,15 @@ def _search(folder: Path, depth: int, pattern: str, raws: list[RawLog], errors: 
     n = len(raws)
     for path in paths:
         try:
-            found = read_raw(path)
+            refuse_link(path, root)
+            found = read_raw(path, root=root)
         except ToposcopeError as error:
             errors.append(str(error))
             continue
         if found is not None:
             raws += found
         elif path.is_dir() and depth and not path.is_symlink():
-            _search(path, depth - 1, pattern, raws, errors)
+            _search(root, path, depth - 1, pattern, raws, errors)
     if len(raws) == n:
         raws += [raw for path in paths if path.suffix.lower() in console.TEXTS for raw in _console_log(path, pattern)]
 

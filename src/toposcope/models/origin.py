@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import Access, Checkpoint
-from toposcope.checkpoints.sources import Source, StoredFile
+from toposcope.checkpoints.sources import Source, StoredFile, refuse_linked
 from toposcope.errors import ToposcopeError, message_of
 
 MAX_FILE_BYTES = 200_000_000
@@ -57,6 +57,7 @@ def content_of(file: StoredFile) -> bytes:
     ToposcopeError
         If it is too large to be one, or cannot be read.
     """
+    refuse_linked(file)
     if file.size > MAX_FILE_BYTES:
         raise ToposcopeError(f"{file.location}: {file.size // 10**6} MB, too large for a file of this name; remove it")
     return file.read(0, file.size).tobytes()

@@ -16,17 +16,20 @@ from torch import Tensor, nn
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError, message_of
 
-_CODE = {"auto_map", "custom_pipelines"} | {
+_CODE = {"auto_map", "custom_pipelines", "num_labels", "id2label", "label2id"} | {
     f"{prefix}{what}_implementation{suffix}"
     for what in ("attn", "experts")
     for prefix in ("", "_")
     for suffix in ("", "_internal")
 }
-"""Entries of a configuration that can name code: modules beside the weights, kernels on the hub."""
+"""Entries of a configuration that can name code (modules beside the weights, kernels on the hub), and labels of
+classes, which a causal model does not have."""
 MAX_MISSING, MIN_PARAMETERS = 4, 10**6
 """Parameters of a configuration for each that is stored, and how many are built in any case."""
 _CONTEXTS = ("max_position_embeddings", "max_seq_len")
 _UNLIMITED = 1 << 30
+MAX_VALUES = 100_000
+"""Of a configuration, with those of its lists."""
 _LAYERS = re.compile(r"(?:^|_)(?:n|num)(?:_\w+)?_(?:layers?|blocks?)$|^(?:de|en)coder_layers$|^n_layers?$")
 
 
@@ -77,6 +80,9 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
             f'{checkpoint.location}: a model of transformers needs the extra: pip install "toposcope[hf]"'
         ) from None
     _check_causal(transformers, content, checkpoint)
+    content = _without_code(content)
+    if (n_values := _n_values(content)) > MAX_VALUES:
+        raise ToposcopeError(f"{checkpoint.location}: its configuration has {n_values:,} values; fetch it again")
     weights = checkpoint.tensors()
     _check_layers(content, len(weights), checkpoint)
     with _silence(), torch.random.fork_rng(devices=[]):
@@ -91,7 +97,7 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
 
 
 def _made(transformers: Any, content: dict[str, Any], weights: dict[str, Tensor]) -> tuple[Any, dict[str, Any]]:
-    config = transformers.AutoConfig.for_model(**_without_code(content))
+    config = transformers.AutoConfig.for_model(**content)
     with torch.device("meta"):
         described = transformers.AutoModelForCausalLM.from_config(config)
     kind, n = type(described), sum(parameter.numel() for parameter in described.parameters())
@@ -130,6 +136,11 @@ def _check_causal(transformers: Any, content: dict[str, Any], checkpoint: Checkp
             f"{checkpoint.location}: a model of masked tokens ({kind}), which attends to later tokens; only causal "
             "models are read"
         )
+
+
+def _n_values(content: Any) -> int:
+    inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return 1 + sum(map(_n_values, inner))
 
 
 def _check_layers(content: Any, n_tensors: int, checkpoint: Checkpoint) -> None:

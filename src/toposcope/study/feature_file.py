@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints.steps import MAX_STEP
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise ToposcopeError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{path}: not JSON: {' '.join(str(error).split())[:100]}") from error
+        raise ToposcopeError(f"{path}: not JSON: {message_of(error)}") from error
 
 
 def read_features(path: Path) -> dict[str, PublishedRun]:

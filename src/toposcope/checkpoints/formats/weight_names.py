@@ -11,7 +11,8 @@ PICKLES = (".pkl", ".pickle")
 """Of anything; taken for weights only where nothing else is."""
 ARRAYS = (".npz",)
 """Of NumPy, the same."""
-_ENDINGS = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
+_BY_KIND = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
+ENDINGS = tuple(ending for endings in _BY_KIND for ending in endings)
 _OTHER_WORDS = (
     "optim(izer)?s?|(lr_?)?schedulers?|(grad_?)?scaler|rng|rng_states?|random_states?|training_args|"
     "train(er)?(_state)?|dataloader|custom_checkpoint"
@@ -40,7 +41,7 @@ def is_other(name: str) -> bool:
 
 def of_weights(files: Mapping[str, File]) -> dict[str, File]:
     """Return the files of weights of a checkpoint; safetensors rather than torch's, if it has both."""
-    for endings in _ENDINGS:
+    for endings in _BY_KIND:
         chosen = {n: f for n, f in files.items() if n.endswith(endings) and not is_other(n)}
         if chosen:
             return chosen

@@ -16,7 +16,15 @@ from toposcope.checkpoints.sources.credentials import (
     refuse_credentials_anywhere,
     without_credentials,
 )
-from toposcope.checkpoints.sources.local import LocalFile, LocalSource, local_path, name_of, small_files_held
+from toposcope.checkpoints.sources.local import (
+    LocalFile,
+    LocalSource,
+    linked_files,
+    local_path,
+    name_of,
+    refuse_linked,
+    small_files_held,
+)
 from toposcope.checkpoints.sources.range_cache import parse_keep
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
@@ -33,10 +41,12 @@ __all__ = [
     "StoredFile",
     "fingerprint",
     "is_remote",
+    "linked_files",
     "local_path",
     "parse_keep",
     "refuse_credentials",
     "refuse_credentials_anywhere",
+    "refuse_linked",
     "roots",
     "small_files_held",
     "without_credentials",

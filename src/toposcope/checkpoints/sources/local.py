@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from toposcope.checkpoints.sources.source import (
     check_range,
 )
 from toposcope.errors import ToposcopeError
+from toposcope.files import leads_out, refuse_link
 
 MAX_COPIED_BYTES = 1 << 16
 """Ranges up to this length are copied, which costs less than a map."""
@@ -47,17 +48,18 @@ def small_files_held() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file as it was when it was listed (see `StoredFile`)."""
+    """A file as it was when it was listed (see `StoredFile`), below the folder that the user named."""
 
     path: Path
     size: int
     version: str
     sha256: str = ""
+    root: Path | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, path: Path, status: os.stat_result) -> "LocalFile":
+    def of(cls, path: Path, status: os.stat_result, root: Path | None = None) -> "LocalFile":
         """Return a file with its size and time of change."""
-        return cls(path, status.st_size, str(status.st_mtime_ns))
+        return cls(path, status.st_size, str(status.st_mtime_ns), root=root)
 
     @property
     def location(self) -> str:
@@ -111,9 +113,10 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class LocalSource:
-    """A file or a folder (see `Source`)."""
+    """A file or a folder (see `Source`), below the folder that the user named, if that is another."""
 
     path: Path
+    root: Path | None = field(default=None, compare=False)
 
     @property
     def spec(self) -> str:
@@ -135,11 +138,11 @@ class LocalSource:
                     raise ToposcopeError(
                         f"{self.path}: a pipe, a socket or a device, not a file; name a file or folder"
                     )
-                return {self.path.name: LocalFile.of(self.path, own)}
+                return {self.path.name: LocalFile.of(self.path, own, self.root)}
             found: dict[str, StoredFile] = {}
             for name, entry, status in _walk(self.path, "", (_identity(self.path.stat()),)):
                 path = Path(entry.path)
-                found[name] = LocalFile.of(path, status) if status else LocalFile(path, 0, "")
+                found[name] = LocalFile.of(path, status, self.root or self.path) if status else LocalFile(path, 0, "")
                 if len(found) > MAX_FILES:
                     raise ToposcopeError(f"{self.path}: more than {MAX_FILES:,} files; name the folder of a series")
             for name in [name for name in found if name.rpartition("/")[2] == POINTER]:
@@ -157,15 +160,27 @@ class LocalSource:
 
     def file(self) -> LocalFile | None:
         """Return the file it names, if it exists."""
-        return LocalFile.of(self.path, self.path.stat()) if self.path.is_file() else None
+        return LocalFile.of(self.path, self.path.stat(), self.root) if self.path.is_file() else None
 
     def child(self, name: str) -> "LocalSource":
         """Return a file or folder below."""
-        return LocalSource(self.path / name)
+        return LocalSource(self.path / name, self.root or self.path)
 
     def beside(self, name: str) -> LocalFile | None:
         """Return a file in the folder of this file."""
-        return LocalSource(self.path.parent / name).file()
+        return LocalSource(self.path.parent / name, self.root or self.path.parent).file()
+
+
+def refuse_linked(file: StoredFile) -> None:
+    """Refuse a text that is a link out of the folder that the user named."""
+    if isinstance(file, LocalFile) and file.root is not None:
+        refuse_link(file.path, file.root)
+
+
+def linked_files(files: Files) -> list[LocalFile]:
+    """Return the files that are, or lie in, links out of the folder that the user named; they are followed."""
+    local = [(f, f.root) for f in files.values() if isinstance(f, LocalFile) and f.root]
+    return [f for f, root in local if leads_out(f.path, root) or leads_out(f.path.parent, root)]
 
 
 def local_path(spec: str | Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.formats import delimited, json_rows, parquet
 from toposcope.logs.raw import plural
@@ -74,7 +74,9 @@ class Material:
         except ValueError as error:
             documents, bad = _lines(text)
             if not documents or bad > len(documents):
-                raise ToposcopeError(f"not JSON ({error}); the file may have been cut in the middle") from error
+                raise ToposcopeError(
+                    f"not JSON ({message_of(error)}); the file may have been cut in the middle"
+                ) from error
         remark = f"{plural(bad, 'line is', 'lines are')} no JSON: ignored"
         return documents, (remark,) if bad else ()
 

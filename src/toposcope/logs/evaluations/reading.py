@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
+from toposcope.files import refuse_link
 from toposcope.logs.evaluations.combining import combine
 from toposcope.logs.evaluations.evaluations import Evaluations
 from toposcope.logs.evaluations.formats import read_raw
@@ -96,9 +97,9 @@ def read_evaluations(
     errors: list[str] = []
     if parts is None and path.is_dir():
         parts = []
-        _search(path, MAX_DEPTH, columns, FILES, parts, errors)
+        _search(path, path, MAX_DEPTH, columns, FILES, parts, errors)
         if not parts:
-            _search(path, MAX_DEPTH, columns, MARKDOWN, parts, errors)
+            _search(path, path, MAX_DEPTH, columns, MARKDOWN, parts, errors)
     elif parts is not None and path.is_file():
         parts += _beside(path, columns)
     if not parts:
@@ -126,11 +127,14 @@ def _nothing_read(path: Path, columns: Mapping[str, str], errors: list[str]) -> 
 def _beside(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the table of runs beside a file."""
     beside = next((path.with_name(name) for name in RUNS if path.name != name and path.with_name(name).is_file()), None)
+    if beside:
+        refuse_link(beside, path.parent)
     found = read_raw(beside, {}) if beside else None
     return [part for part in found or [] if part.table["task"].is_null().all()]
 
 
 def _search(
+    root: Path,
     folder: Path,
     depth: int,
     columns: Mapping[str, str],
@@ -148,6 +152,7 @@ def _search(
         if path.is_file() and (path.suffix.lower() not in endings or _is_per_question(path)):
             continue
         try:
+            refuse_link(path, root)
             found = read_raw(path, columns)
         except ToposcopeError as error:
             errors.append(str(error))
@@ -155,7 +160,7 @@ def _search(
         if found is not None:
             parts += found
         elif path.is_dir() and depth and not path.is_symlink():
-            _search(path, depth - 1, columns, endings, parts, errors)
+            _search(root, path, depth - 1, columns, endings, parts, errors)
 
 
 def _is_per_question(path: Path) -> bool:

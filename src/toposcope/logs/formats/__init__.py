@@ -23,12 +23,17 @@ from types import ModuleType
 import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.files import refuse_link
 from toposcope.logs.raw import RawLog, one_line
 from toposcope.plugins import collect
 
 HEAD = 4096
 """Bytes by which a file without a known ending is recognised."""
 MAX_FILE_BYTES = 4 * 10**9
+_READ_INSIDE = (
+    *("*.csv", "*.json*", "*.y*ml", "*.toml", "files/*.json*", "files/*.y*ml"),
+    *("metrics/*", "params/*", "checkpoint-*/*.json"),
+)
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     *(csv.Error, pl.exceptions.PolarsError, sqlite3.Error),
@@ -60,12 +65,13 @@ def refusing(where: object, kind: str = "a training log") -> Iterator[None]:
         raise ToposcopeError(f"{where}: cannot be read as {kind}: {reason}") from error
 
 
-def read_raw(path: Path, *, look: bool = False) -> list[RawLog] | None:
+def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> list[RawLog] | None:
     """Return the tables in a file or folder, or None if no format claims it.
 
     Parameters
     ----------
     path : Path
+        In `root`, the folder that the user named, if it is another; links out of it are refused.
     look : bool
         Whether to look into a file without a known ending.
 
@@ -83,6 +89,9 @@ def read_raw(path: Path, *, look: bool = False) -> list[RawLog] | None:
             with path.open("rb") as file:
                 head = file.read(HEAD)
             module = next((m for m in formats if hasattr(m, "looks_like") and m.looks_like(head)), None)
+        for pattern in _READ_INSIDE if module and path.is_dir() else ():
+            for inner in path.glob(pattern):
+                refuse_link(inner, root or path)
         found: list[RawLog] | None = module.runs(path) if module else None
     return found
 
