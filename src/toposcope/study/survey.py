@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
+from toposcope.engine.cluster import ClusterLostError
 from toposcope.engine.pool import Engine, Result, TaskFailure, Workers, do_nothing, no_cost
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Failure, Measurement, Probe
@@ -106,13 +107,22 @@ class Survey:
         )
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
         for portion in portions(self._places(), fetched, self.keep):
-            self._read([place for place in portion if place in stale], sizes, reading)
-            self._measure(portion, alone, sizes, measuring)
+            try:
+                self._read([place for place in portion if place in stale], sizes, reading)
+                self._measure(portion, alone, sizes, measuring)
+            except ClusterLostError as error:
+                raise ToposcopeError(f"{error}; {self._state(alone)}; run the same command again") from error
             if self._has_to_compile:
                 self.progress("compile", COMPILE_MS, COMPILE_MS)
                 self._has_to_compile = False
         self._compare()
         return self.errors
+
+    def _state(self, probes: Sequence[Probe]) -> str:
+        """Return how many checkpoints are done, and stay so."""
+        done = {(run, step) for run, rows in self.rows.items() for step in rows}
+        done -= {(run, planned.step) for run, planned in self._planned(self._places(), dict.fromkeys(probes))}
+        return f"{len(done)} of {len(self._places())} checkpoints are done and kept"
 
     def _is_quick(self, sizes: Mapping[RunStep, CheckpointSize], stale: Collection[RunStep]) -> bool:
         """Return whether to start other processes would take longer than they save.
