@@ -26,6 +26,9 @@ N_LISTED = 10
 BLOCK_BYTES = 1 << 24
 """Size of the block of bounds held at once."""
 
+ROWS = 256
+"""Points centred at once."""
+
 RUN = 256
 """Bounds compared with the last one kept at once."""
 
@@ -72,20 +75,26 @@ def product_factors(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDAr
     left, right : ndarray, shape (n, d + 2)
     own : ndarray, shape (n,), float64
     """
+    right, own = right_factor(points, dtype)
+    left = -2 * right
+    left[:, -1] = 1
+    return left, right, own
+
+
+def right_factor(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], Vector]:
+    """Return ``right`` and ``own`` of `product_factors`; ``left`` is -2 times ``right``, and 1 in the last column."""
     n, d = points.shape
     relative, absolute = rounding(d, dtype)
     # Bounds are tightest about the centre; lengths are measured on the points as they are.
-    centred = points - points.mean(axis=0)
-    squared_norms = np.einsum("ij,ij->i", centred, centred)
-    margin = np.sqrt(relative * squared_norms)
-    left, right = np.empty((n, d + 2), dtype), np.empty((n, d + 2), dtype)
-    left[:, :d] = -2 * centred
-    left[:, d] = -2 * margin
-    left[:, d + 1] = 1
-    right[:, :d] = centred
-    right[:, d] = margin
+    centre, squared_norms, right = points.mean(axis=0), np.empty(n), np.empty((n, d + 2), dtype)
+    for begin in range(0, n, ROWS):
+        rows = slice(begin, begin + ROWS)
+        centred = points[rows] - centre
+        squared_norms[rows] = np.einsum("ij,ij->i", centred, centred)
+        right[rows, :d] = centred
+    right[:, d] = np.sqrt(relative * squared_norms)
     right[:, d + 1] = (1 - relative) * squared_norms
-    return left, right, (1 - relative) * squared_norms - absolute
+    return right, (1 - relative) * squared_norms - absolute
 
 
 class ProductSearch:

@@ -153,7 +153,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def measure_rows(self, rows: Any, layer: str, role: str) -> Measurement:
         """Measure the cloud of a matrix's rows."""
-        cloud = as_float_matrix(rows, f"layer {layer}").astype(np.float64, copy=False)
+        cloud = as_float_matrix(rows, f"layer {layer}")  # computed in float64; a copy here would double the memory
         if self.sample == "random" and self.max_points is not None and len(cloud) > self.max_points:
             samples = draw_rows(cloud, self.max_points, self.seed, self.draws)
             diagrams_of_draws = [self._diagrams_of_sample(cloud, indices) for indices in samples]
