@@ -423,7 +423,7 @@ def test_kills_at_any_time_cost_time_alone(
 
 
 def assert_same_output(first: Path, second: Path) -> None:
-    """Two folders hold the same files; a database is compared by its rows: their numbers, and its digest, may differ."""
+    """Two folders hold the same files; a database holds the same, in rows of any number, which its digest sees."""
     if (second / "study.db").exists():
         assert_same_study(first, second)
     contents = [
