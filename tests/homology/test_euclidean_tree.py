@@ -380,7 +380,7 @@ def test_farthest_order(points: Array, data: st.DataObject) -> None:
     assert len(set(indices.tolist())) == count
     assert np.all(np.diff(squared_radii) <= 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(farthest, "MIN_BOUNDED_COORDINATES", 0)
+        patch.setattr(farthest, "MIN_BOUNDED_WIDTH", 0)
         for found, expected in zip(farthest_order(points, first, count), (indices, squared_radii), strict=True):
             assert_array_equal(found, expected)
     for shorter in {1, (count + 1) // 2}:

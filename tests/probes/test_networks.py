@@ -238,6 +238,8 @@ def test_draws_are_of_the_seed_the_number_and_the_rows_alone() -> None:
     assert len(set(first.tolist())) == 7
     assert first.tolist() == sorted(first.tolist()) != second.tolist()
     assert_array_equal(draw_rows(cloud, 7, 42, 1)[0], first)
+    stored = cloud.astype(np.float32)
+    assert_array_equal(draw_rows(stored, 7, 42, 1)[0], draw_rows(stored.astype(float), 7, 42, 1)[0])
     others = {"seed": draw_rows(cloud, 7, 43, 1), "rows": draw_rows(cloud * (1 + 1e-15), 7, 42, 1)}
     assert all(chosen[0].tolist() != first.tolist() for chosen in others.values())
     # In another order, and with the other zero, they are the same points.

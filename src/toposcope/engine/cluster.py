@@ -18,8 +18,6 @@ TASKS_PER_PROCESSOR = 2
 """Tasks submitted at a time, running or queued: enough to keep each processor busy, few enough to stop soon."""
 MAX_RETRIES = 3
 """Times a task is run again after its worker or node died."""
-CONNECT_SECONDS = 10.0
-"""Time that the head node has to accept a connection."""
 
 
 @contextmanager
@@ -70,7 +68,7 @@ class Cluster:
     @property
     def n_workers(self) -> int:
         """Number of processors of the cluster."""
-        return _n_processors(_live_nodes())
+        return max(1, int(sum(node["CPU"] for node in _live_nodes())))
 
     def run(
         self,
@@ -82,12 +80,7 @@ class Cluster:
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """See `Engine.run`; what running tasks `report` does not arrive.
 
-        Ray runs the tasks of a lost node again on the others.
-
-        Raises
-        ------
-        ClusterLostError
-            If the head node, the node of this process, or the last node with a processor is lost.
+        Raises `ClusterLostError` if the head node, that of this process, or the last one with a processor is lost.
         """
         import ray
 
@@ -101,7 +94,7 @@ class Cluster:
                 raise ClusterLostError("the last node of the cluster is lost")
             has_nodes = bool(nodes)
             largest = int(max((node.get("memory", 0) for node in nodes), default=0))
-            room = TASKS_PER_PROCESSOR * _n_processors(nodes)
+            room = TASKS_PER_PROCESSOR * max(1, int(sum(node["CPU"] for node in nodes)))
             while len(running) < room and (task := next(waiting, None)) is not None:
                 # Memory is reserved for each task, so that no node gets more than it has; a task that needs more than
                 # the largest node has runs there by itself.
@@ -124,10 +117,6 @@ def _run_task(function: Callable[[Task], Result], task: Task) -> Result:
         return function(task)
 
 
-def _n_processors(nodes: Iterable[dict[str, float]]) -> int:
-    return max(1, int(sum(node["CPU"] for node in nodes)))
-
-
 def _live_nodes() -> list[dict[str, float]]:
     """Return the resources of the live nodes that have a processor."""
     import ray
@@ -137,7 +126,7 @@ def _live_nodes() -> list[dict[str, float]]:
         if not client.is_connected():
             # Ray waits a minute for a head node that does not answer, and then ends this process.
             host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
 

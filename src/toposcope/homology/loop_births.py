@@ -80,8 +80,7 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
 def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     """Return the lengths of the minimum spanning tree, as `Cloud.tree` does, and the births.
 
-    Both are lengths of edges of the relative neighbourhood graph, which is made once. None where that needs all
-    distances.
+    Both are lengths of edges of the relative neighbourhood graph, made once; None if it needs all distances.
     """
     from toposcope.kernels.euclidean_prim import squared_distances
     from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, WHOLE, Measured, edge_lengths
@@ -135,20 +134,20 @@ def _empty_lunes(cloud: "Measured") -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
     from scipy.spatial.distance import cdist
 
-    from toposcope.kernels.neighbour_search import product_factors
+    from toposcope.kernels.neighbour_search import left_factor, product_factors
     from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, empty_lunes
 
     points, n = cloud.points, len(cloud.points)
-    left, right, own = product_factors(points, _precision(points))
+    right, own = product_factors(points, _precision(points))
     sampled = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
     pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), sampled)
     upper = cdist(points[pivots], points, "sqeuclidean") * (1 + TIE_TOLERANCE)
     upper = np.nextafter(upper.astype(np.float32), np.float32(np.inf))
-    height = max(1, BLOCK_BYTES // (left.itemsize * n))
+    height = max(1, BLOCK_BYTES // (right.itemsize * n))
 
     blocks, trials_left = [], MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
-        lower = left[begin : begin + height] @ right.T
+        lower = left_factor(right[begin : begin + height]) @ right.T
         lower += own[begin : begin + height, None]
         edges, trials_left = empty_lunes(cloud, lower.astype(np.float32, copy=False), begin, upper, trials_left)
         if trials_left < 0:

@@ -345,8 +345,7 @@ class Directions:
 def from_centroid(points: Matrix) -> Vector:
     """Return the distances of points from their centroid, without a copy of the points."""
     centroid = points.mean(axis=0)
-    parts = [np.linalg.norm(points[i : i + 256] - centroid, axis=1) for i in range(0, len(points), 256)]
-    return np.concatenate(parts)
+    return np.concatenate([np.linalg.norm(points[i : i + 256] - centroid, axis=1) for i in range(0, len(points), 256)])
 
 
 def outlasts_rounding(pairs: Matrix, cloud: Cloud) -> NDArray[np.bool_]:

@@ -2,25 +2,28 @@
 
 Several of the farthest points are candidates for the next landmarks: their distances from all points are computed in
 one pass over the memory. As long as the next landmark is a candidate, which is the rule in many dimensions, no pass is
-needed. Of a large cloud one product by BLAS bounds these distances from below, and only those that may be the least so
-far are measured: about n log(count) in place of n count.
+needed. In many dimensions one product by BLAS bounds these distances from below, and only those that may be the least
+so far are measured: about n log(count) in place of n count.
 
-Cost: O(n d) for each landmark, and for each candidate that is not used; O(n) memory, of a large cloud n d float32.
+Cost: O(n d) for each landmark, and for each candidate that is not used; O(n) memory, and there n d float32.
 Source: Gonzalez 1985.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
-from toposcope.kernels.neighbour_search import right_factor
+from toposcope.kernels.neighbour_search import left_factor, product_factors
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_CANDIDATES = 16
 """Points measured at a time."""
-MIN_BOUNDED_COORDINATES = 500_000
-"""From so many numbers on, bounds are quicker than distances (measured)."""
+Factors = tuple[NDArray[Any], Vector]
+MIN_BOUNDED_WIDTH = 64
+"""From so many coordinates on, bounds are quicker than distances (measured)."""
 
 
 def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vector]:
@@ -29,7 +32,7 @@ def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vec
     Parameters
     ----------
     points : ndarray, shape (n, d), float64
-        No coordinate above one if there are `MIN_BOUNDED_COORDINATES`.
+        No coordinate above one if d is at least `MIN_BOUNDED_WIDTH`.
     first : int
         The landmark to begin with.
     count : int
@@ -45,11 +48,10 @@ def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vec
     nearest = np.full(n, np.inf)
     indices, squared_radii = np.empty(count, np.int64), np.empty(count)
     candidates, squares = np.full(MAX_CANDIDATES, -1), np.empty((MAX_CANDIDATES, n))
-    measure = _Measure(points)
-    candidates[0], size, done = first, 1, 0
+    candidates[0], size, done, factors = first, 1, 0, _factors(points)
     while True:
         chosen = candidates[:size]
-        measure(chosen, nearest, squares)
+        _measure_bounded(points, factors, chosen, nearest, squares)
         before, done = done, _take(chosen, squares, nearest, indices, squared_radii, done)
         if done == count:
             return indices, squared_radii
@@ -59,31 +61,24 @@ def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vec
 
 def nearest_squares(points: Matrix, chosen: Indices) -> Vector:
     """Return the squared distance of each point from the nearest of some; arguments as of `farthest_order`."""
-    nearest, squares, measure = np.full(len(points), np.inf), np.empty((MAX_CANDIDATES, len(points))), _Measure(points)
+    nearest, squares, factors = np.full(len(points), np.inf), np.empty((MAX_CANDIDATES, len(points))), _factors(points)
     for begin in range(0, len(chosen), MAX_CANDIDATES):
         part = chosen[begin : begin + MAX_CANDIDATES]
-        measure(part, nearest, squares)
+        _measure_bounded(points, factors, part, nearest, squares)
         np.minimum(nearest, squares[: len(part)].min(axis=0), out=nearest)
     return nearest
 
 
-class _Measure:
-    """Squared distances of all points from up to `MAX_CANDIDATES`, those that a bound rules out infinite."""
+def _measure_bounded(points: Matrix, factors: Factors | None, chosen: Indices, nearest: Vector, out: Matrix) -> None:
+    bounds = np.zeros((len(chosen), len(points)), np.float32)
+    if factors is not None:
+        np.matmul(left_factor(factors[0][chosen]), factors[0].T, out=bounds)
+        bounds += factors[1][chosen, None]
+    _measure(points, chosen, nearest, bounds, out)
 
-    def __init__(self, points: Matrix) -> None:
-        self._points, self._bounds = points, np.zeros((MAX_CANDIDATES, len(points)), np.float32)
-        self._is_bounded = points.size >= MIN_BOUNDED_COORDINATES
-        if self._is_bounded:
-            self._right, self._own = right_factor(points, np.float32)
 
-    def __call__(self, chosen: Indices, nearest: Vector, squares: Matrix) -> None:
-        bounds = self._bounds[: len(chosen)]
-        if self._is_bounded:
-            left = -2 * self._right[chosen]
-            left[:, -1] = 1
-            np.matmul(left, self._right.T, out=bounds)
-            bounds += self._own[chosen, None]
-        _measure(self._points, chosen, nearest, bounds, squares)
+def _factors(points: Matrix) -> Factors | None:
+    return product_factors(points, np.float32) if points.shape[1] >= MIN_BOUNDED_WIDTH else None
 
 
 @compiled
@@ -109,8 +104,7 @@ def _measure(points: Matrix, chosen: Indices, nearest: Vector, bounds: NDArray[n
     """Fill in the squared distances of all points from some, a line each; infinity for what a bound rules out."""
     for i in range(len(points)):
         for k in range(len(chosen)):
-            ruled_out = bounds[k, i] >= nearest[i]
-            squares[k, i] = np.inf if ruled_out else squared_distance(points[i], points[chosen[k]])
+            squares[k, i] = np.inf if bounds[k, i] >= nearest[i] else squared_distance(points[i], points[chosen[k]])
 
 
 @compiled

@@ -111,18 +111,15 @@ class Survey:
                 self._read([place for place in portion if place in stale], sizes, reading)
                 self._measure(portion, alone, sizes, measuring)
             except ClusterLostError as error:
-                raise ToposcopeError(f"{error}; {self._state(alone)}; run the same command again") from error
+                missing = {(run, each.step) for run, each in self._planned(self._places(), dict.fromkeys(alone))}
+                done = {(run, step) for run, rows in self.rows.items() for step in rows} - missing
+                what = f"{len(done)} of {len(self._places())} checkpoints are done and kept; run the same command again"
+                raise ToposcopeError(f"{error}; {what}") from error
             if self._has_to_compile:
                 self.progress("compile", COMPILE_MS, COMPILE_MS)
                 self._has_to_compile = False
         self._compare()
         return self.errors
-
-    def _state(self, probes: Sequence[Probe]) -> str:
-        """Return how many checkpoints are done, and stay so."""
-        done = {(run, step) for run, rows in self.rows.items() for step in rows}
-        done -= {(run, planned.step) for run, planned in self._planned(self._places(), dict.fromkeys(probes))}
-        return f"{len(done)} of {len(self._places())} checkpoints are done and kept"
 
     def _is_quick(self, sizes: Mapping[RunStep, CheckpointSize], stale: Collection[RunStep]) -> bool:
         """Return whether to start other processes would take longer than they save.
