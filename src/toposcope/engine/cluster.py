@@ -78,10 +78,7 @@ class Cluster:
         cost: Callable[[Task], int] = no_cost,
         idle: Callable[[], None] = do_nothing,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
-        """See `Engine.run`; what running tasks `report` does not arrive.
-
-        Raises `ClusterLostError` if the head node, that of this process, or the last one with a processor is lost.
-        """
+        """See `Engine.run`; what running tasks `report` does not arrive, and a lost cluster is a `ClusterLostError`."""
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_run_task)
