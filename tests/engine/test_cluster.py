@@ -150,7 +150,7 @@ def test_one_of_two_nodes_lost_changes_nothing(cluster: Any, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["last node", "node of the command", "whole cluster"])
 def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(lost: str, tmp_path: Path) -> None:
-    found = write_series(tmp_path / "found", list(range(0, 2000, 10)))
+    found = write_series(tmp_path / "found", list(range(0, 4000, 10)))
     declaration = series_study(found, WEIGHT_PROBES)
     (tmp_path / "small.toml").write_text(declaration.to_toml())
     nodes = local_nodes(0) if lost == "last node" else None
@@ -177,10 +177,10 @@ def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(lost: str, tmp_
     line = errors.splitlines()[-1]
     assert process.returncode == 2, errors
     done = re.fullmatch(
-        r"Error: .* lost.*; (\d+) of 200 checkpoints are done and kept; run the same command again", line
+        r"Error: .* lost.*; (\d+) of 400 checkpoints are done and kept; run the same command again", line
     )
     assert done, errors
-    assert 0 < int(done[1]) < 200
+    assert 0 < int(done[1]) < 400
     kept = measurement_ids(tmp_path / "study")
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
