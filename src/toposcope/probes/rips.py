@@ -178,7 +178,9 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         return [replace(diagram, cover_radius=radius) for diagram in self._diagrams(cloud[indices])]
 
 
-def with_shared_distances(points: Any, metric: Metric, max_dimension: int, max_points: int | None) -> Any:
+def with_shared_distances(
+    points: NDArray[Any], metric: Metric, max_dimension: int, max_points: int | None
+) -> NDArray[Any] | Cloud:
     """Return a cloud with its distances if H1 needs all of them, so that H0 uses them too; else the points."""
     if max_dimension == 0 or points_for_loops(len(points), max_points) < len(points):
         return points
