@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,21 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_same_bytes(
         )
     kinds = {path.name.partition("-")[0] for path in (folder / UNFINISHED).iterdir()}
     assert kinds == ({"points"} if directions == "random" else {"points", "axes"})
+    shown: list[tuple[int, int]] = []
+    shutil.copytree(folder, tmp_path / "counted")
+    landscape_report(
+        series(run / "checkpoints"),
+        None,
+        LandscapeProbe(resolution=9, span=1.0, draws=3),
+        directions=directions,  # type: ignore[arg-type]
+        text=str(run / "text.txt"),
+        unfinished=tmp_path / "counted" / UNFINISHED,
+        progress=lambda what, done, total: shown.append((done, total)) if what == "landscape" else None,
+    )
+    # What was evaluated before the interruption is neither done nor to be done.
+    assert shown[0][0] == 0
+    assert max(b[0] - a[0] for a, b in pairwise(shown)) <= 6  # points together
+    assert shown[-1][0] == shown[-1][1] <= (2 * 81 if directions == "random" else 81 / 2)
     resumed = called(*words, folder)
     assert resumed.code == 0, resumed.err
     assert resumed.out == whole.out

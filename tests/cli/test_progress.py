@@ -1,5 +1,6 @@
 """What the user is told of how long things take."""
 
+import math
 import sys
 from types import SimpleNamespace
 
@@ -50,14 +51,25 @@ def test_work_is_told_in_seconds_left(clock: SimpleNamespace) -> None:
     assert measuring.line(100_000) == "done"
 
 
-def test_what_was_done_before_is_no_pace(clock: SimpleNamespace) -> None:
-    planes = _Stage("landscape", 1000, started=clock.now, last_line=clock.now, first=900)
-    assert planes.to_do() == "100 to do"
-    assert planes.left(900) == ""
-    clock.now += 10
-    assert planes.is_due(901)  # as soon as there is a pace
-    assert planes.line(901) == "901/1000, about 16 min left"
-    assert not planes.is_due(902)
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8])
+def test_the_pace_of_long_parts_is_that_of_all_threads(threads: int, clock: SimpleNamespace) -> None:
+    total = 1200 * threads
+    planes = stage(clock, "landscape", total)
+    assert planes.to_do() == f"{total} to do"
+    assert planes.left(0) == ""
+    clock.now += 30  # the first part of each thread, with what happens once
+    done, announced = 0, False
+    while done < total:
+        for _ in range(threads):  # one after the other, in no time
+            done += 100
+            announced |= planes.is_due(done)
+            if words := planes.left(done):
+                seconds = float(words.split()[1]) * (60 if "min" in words else 1)
+                actual = 10 * math.ceil((total - done) / (100 * threads))
+                assert abs(seconds - actual) <= max(10, actual / 2), (done, words, actual)
+                assert announced  # as soon as there is a pace
+        clock.now += 10
+    assert announced
 
 
 def test_bytes_have_their_pace_too(clock: SimpleNamespace) -> None:

@@ -2,38 +2,55 @@
 
 import logging
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pool_tasks import square
-from small_studies import WEIGHT_PROBES, assert_same_study, family_study, series_study, write_series
+from small_studies import (
+    WEIGHT_PROBES,
+    assert_same_study,
+    family_study,
+    measurement_ids,
+    n_measured,
+    series_study,
+    write_series,
+)
 
-from toposcope.engine.cluster import Cluster, engine_named
-from toposcope.engine.pool import Workers
+from toposcope.engine.cluster import Cluster, ClusterLostError, _result, engine_named
+from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.study import run_study
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two nodes of one processor each, with the tests' modules on their path."""
+def local_nodes(head_processors: int) -> Any:
+    """A head node and a node of one processor, with the tests' modules on their path."""
     from ray.cluster_utils import Cluster as LocalCluster
 
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     )
-    # A busy machine must not pass for a dead node.
-    patient = {"health_check_timeout_ms": 60_000, "health_check_failure_threshold": 20}
-    nodes = LocalCluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": patient})
+    # A busy machine must not pass for a dead node, where one that lives is expected.
+    patient = {"health_check_timeout_ms": 60_000, "health_check_failure_threshold": 20} if head_processors else None
+    nodes = LocalCluster(initialize_head=True, head_node_args={"num_cpus": head_processors, "_system_config": patient})
     nodes.add_node(num_cpus=1)
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of one processor each."""
+    nodes = local_nodes(1)
     ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.ERROR)
     yield nodes
     ray.shutdown()
@@ -43,6 +60,37 @@ def cluster() -> Iterator[Any]:
 def test_another_engine_is_refused() -> None:
     with pytest.raises(ToposcopeError, match="choose pool, ray or ray://"), engine_named("dask", Workers(1)):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ray.exceptions.LocalRayletDiedError(), ClusterLostError),
+        (ConnectionError("Client is shutting down."), ClusterLostError),
+        (ray.exceptions.RayTaskError("f", "", FileNotFoundError("gone")).as_instanceof_cause(), FileNotFoundError),
+    ],
+)
+def test_a_lost_cluster_is_told_from_a_failing_task(
+    error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "get", raising(error))
+    with pytest.raises(expected):
+        _result(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [ray.exceptions.WorkerCrashedError(), ray.exceptions.NodeDiedError("node")])
+def test_a_task_whose_workers_die_is_a_failure_of_that_task(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "get", raising(error))
+    assert isinstance(_result(None), TaskFailure)  # type: ignore[arg-type]
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """A function that raises an error."""
+
+    def function(*_: Any) -> Any:
+        raise error
+
+    return function
 
 
 @pytest.mark.slow
@@ -80,6 +128,74 @@ def test_a_worker_killed_half_way_changes_nothing(cluster: Any, tmp_path: Path) 
     hunter.join()
     assert killed
     assert_same_study(tmp_path / "pool", tmp_path / "ray")
+
+
+@pytest.mark.slow
+def test_one_of_two_nodes_lost_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", list(range(0, 400, 10)))
+    declaration = series_study(found, WEIGHT_PROBES)
+    assert run_study(declaration, tmp_path / "pool", workers=1) == {}
+    lost: list[Any] = []
+
+    def half_way(what: str, done: int, total: int) -> None:
+        if what == "measure" and 3 * done > total and not lost:
+            lost.append(cluster.worker_nodes)
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    assert run_study(declaration, tmp_path / "ray", workers=1, engine="ray", progress=half_way) == {}
+    assert lost
+    assert_same_study(tmp_path / "pool", tmp_path / "ray")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["last node", "node of the command", "whole cluster"])
+def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(lost: str, tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", list(range(0, 4000, 10)))
+    declaration = series_study(found, WEIGHT_PROBES)
+    (tmp_path / "small.toml").write_text(declaration.to_toml())
+    nodes = local_nodes(0) if lost == "last node" else None
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    command = [sys.executable, "-m", "toposcope", "study", "run", "small.toml", "--out", "study", "--workers", "1"]
+    with subprocess.Popen(
+        [*command, "--engine", "ray"],
+        cwd=tmp_path,
+        env=environment | ({"RAY_ADDRESS": nodes.address} if nodes else {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        end = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < end and not n_measured(tmp_path / "study"):
+            time.sleep(0.05)
+        if nodes:
+            nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+        else:
+            kill_servers(process.pid, ["raylet"] if lost == "node of the command" else ["gcs_server", "raylet"])
+        _, errors = process.communicate(timeout=120)
+    if nodes:
+        nodes.shutdown()
+    line = errors.splitlines()[-1]
+    assert process.returncode == 2, errors
+    done = re.fullmatch(
+        r"Error: .* lost.*; (\d+) of 400 checkpoints are done and kept; run the same command again", line
+    )
+    assert done, errors
+    assert 0 < int(done[1]) < 400
+    kept = measurement_ids(tmp_path / "study")
+    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert kept.items() <= measurement_ids(tmp_path / "study").items()
+    assert run_study(declaration, tmp_path / "pool", workers=1) == {}
+    assert_same_study(tmp_path / "pool", tmp_path / "study")
+
+
+def kill_servers(parent: int, names: list[str]) -> None:
+    """Kill those children of a process that have one of some names."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            pid, name, _, its_parent = path.read_text().split()[:4]
+            if int(its_parent) == parent and name.strip("()") in names:
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def kill_at_work(killed: list[int]) -> None:

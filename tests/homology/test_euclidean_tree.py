@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist, pdist, squareform
 
-from toposcope.kernels import duplicates, neighbour_search
+from toposcope.kernels import duplicates, farthest, neighbour_search
 from toposcope.kernels.distance_tree import prim_lengths
 from toposcope.kernels.duplicates import first_occurrences
 from toposcope.kernels.euclidean_prim import prim_squares
@@ -379,10 +379,35 @@ def test_farthest_order(points: Array, data: st.DataObject) -> None:
     # Distinct even where points are not: they may be handed back as landmarks.
     assert len(set(indices.tolist())) == count
     assert np.all(np.diff(squared_radii) <= 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(farthest, "MIN_BOUNDED_WIDTH", 0)
+        for found, expected in zip(farthest_order(points, first, count), (indices, squared_radii), strict=True):
+            assert_array_equal(found, expected)
     for shorter in {1, (count + 1) // 2}:
         part, radii = farthest_order(points, first, shorter)
         assert_array_equal(part, indices[:shorter])
         assert_array_equal(radii, squared_radii[:shorter])
+
+
+@pytest.mark.parametrize("kind", ["any", "clustered"])
+def test_few_distances_are_measured_for_farthest_points(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, measured, measure = np.random.default_rng(0), [0], farthest._measure
+    points = rng.standard_normal((2048, 256))
+    if kind == "clustered":
+        points += 8 * rng.standard_normal((20, 256))[rng.integers(0, 20, 2048)]
+
+    def counting(*arguments: Any) -> None:
+        measure(*arguments)
+        squares, n_chosen = arguments[-1], len(arguments[1])
+        measured[0] += np.isfinite(squares[:n_chosen]).sum()
+
+    monkeypatch.setattr(farthest, "_measure", counting)
+    farthest_order(in_units(points), 0, 300)
+    assert measured[0] < 0.1 * 300 * 2048
+    measured[0] = 0
+    nearest = farthest.nearest_squares(in_units(points), np.arange(300))
+    assert measured[0] < 0.1 * 300 * 2048
+    assert_allclose(nearest, cdist(in_units(points), in_units(points)[:300], "sqeuclidean").min(axis=1), 1e-12)
 
 
 @thorough

@@ -1,6 +1,5 @@
 """Births of loops of clouds of any size, against the engine that has all distances."""
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from toposcope.homology import h1_births, loop_births, rips
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import loop_diagram
 from toposcope.homology.point_cloud import as_cloud, outlasts_rounding, with_distances
-
-rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
 thorough = examples(300)
 moderate = examples(100)
@@ -87,8 +84,11 @@ def test_where_too_many_ties_need_all_distances(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(loop_births, "free_memory", lambda: 1000)
     with pytest.raises(ToposcopeError, match=r"\Apoints: so many of their distances are equal [^\n]*\Z"):
         h1_births(points)
-    # Landmarks are still used; then there are no births of all points.
-    monkeypatch.setattr(rips_module, "check_loops_fit", lambda *_, **__: None)
+
+
+def test_landmarks_never_need_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.eye(40)
+    monkeypatch.setattr(loop_births, "MAX_TRIALS_PER_POINT", 1)
     for cloud in (points, np.asarray(squareform(pdist(points)))):
         metric: Any = "euclidean" if cloud is points else "precomputed"
         landmarks = rips(cloud, max_points=10, metric=metric)[1]

@@ -421,11 +421,10 @@ def test_enough_room_means_all_points() -> None:
 
 
 @moderate
-@given(clouds(max_points=14), st.sampled_from(["euclidean", "cosine", "precomputed"]), st.data())
+@given(clouds(max_points=14), st.sampled_from(["euclidean", "cosine"]), st.data())
 def test_landmarks_carry_the_births_of_all_points(points: Array, metric: Any, data: st.DataObject) -> None:
     assume(len(points) > 2)
     assume(metric != "cosine" or points.any(axis=1).all())
-    points = distances(points) if metric == "precomputed" else points
     count = data.draw(st.integers(1, len(points) - 1))
     h1 = rips(points, metric=metric, max_points=count)[1]
     births = rips(points, metric=metric)[1].pairs[:, 0]

@@ -1,6 +1,7 @@
 """What each probe says of a layer and of all layers together, from the homology of plain matrices."""
 
 import math
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from scipy.stats import chisquare
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, bottleneck, neural_persistence, rips, statistics, wasserstein
+from toposcope.homology import Diagram, bottleneck, loop_births, neural_persistence, rips, statistics, wasserstein
 from toposcope.homology.clustering import clustering_coefficient
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.clustering import ClusteringProbe
@@ -109,6 +110,24 @@ def test_what_rips_is_expected_to_take() -> None:
     assert RipsProbe().expected_bytes(shapes) > 20 * 3072**2
     assert RipsProbe(max_points=100).expected_bytes(shapes) < 20 * 3072**2
     assert RipsProbe(pooled=True).expected_bytes(shapes) > 20 * 3840**2
+
+
+@pytest.mark.parametrize(("kind", "most"), [("any", 4.5), ("signs", 2.0)])
+def test_fewer_points_take_less_memory(kind: str, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_births, "MAX_TRIALS_PER_POINT", 100)
+    shape = (2048, 2048) if kind == "any" else (4096, 12)
+    rows = np.random.default_rng(0).standard_normal(shape, np.float32)
+    rows = np.sign(rows) if kind == "signs" else rows
+    probe = RipsProbe(max_points=50)
+    probe.measure_rows(rows[:1500, :600], "w", "")  # compiled, and imported
+    tracemalloc.start()
+    try:
+        probe.measure_rows(rows, "w", "")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # In copies of the points in float64, or in matrices of float32 of all pairs, the block of bounds.
+    assert peak < most * (8 * rows.size if kind == "any" else 4 * len(rows) ** 2)
 
 
 @pytest.mark.parametrize("options", RIPS_OPTIONS, ids=str)
@@ -219,6 +238,8 @@ def test_draws_are_of_the_seed_the_number_and_the_rows_alone() -> None:
     assert len(set(first.tolist())) == 7
     assert first.tolist() == sorted(first.tolist()) != second.tolist()
     assert_array_equal(draw_rows(cloud, 7, 42, 1)[0], first)
+    stored = cloud.astype(np.float32)
+    assert_array_equal(draw_rows(stored, 7, 42, 1)[0], draw_rows(stored.astype(float), 7, 42, 1)[0])
     others = {"seed": draw_rows(cloud, 7, 43, 1), "rows": draw_rows(cloud * (1 + 1e-15), 7, 42, 1)}
     assert all(chosen[0].tolist() != first.tolist() for chosen in others.values())
     # In another order, and with the other zero, they are the same points.

@@ -10,18 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from small_models import save, some_lines
 from small_studies import (
     ALL_PROBES,
+    WEIGHT_PROBES,
     assert_same_study,
     differing,
     family_study,
     file_bytes,
+    measurement_ids,
     n_measured,
+    series_study,
     some_text,
     write_series,
 )
+
+from toposcope.family.model import build
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,6 +36,8 @@ pytestmark = [
 ]
 
 RUN_DECLARED = Path(__file__).parents[1] / "support" / "run_declared.py"
+N_KILLS = int(os.environ.get("N_KILLS", "4"))
+"""Kills of each command at random times; the variable of the environment is for more."""
 PATIENCE = 120.0
 """Seconds after which a test that waits for something gives up; far above what any machine takes."""
 
@@ -351,3 +360,79 @@ def test_a_full_disk_while_measuring(trained: Path, measured: bytes, disk: Path,
     work(measure(trained, out))
     assert out.read_bytes() == measured
     assert sorted(path.name for path in disk.iterdir()) == ["features.csv", "features.csv.study"]
+
+
+@pytest.fixture(scope="module", params=["study", "landscape"])
+def resumable(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[str | Path], Path]:
+    """A command that lacks its folder, and the folder of one that nobody disturbed."""
+    folder = tmp_path_factory.mktemp(request.param)
+    command: list[str | Path] = [sys.executable, "-m", "toposcope"]
+    if request.param == "study":
+        found = write_series(folder / "found", list(range(0, 60, 5)))
+        (folder / "declared.toml").write_text(series_study(found, WEIGHT_PROBES).to_toml(), encoding="utf-8")
+        command += ["study", "run", folder / "declared.toml", "--workers", "2", "--out"]
+    else:
+        for step in (0, 10, 20):
+            save(build("tiny-3k", seed=step, initial_scale=4.0), folder / "found", step)
+        (folder / "text.txt").write_text(some_lines(12))
+        command += [
+            "landscape",
+            folder / "found",
+            "--text",
+            folder / "text.txt",
+            "--resolution",
+            "9",
+            "--seeds",
+            "2",
+            "--out",
+        ]
+    work([*command, folder / "whole"])
+    return command, folder / "whole"
+
+
+def test_kills_at_any_time_cost_time_alone(
+    resumable: tuple[list[str | Path], Path], tmp_path: Path, start: Start
+) -> None:
+    command, whole = resumable
+    directory, draw, kept = tmp_path / "killed", random.Random(3), dict[Any, int]()
+    begun = time.monotonic()
+    work([*command, tmp_path / "timed"])
+    duration = time.monotonic() - begun
+    assert_same_output(tmp_path / "timed", whole)
+    n_kills = 0
+    while n_kills < N_KILLS:
+        process = start([*command, directory])
+        time.sleep(draw.uniform(0, duration))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            n_kills += 1
+            if command[3] == "study" and n_measured(directory):
+                before, kept = kept, measurement_ids(directory)
+                assert before.items() <= kept.items()
+        else:
+            assert process.returncode == 0, process.communicate()
+            assert_same_output(directory, whole)
+            shutil.rmtree(directory)
+            kept = {}
+    work([*command, directory])
+    assert_same_output(directory, whole)
+    assert kept.items() <= (measurement_ids(directory) if command[3] == "study" else {}).items()
+
+
+def assert_same_output(first: Path, second: Path) -> None:
+    """Two folders hold the same files; a database holds the same, in rows of any number, which its digest sees."""
+    if (second / "study.db").exists():
+        assert_same_study(first, second)
+    contents = [
+        {
+            path: content
+            for path, content in file_bytes(directory, ".").items()
+            if not path.startswith("study.") and path != "reported.sha256"
+        }
+        for directory in (first, second)
+    ]
+    assert contents[1]
+    assert differing(*contents) == []

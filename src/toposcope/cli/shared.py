@@ -53,7 +53,7 @@ BYTE_STAGES = ("read", "examine")
 TIMED_STAGES = ("compile", "measure")
 """Stages whose progress is in milliseconds of expected work."""
 PACED_STAGES = ("landscape", "eigenvectors")
-"""Stages of few long parts: their pace is known after the first."""
+"""Stages of few long parts: their pace is known soon after the first."""
 SECONDS_BETWEEN_LINES = 30
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of shells: 128 and the number of SIGINT."""
@@ -329,7 +329,7 @@ def _begins(stages: dict[str, _Stage], what: str, done: int, total: int) -> bool
     """Return whether a stage starts, or one of the same name starts again, as a second wave of measuring does."""
     if what in stages and stages[what].total == total:
         return False
-    stages[what] = _Stage(what, total, first=done if what in PACED_STAGES else 0)
+    stages[what] = _Stage(what, total)
     return True
 
 
@@ -342,14 +342,13 @@ class _Stage:
     started: float = field(default_factory=monotonic)
     last_line: float = field(default_factory=monotonic)
     is_done: bool = False
-    first: int = 0
-    """What was done already when it began."""
+    first: tuple[float, int] | None = None
+    """When its first part was done, and how much that was."""
     is_paced: bool = False
 
     def to_do(self) -> str:
         """Return the amount of work, or for a timed stage how long it takes."""
-        n = self.total - self.first
-        return (_duration(n / 1000) if self.what in TIMED_STAGES else self._amount(n)) + " to do"
+        return (_duration(self.total / 1000) if self.what in TIMED_STAGES else self._amount(self.total)) + " to do"
 
     def progress(self, done: int) -> str:
         """Return the share or the amount that is done."""
@@ -361,14 +360,25 @@ class _Stage:
         """Return the remaining time: as expected until a tenth is done, then from the speed so far."""
         if done >= self.total:
             return ""
-        new = done - self.first
-        if new and (10 * new >= self.total - self.first or self.what in PACED_STAGES):
-            return f"{_duration((monotonic() - self.started) * (self.total - done) / new)} left"
+        if self.what in PACED_STAGES:
+            pace = self._pace(done)
+            return f"{_duration(pace * (self.total - done))} left" if pace else ""
+        if 10 * done >= self.total:
+            return f"{_duration((monotonic() - self.started) * (self.total - done) / done)} left"
         return f"{_duration((self.total - done) / 1000)} left" if self.what in TIMED_STAGES else ""
+
+    def _pace(self, done: int) -> float | None:
+        """Return the seconds for each unit since the first part, in which all threads start, and none has ended."""
+        now = monotonic()
+        if self.first is None and done:
+            self.first = now, done
+        if self.first is None or done == self.first[1] or now - self.first[0] < self.first[0] - self.started:
+            return None
+        return (now - self.first[0]) / (done - self.first[1])
 
     def is_due(self, done: int) -> bool:
         """Return whether to print a line: at intervals, once at the end, and as soon as there is a pace."""
-        if self.what in PACED_STAGES and self.first < done < self.total and not self.is_paced:
+        if self.what in PACED_STAGES and done < self.total and not self.is_paced and self._pace(done):
             self.is_paced, self.last_line = True, monotonic()
             return True
         if done < self.total and monotonic() - self.last_line <= SECONDS_BETWEEN_LINES:

@@ -1,6 +1,7 @@
 """Run tasks on a Ray cluster: they read and measure where the bytes are, and send their rows back."""
 
 import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -57,15 +58,17 @@ def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
             ray.shutdown()
 
 
+class ClusterLostError(ToposcopeError):
+    """The cluster does not answer, or has no node left; what it sent back before stands."""
+
+
 class Cluster:
     """The Ray cluster that this process is connected to, as an `Engine`."""
 
     @property
     def n_workers(self) -> int:
         """Number of processors of the cluster."""
-        import ray
-
-        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+        return max(1, int(sum(node["CPU"] for node in _live_nodes())))
 
     def run(
         self,
@@ -75,22 +78,29 @@ class Cluster:
         cost: Callable[[Task], int] = no_cost,
         idle: Callable[[], None] = do_nothing,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
-        """See `Engine.run`; what running tasks `report` does not arrive."""
+        """See `Engine.run`; what running tasks `report` does not arrive, and a lost cluster is a `ClusterLostError`."""
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_run_task)
-        largest = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
         waiting = iter(tasks)
         running: dict[ray.ObjectRef[Any], Task] = {}
+        has_nodes = False
         while True:
-            room = TASKS_PER_PROCESSOR * self.n_workers
+            nodes = _live_nodes()
+            if has_nodes and not nodes:  # one that starts nodes on demand may begin without
+                raise ClusterLostError("the last node of the cluster is lost")
+            has_nodes = bool(nodes)
+            largest = int(max((node.get("memory", 0) for node in nodes), default=0))
+            room = TASKS_PER_PROCESSOR * max(1, int(sum(node["CPU"] for node in nodes)))
             while len(running) < room and (task := next(waiting, None)) is not None:
                 # Memory is reserved for each task, so that no node gets more than it has; a task that needs more than
                 # the largest node has runs there by itself.
-                running[remote.options(memory=min(cost(task), int(largest))).remote(function, task)] = task
+                with _loss_reported():
+                    running[remote.options(memory=min(cost(task), largest)).remote(function, task)] = task
             if not running:
                 return
-            done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+            with _loss_reported():
+                done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
             if not done:
                 idle()
             for reference in done:
@@ -104,6 +114,30 @@ def _run_task(function: Callable[[Task], Result], task: Task) -> Result:
         return function(task)
 
 
+def _live_nodes() -> list[dict[str, float]]:
+    """Return the resources of the live nodes that have a processor."""
+    import ray
+    from ray.util.client import ray as client
+
+    with _loss_reported():
+        if not client.is_connected():
+            # Ray waits a minute for a head node that does not answer, and then ends this process.
+            host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+@contextmanager
+def _loss_reported() -> Iterator[None]:
+    """Raise `ClusterLostError` where a call to the cluster fails."""
+    from ray.exceptions import LocalRayletDiedError, RaySystemError, RpcError
+
+    try:
+        yield
+    except (OSError, LocalRayletDiedError, RaySystemError, RpcError) as error:
+        raise ClusterLostError(f"the cluster is lost ({message_of(error)})") from error
+
+
 def _result(reference: "ray.ObjectRef[Any]") -> Any:
     import ray
 
@@ -111,6 +145,8 @@ def _result(reference: "ray.ObjectRef[Any]") -> Any:
         return ray.get(reference)
     except ray.exceptions.RayTaskError:
         raise  # an error of ours, not of the cluster
+    except (ray.exceptions.LocalRayletDiedError, ConnectionError) as error:
+        raise ClusterLostError("the node of this process is lost") from error
     except ray.exceptions.RayError as error:
         message = f"lost on the cluster after {MAX_RETRIES + 1} tries ({type(error).__name__}: {message_of(error)})"
         return TaskFailure(message)

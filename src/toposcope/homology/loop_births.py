@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from toposcope.errors import ToposcopeError
 from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
-from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud
+from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, from_centroid
 from toposcope.typing import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
@@ -66,20 +66,21 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
     >>> h1_births(square)
     array([1.])
     """
-    result = tree_and_births(as_cloud(points, metric, "points"))
-    if result is None:
+    cloud = as_cloud(points, metric, "points")
+    result = tree_and_births(cloud)
+    births = _by_reduction(cloud) if result is None else result[1]
+    if births is None:
         raise ToposcopeError(
             "points: so many of their distances are equal that births need all of them, for which there is no room in "
             "memory; take fewer points"
         )
-    return result[1]
+    return births
 
 
 def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     """Return the lengths of the minimum spanning tree, as `Cloud.tree` does, and the births.
 
-    Both are lengths of edges of the relative neighbourhood graph, which is made once. None if they need all distances,
-    and memory has no room for these.
+    Both are lengths of edges of the relative neighbourhood graph, made once; None if it needs all distances.
     """
     from toposcope.kernels.euclidean_prim import squared_distances
     from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, WHOLE, Measured, edge_lengths
@@ -89,7 +90,7 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
         cloud = cloud.points
     sphere = cloud.sphere if isinstance(cloud, Directions) else cloud
     if not isinstance(sphere, Euclidean):
-        return _by_reduction(cloud)
+        return None
     order = _from_centre(sphere)
     points, kind, whole = sphere.points[order], EUCLIDEAN if sphere is cloud else COSINE, np.empty((0, 0))
     if isinstance(cloud, Directions) and cloud.whole is not None:
@@ -97,7 +98,7 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     measured = Measured(points, kind, whole)
     edges = _empty_lunes(measured)
     if edges is None:
-        return _by_reduction(cloud)
+        return None
     lengths = edge_lengths(measured, edges)
     codes = edges[:, 0] * len(points) + edges[:, 1]
     order = np.lexsort((codes, lengths))
@@ -111,13 +112,13 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     return tree**2 / 2 if kind == COSINE else tree, sphere.unscaled(np.repeat(lengths, births))
 
 
-def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
-    """Return both from the n x n distances, if memory has room for them."""
+def _by_reduction(cloud: Cloud) -> Vector | None:
+    """Return the births from the n x n distances, if memory has room for them."""
     n, free = cloud.shape[0], free_memory()
     if n > MAX_POINTS or (free is not None and loop_bytes(n) - cloud.distance_bytes > free):
         return None
     births: Vector = loop_diagram(cloud.distances(np.arange(n))).pairs[:, 0]
-    return cloud.tree()[0], births
+    return births
 
 
 def _from_centre(cloud: Euclidean) -> Indices:
@@ -125,28 +126,28 @@ def _from_centre(cloud: Euclidean) -> Indices:
     from toposcope.kernels.duplicates import first_occurrences
 
     distinct = first_occurrences(cloud.points)
-    points = cloud.points[distinct]
-    return distinct[np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")]
+    points = cloud.points if len(distinct) == len(cloud.points) else cloud.points[distinct]
+    return distinct[np.argsort(from_centroid(points), kind="stable")]
 
 
 def _empty_lunes(cloud: "Measured") -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
     from scipy.spatial.distance import cdist
 
-    from toposcope.kernels.neighbour_search import product_factors
+    from toposcope.kernels.neighbour_search import left_factor, product_factors
     from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, empty_lunes
 
     points, n = cloud.points, len(cloud.points)
-    left, right, own = product_factors(points, _precision(points))
+    right, own = product_factors(points, _precision(points))
     sampled = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
     pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), sampled)
     upper = cdist(points[pivots], points, "sqeuclidean") * (1 + TIE_TOLERANCE)
     upper = np.nextafter(upper.astype(np.float32), np.float32(np.inf))
-    height = max(1, BLOCK_BYTES // (left.itemsize * n))
+    height = max(1, BLOCK_BYTES // (right.itemsize * n))
 
     blocks, trials_left = [], MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
-        lower = left[begin : begin + height] @ right.T
+        lower = left_factor(right[begin : begin + height]) @ right.T
         lower += own[begin : begin + height, None]
         edges, trials_left = empty_lunes(cloud, lower.astype(np.float32, copy=False), begin, upper, trials_left)
         if trials_left < 0:

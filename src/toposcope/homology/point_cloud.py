@@ -166,18 +166,19 @@ class Euclidean:
         """Begin with the point farthest from the centroid."""
         from toposcope.kernels.farthest import farthest_order
 
-        first = int(np.argmax(np.linalg.norm(self.points - self.points.mean(axis=0), axis=1)))
-        indices, squared_radii = farthest_order(self.points, first, count)
+        indices, squared_radii = farthest_order(self.points, int(np.argmax(from_centroid(self.points))), count)
         return indices, self.unscaled(np.sqrt(squared_radii))
 
     def cover_radius(self, chosen: Indices) -> float:
         """Look up the nearest chosen point of each."""
         from scipy.spatial.distance import cdist
 
-        nearest = np.full(len(self.points), np.inf)
-        for landmark in chosen:
-            np.minimum(nearest, cdist(self.points, self.points[landmark : landmark + 1])[:, 0], out=nearest)
-        return float(self.unscaled(nearest).max())
+        from toposcope.kernels.farthest import nearest_squares
+
+        squares = nearest_squares(self.points, chosen)
+        far = np.flatnonzero(squares >= (1 - 1e-6) * squares.max())
+        nearest = [cdist(self.points[i : i + 1], self.points[chosen]).min() for i in far]
+        return float(self.unscaled(np.array(nearest)).max())
 
     def unscaled(self, lengths: Vector, out: Vector | None = None) -> Vector:
         """Return lengths in the unit of the user's points, in `out` if it is given."""
@@ -339,6 +340,12 @@ class Directions:
     def cover_radius(self, chosen: Indices) -> float:
         """Twice that of the chords."""
         return 2 * self.sphere.cover_radius(chosen)
+
+
+def from_centroid(points: Matrix) -> Vector:
+    """Return the distances of points from their centroid, without a copy of the points."""
+    centroid = points.mean(axis=0)
+    return np.concatenate([np.linalg.norm(points[i : i + 256] - centroid, axis=1) for i in range(0, len(points), 256)])
 
 
 def outlasts_rounding(pairs: Matrix, cloud: Cloud) -> NDArray[np.bool_]:

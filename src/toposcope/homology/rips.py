@@ -59,8 +59,8 @@ def rips(
         Highest homology dimension, 0 or more.
     max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
-        diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless these, for many
-        equal distances, would need all distances and memory has no room for them). If left out, H1 uses all points as
+        diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless they need all
+        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points as
         long as that takes at most half of the machine's memory (22,000 points in 24 GB), and H2 and up use at most
         2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional

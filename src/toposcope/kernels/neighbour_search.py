@@ -57,35 +57,39 @@ def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
     return 2.02 * (d + 8) * float(format.eps) / 2, 8 * (d + 2) * float(format.tiny)
 
 
-def product_factors(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any], Vector]:
-    """Return what lower bounds of squared distances are made of: ``(left @ right.T)[i] + own[i]``.
+def product_factors(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], Vector]:
+    """Return what lower bounds of squared distances are made of: ``(left_factor(right) @ right.T)[i] + own[i]``.
 
     Parameters
     ----------
     points : ndarray, shape (n, d), float64
         No coordinate above one.
     dtype : numpy.float32 or numpy.float64
-        Of both factors.
 
     Returns
     -------
-    left, right : ndarray, shape (n, d + 2)
+    right : ndarray, shape (n, d + 2)
     own : ndarray, shape (n,), float64
     """
     n, d = points.shape
     relative, absolute = rounding(d, dtype)
     # Bounds are tightest about the centre; lengths are measured on the points as they are.
-    centred = points - points.mean(axis=0)
-    squared_norms = np.einsum("ij,ij->i", centred, centred)
-    margin = np.sqrt(relative * squared_norms)
-    left, right = np.empty((n, d + 2), dtype), np.empty((n, d + 2), dtype)
-    left[:, :d] = -2 * centred
-    left[:, d] = -2 * margin
-    left[:, d + 1] = 1
-    right[:, :d] = centred
-    right[:, d] = margin
+    centre, squared_norms, right = points.mean(axis=0), np.empty(n), np.empty((n, d + 2), dtype)
+    for begin in range(0, n, 256):  # no second copy of the points
+        rows = slice(begin, begin + 256)
+        centred = points[rows] - centre
+        squared_norms[rows] = np.einsum("ij,ij->i", centred, centred)
+        right[rows, :d] = centred
+    right[:, d] = np.sqrt(relative * squared_norms)
     right[:, d + 1] = (1 - relative) * squared_norms
-    return left, right, (1 - relative) * squared_norms - absolute
+    return right, (1 - relative) * squared_norms - absolute
+
+
+def left_factor(right: NDArray[Any]) -> NDArray[Any]:
+    """Return the left factor of bounds from some rows of the right one."""
+    left = -2 * right
+    left[:, -1] = 1
+    return left
 
 
 class ProductSearch:
@@ -100,7 +104,8 @@ class ProductSearch:
 
     def __init__(self, points: Matrix, dtype: type[np.floating[Any]]) -> None:
         self._points = points
-        self._left, self._right, self._own = product_factors(points, dtype)
+        self._right, self._own = product_factors(points, dtype)
+        self._left = left_factor(self._right)
 
     def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""

@@ -181,8 +181,16 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
             else:
                 known = self._directions(loss, 0, progress)
         batches = min(self.batches, sum(count > 0 for count in loss.counts))
+        before, made = 0, 0
+
+        def count(what: str, n: int, total: int) -> None:
+            nonlocal made
+            made = before + n
+            # What was evaluated before an interruption, which a plane knows when it begins, is not in its total.
+            progress(what, made, before + total + (self.n_planes - draw - 1) * self.resolution**2)
+
         for draw in range(self.n_planes):
-            done, total = draw * self.resolution**2, self.n_planes * self.resolution**2
+            before = made
             yield measure_plane(
                 loss,
                 known or self._directions(loss, draw),
@@ -190,7 +198,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
                 graph=self.graph,
                 batches=batches,
                 unfinished=unfinished,
-                progress=lambda what, n, _, done=done, total=total: progress(what, done + n, total),  # type: ignore[misc]
+                progress=count,
             )
 
     def sample(self, draw: int) -> "Sample":

@@ -153,7 +153,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def measure_rows(self, rows: Any, layer: str, role: str) -> Measurement:
         """Measure the cloud of a matrix's rows."""
-        cloud = as_float_matrix(rows, f"layer {layer}").astype(np.float64, copy=False)
+        cloud = as_float_matrix(rows, f"layer {layer}")  # computed in float64; a copy here would double the memory
         if self.sample == "random" and self.max_points is not None and len(cloud) > self.max_points:
             samples = draw_rows(cloud, self.max_points, self.seed, self.draws)
             diagrams_of_draws = [self._diagrams_of_sample(cloud, indices) for indices in samples]
@@ -168,17 +168,19 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         diagrams = {f"H{d.dimension}": d for d in draws[0]}
         return Measurement(layer, role, with_noise([_statistics(draw) for draw in draws]), diagrams, flag)
 
-    def _diagrams(self, points: Matrix) -> list[Diagram]:
+    def _diagrams(self, points: NDArray[Any]) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold
         cloud = with_shared_distances(points, "euclidean", self.max_dimension, self.max_points)
         return rips(cloud, max_dimension=self.max_dimension, max_points=self.max_points, threshold=cap)
 
-    def _diagrams_of_sample(self, cloud: Matrix, indices: Indices) -> list[Diagram]:
+    def _diagrams_of_sample(self, cloud: NDArray[Any], indices: Indices) -> list[Diagram]:
         radius = as_cloud(cloud, "euclidean", "rows").cover_radius(indices)
         return [replace(diagram, cover_radius=radius) for diagram in self._diagrams(cloud[indices])]
 
 
-def with_shared_distances(points: Matrix, metric: Metric, max_dimension: int, max_points: int | None) -> Matrix | Cloud:
+def with_shared_distances(
+    points: NDArray[Any], metric: Metric, max_dimension: int, max_points: int | None
+) -> NDArray[Any] | Cloud:
     """Return a cloud with its distances if H1 needs all of them, so that H0 uses them too; else the points."""
     if max_dimension == 0 or points_for_loops(len(points), max_points) < len(points):
         return points

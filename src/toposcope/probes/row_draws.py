@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from toposcope.probes.probe import NOISE
 from toposcope.seeds import derive_seed
 
 
-def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
+def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
     """Draw `count` of the rows uniformly without replacement, `n_draws` times.
 
     The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows in any order, so
@@ -18,7 +19,8 @@ def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -
 
     Parameters
     ----------
-    cloud : ndarray, shape (n, d), float64
+    cloud : ndarray, shape (n, d)
+        Of a floating-point dtype; the digest is of float64.
     count : int
         At most n.
     seed, n_draws : int
@@ -29,7 +31,7 @@ def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -
         Distinct row indices, ascending.
     """
     # Adding zero turns -0.0, which is the same point, into 0.0.
-    digests = [hashlib.sha256(row.tobytes()).digest() for row in np.ascontiguousarray(cloud) + 0.0]
+    digests = [hashlib.sha256((row.astype(np.float64) + 0.0).tobytes()).digest() for row in cloud]
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
     whole = hashlib.sha256(b"".join(digests[i] for i in order)).hexdigest()
     generators = (np.random.default_rng(derive_seed(seed, "rows", draw, whole)) for draw in range(n_draws))

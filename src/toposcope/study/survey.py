@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
+from toposcope.engine.cluster import ClusterLostError
 from toposcope.engine.pool import Engine, Result, TaskFailure, Workers, do_nothing, no_cost
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Failure, Measurement, Probe
@@ -106,8 +107,14 @@ class Survey:
         )
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
         for portion in portions(self._places(), fetched, self.keep):
-            self._read([place for place in portion if place in stale], sizes, reading)
-            self._measure(portion, alone, sizes, measuring)
+            try:
+                self._read([place for place in portion if place in stale], sizes, reading)
+                self._measure(portion, alone, sizes, measuring)
+            except ClusterLostError as error:
+                missing = {(run, each.step) for run, each in self._planned(self._places(), dict.fromkeys(alone))}
+                done = {(run, step) for run, rows in self.rows.items() for step in rows} - missing
+                what = f"{len(done)} of {len(self._places())} checkpoints are done and kept; run the same command again"
+                raise ToposcopeError(f"{error}; {what}") from error
             if self._has_to_compile:
                 self.progress("compile", COMPILE_MS, COMPILE_MS)
                 self._has_to_compile = False

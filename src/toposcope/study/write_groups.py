@@ -5,6 +5,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
+from toposcope.engine.cluster import ClusterLostError
+
 Item = TypeVar("Item")
 
 MAX_ITEMS = 64
@@ -44,6 +46,6 @@ class WriteGroup(AbstractContextManager["WriteGroup[Item]"], Generic[Item]):
         self._last_write = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # An interruption by the user loses no finished work; after a full disk, writing would fail again.
-        if kind is None or issubclass(kind, KeyboardInterrupt):
+        # An interruption or a lost cluster loses no finished work; after a full disk, writing would fail again.
+        if kind is None or issubclass(kind, KeyboardInterrupt | ClusterLostError):
             self.flush()

@@ -105,7 +105,7 @@ def evaluate(
     unfinished : Unfinished, optional
         Where points that are evaluated are kept; those that are there already are not evaluated again.
     progress : callable
-        Called with ``landscape``, the points done and all of them.
+        Called with ``landscape``, the points done and all that were to be done.
 
     Raises
     ------
@@ -136,13 +136,13 @@ def evaluate(
 
     # the same points together as without an interruption
     starts = [s for s in range(0, len(sample), at_once) if kept is None or not kept.known[s : s + at_once].all()]
-    done = len(sample) - sum(min(at_once, len(sample) - start) for start in starts)
-    progress("landscape", done, len(sample))
+    done, total = 0, sum(min(at_once, len(sample) - start) for start in starts)
+    progress("landscape", done, total)
     for start, count in zip(starts, _in_threads(fill, parts, starts), strict=True):
         done += count
         if kept:
             kept.add(slice(start, start + count), last=start == starts[-1])
-        progress("landscape", done, len(sample))
+        progress("landscape", done, total)
     rounding = ROUNDING * torch.finfo(loss.point.dtype).eps
     return Surface(sample, totals, np.array([part.n_tokens for part in parts]), rounding)
 
