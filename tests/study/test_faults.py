@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 RUN_DECLARED = Path(__file__).parents[1] / "support" / "run_declared.py"
-N_KILLS = int(os.environ.get("N_KILLS", "4"))
+N_KILLS = int(os.environ.get("N_KILLS", "3"))
 """Kills of each command at random times; the variable of the environment is for more."""
 PATIENCE = 120.0
 """Seconds after which a test that waits for something gives up; far above what any machine takes."""
@@ -377,17 +377,8 @@ def resumable(
         for step in (0, 10, 20):
             save(build("tiny-3k", seed=step, initial_scale=4.0), folder / "found", step)
         (folder / "text.txt").write_text(some_lines(12))
-        command += [
-            "landscape",
-            folder / "found",
-            "--text",
-            folder / "text.txt",
-            "--resolution",
-            "9",
-            "--seeds",
-            "2",
-            "--out",
-        ]
+        few = ["--resolution", "9", "--seeds", "2"]
+        command += ["landscape", folder / "found", "--text", folder / "text.txt", *few, "--out"]
     work([*command, folder / "whole"])
     return command, folder / "whole"
 
