@@ -20,6 +20,7 @@ CLOCKS = (STEP, RATE, "cumulative_learning_rate", NORM)
 PARTIALLED = (STEP, RATE, NORM)
 """The clocks that are taken out together; within a run the cumulative learning rate is a function of the step."""
 
+INTERVALS = ("low", "high", "block_low", "block_high", "block_length")
 COLUMNS = (
     *("rho", "p", "low", "high"),
     *("block_low", "block_high", "block_length", "n_eff", "p_n_eff", "p_shift"),
@@ -110,8 +111,16 @@ class AssociationResult:
     pairings: Matrix
     change_pairings: Matrix
 
+    def with_own(self, here: int) -> tuple[Matrix, Matrix]:
+        """Return `pairings` and `change_pairings` with this run's own strengths as column `here`, shape (f, o + 1)."""
+        own, own_changes = (
+            np.nan_to_num(np.abs(self.table[:, COLUMNS.index(f"rho_{name}")]))
+            for name in ("given_step", "differences_given_all")
+        )
+        return np.insert(self.pairings, here, own, axis=1), np.insert(self.change_pairings, here, own_changes, axis=1)
 
-def associate(task: AssociationTask, seed: int) -> AssociationResult:
+
+def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> AssociationResult:
     """Measure the association of every feature with the target.
 
     Resamples are the same for all features with the same known checkpoints and block length.
@@ -121,6 +130,8 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
     task : AssociationTask
     seed : int
         Of both bootstraps.
+    resampled : bool
+        Whether both bootstraps and the circular shifts are done; else their columns are NaN.
 
     Returns
     -------
@@ -137,7 +148,7 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
             shared = _SharedCheckpoints(task, rows, mask, seed)
-            columns = shared.items()
+            columns = shared.items(resampled=resampled)
             table[rows] = np.column_stack([columns[name] for name in COLUMNS])
             pairings[rows], change_pairings[rows] = shared.pairings, shared.change_pairings
     return AssociationResult(n, table, pairings, change_pairings)
@@ -165,17 +176,17 @@ class _SharedCheckpoints:
         self.rho, self.n_eff = correlate(self.x, self.y), effective_size(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
 
-    def items(self) -> dict[str, Vector]:
+    def items(self, *, resampled: bool) -> dict[str, Vector]:
         """Return every column of `COLUMNS`, shape (f,)."""
         differences = self._differences()
         given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in PARTIALLED if name in self.clocks]))
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
-            **self._intervals(),
+            **(self._intervals() if resampled else dict.fromkeys(INTERVALS, self._all(np.nan))),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
-            "p_shift": self._shifts(),
+            "p_shift": self._shifts() if resampled else self._all(np.nan),
             **{f"rho_{name}": self._all(self._clock(name)) for name in CLOCKS},
             "rho_with_step": correlate(self.x, self.step[0]),
             "rho_given_step": self.given_step.rho,
@@ -207,9 +218,8 @@ class _SharedCheckpoints:
             same = lengths == length
             draws = block_draws(n, int(length), RESAMPLES, derive_seed(self.seed, "blocks", int(length)))
             block_low[same], block_high[same] = _percentiles(resampled_spearman(distinct[same], y, draws))
-        names = ("low", "high", "block_low", "block_high", "block_length")
         columns = (low, high, block_low, block_high, lengths.astype(np.float64))
-        return {name: values[which.ravel()] for name, values in zip(names, columns, strict=True)}
+        return {name: values[which.ravel()] for name, values in zip(INTERVALS, columns, strict=True)}
 
     def _shifts(self) -> Vector:
         """Return the share of circular shifts of the target, the unshifted one included, that correlate as strongly."""

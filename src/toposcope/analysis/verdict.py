@@ -61,6 +61,13 @@ SCALE = Gap(
 )
 CHANGES = Gap("correlation of the changes given the clocks: it is not defined", "finer checkpoints")
 RUNS = Gap(f"pairing with other runs: fewer than {MIN_RUNS} runs can be compared", "more runs")
+PLANTED, MIN_POWER = 0.45, 0.8
+"""A partial correlation that matters (it explains a fifth of what is left of the loss), and how often it must be found
+before a verdict says that there is nothing."""
+POWER = Gap(
+    f"power: a partial correlation of {PLANTED:g} would be found less than {MIN_POWER * 5:g} times in 5",
+    "finer checkpoints, or more runs, or another schedule",
+)
 
 RULE = (
     f"Verdict, at level {LEVEL:g}. 'beyond trend' if all of these hold: the partial correlations given the step, and "
@@ -77,8 +84,11 @@ RULE = (
     "in the columns untested and needs. Changes that are not significant do not settle what the step leaves open. "
     "'trend only' if a test fails, the block bootstrap interval excludes 0, and circular shifts of the "
     f"loss rarely correlate as strongly (p of at most {LEVEL:g}, or the lowest that so few checkpoints allow); 'none' "
-    "otherwise. p-values are adjusted over all rows of the table with the same target, and based on effective numbers "
-    "of checkpoints. 'constant': feature or loss does not change."
+    "otherwise. Both are said only where features planted in these runs, with their covariates and noise and a partial "
+    f"correlation of {PLANTED:g} with what the covariates leave of the loss (a fifth of its variance), are found "
+    f"{MIN_POWER * 5:g} times in 5; elsewhere the verdict is 'cannot be told', and the column detectable has the "
+    "partial correlation that is found so often. p-values are adjusted over all rows of the table with the same "
+    "target, and based on effective numbers of checkpoints. 'constant': feature or loss does not change."
 )
 
 
@@ -106,12 +116,17 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
             p_adjusted[targets == target] = adjusted(p[targets == target], method)
         columns[name] = pl.Series(p_adjusted, dtype=pl.Float64)
     table = table.with_columns(**columns)
-    verdicts, gaps = _Rows(table).verdicts()
+    verdicts, gaps = verdicts_of(table)
     return table.with_columns(
         verdict=pl.Series(verdicts, dtype=pl.String),
         untested=pl.Series([gap.untested if gap else "" for gap in gaps], dtype=pl.String),
         needs=pl.Series([_needs(gap, target) for gap, target in zip(gaps, targets, strict=True)], dtype=pl.String),
     )
+
+
+def verdicts_of(table: pl.DataFrame) -> tuple[list[str], list[Gap | None]]:
+    """Return the verdicts on rows with adjusted p-values, whatever the power, and what undetermined ones miss."""
+    return _Rows(table).verdicts()
 
 
 def _needs(gap: Gap | None, target: str) -> str:
