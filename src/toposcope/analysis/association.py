@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, ranks, two_sided
+from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, partial_rho, ranks, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -156,6 +156,9 @@ def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> As
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
     """Group features that are known at the same checkpoints."""
+    if len(known) and known.all():
+        yield known[0], np.arange(len(known))
+        return
     masks, which = np.unique(known, axis=0, return_inverse=True)
     for i, mask in enumerate(masks):
         yield mask, np.flatnonzero(which.ravel() == i)
@@ -295,11 +298,12 @@ class _SharedCheckpoints:
                 continue  # too few common checkpoints for a comparison
             of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
             controls = self._change_controls(mask, (RATE, NORM))
-            given_clocks[rows] = _strength(np.diff(of_runs), np.diff(target), controls)
+            given_clocks[rows] = _strength(ranks(np.diff(of_runs)), ranks(np.diff(target)), controls)
             step = ranks(self.steps[mask].astype(np.float64))[None]
-            given_step[rows] = strength = _strength(of_runs, target, step)
+            x, y = ranks(of_runs), ranks(target)
+            given_step[rows] = strength = _strength(x, y, step)
             # Where the step determines the target, the runs are not compared given the step, nor without it.
-            plain[rows] = np.where(np.isnan(strength), np.nan, _strength(of_runs, target))
+            plain[rows] = np.where(np.isnan(strength), np.nan, np.nan_to_num(np.abs(correlate(x, y))))
         plain, self.pairings, self.change_pairings = (
             strengths.reshape(n_others, len(self.rows)).T for strengths in (plain, given_step, given_clocks)
         )
@@ -341,17 +345,14 @@ class _SharedCheckpoints:
         return np.where(known, _ratio(np.median(np.where(known[:, None], noise, 0.0), axis=1), change), np.nan)
 
 
-def _strength(features: Matrix, target: Vector, controls: Matrix | None = None) -> Vector:
-    """Return the absolute rank correlation of each feature with the target, given the ranks of controls.
+def _strength(x: Matrix, y: Vector, controls: Matrix) -> Vector:
+    """Return the absolute correlation of ranks with those of the target, given those of controls.
 
     0 where the controls determine the feature, NaN where they determine the target.
     """
-    x, y = ranks(features), ranks(target)
-    if controls is None:
-        return np.nan_to_num(np.abs(correlate(x, y)))
     if not is_free(y[None], controls)[0]:
         return np.full(len(x), np.nan)
-    return np.nan_to_num(np.abs(partial(x, y, controls).rho))
+    return np.nan_to_num(np.abs(partial_rho(x, y, controls)))
 
 
 def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:

@@ -35,6 +35,8 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
         At least 1 / r! with up to 7 runs; NaN with fewer than 4 comparable runs, which allow no p below .05.
     """
     runs = list(range(len(strengths)))
+    if len(runs) < MIN_RUNS:
+        return math.nan
     while runs and np.isnan(strengths[np.ix_(runs, runs)]).any():
         gaps = np.isnan(strengths[np.ix_(runs, runs)])
         runs.pop(int(np.argmax(gaps.sum(axis=0) + gaps.sum(axis=1))))

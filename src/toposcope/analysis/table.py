@@ -48,7 +48,7 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
     blocks = [_of_block(runs, i, designs, grouped) for i, runs in enumerate(_blocks(trajectories))]
-    return with_power(with_verdicts(pl.concat(blocks), method), list(designs.values())).drop("block", "design")
+    return with_power(with_verdicts(pl.concat(blocks), method), list(designs.values()))
 
 
 def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
@@ -58,7 +58,7 @@ def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
     return [trajectories[begin:end] for begin, end in pairwise(ends)]
 
 
-Designs = dict[tuple[str, bytes, bytes], PlantedRun]
+Designs = dict[tuple[str, bytes, bytes, bytes], PlantedRun]
 """The targets and covariates that rows are measured against, each once."""
 
 
@@ -92,7 +92,7 @@ def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Se
     p = np.full(len(keys), np.nan)
     for (group, _, feature), members in matrices.items():
         runs, indices = list(members), list(members.values())
-        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing", group, feature))
+        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing"))
     return pl.Series(p, dtype=pl.Float64)
 
 
@@ -151,10 +151,12 @@ def _of_group(
 def _design(run: str, task: AssociationTask, row: int, designs: Designs) -> int:
     """Return the number of what a row is measured against; features with the same checkpoints and scale share it."""
     known = np.isfinite(task.series.features[row]) & np.isfinite(task.target)
-    target, scale = np.where(known, task.target, np.nan), task.scales[row]
-    key = (run, target.tobytes(), scale.tobytes())
+    scale = task.scales[row][known]
+    key = (run, known.tobytes(), task.target.tobytes(), scale.tobytes())
     if key not in designs:
-        designs[key] = PlantedRun(len(designs), task.series.steps, target, task.clocks, scale)
+        clocks = {name: clock[known] for name, clock in task.clocks.items() if np.isfinite(clock[known]).all()}
+        place = (task.series.steps[known], task.target[known])
+        designs[key] = PlantedRun(len(designs), *place, clocks, scale)
     return designs[key].number
 
 
