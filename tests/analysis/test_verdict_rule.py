@@ -112,7 +112,8 @@ def row(**other: float) -> pl.DataFrame:
         **dict.fromkeys(("p_given_step", "p_given_all", "p_differences_given_step"), 1e-4),
         **other,
     }
-    return pl.DataFrame({"target": ["x"], "n": [50], **{name: [value] for name, value in values.items()}})
+    place = {"target": ["x"], "group": ["network"], "feature": ["f"], "block": [0]}
+    return pl.DataFrame({**place, "n": [50], **{name: [value] for name, value in values.items()}})
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Se
     for i, (run, group, target, feature) in enumerate(keys):
         matrices.setdefault((group, order[run, target], feature), {})[place[run]] = i
     p = np.full(len(keys), np.nan)
-    for (group, _, feature), members in matrices.items():
+    for members in matrices.values():
         runs, indices = list(members), list(members.values())
         p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing"))
     return pl.Series(p, dtype=pl.Float64)

@@ -130,7 +130,7 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
             **{name: numbers[name] for name in ADJUSTED},
             "verdict": pl.Series(verdicts, dtype=pl.String),
             "untested": pl.Series([gap.untested if gap else "" for gap in gaps], dtype=pl.String),
-            "needs": pl.Series([_needs(gap, target) for gap, target in zip(gaps, targets, strict=True)], dtype=pl.String),
+            "needs": pl.Series(list(map(_needs, gaps, targets)), dtype=pl.String),
         }
     )
 
