@@ -29,7 +29,6 @@ CLOCKS = (STEP, RATE, "cumulative_learning_rate", NORM)
 PARTIALLED = (STEP, RATE, NORM)
 """The clocks that are taken out together; within a run the cumulative learning rate is a function of the step."""
 
-INTERVALS = ("low", "high", "block_low", "block_high", "block_length")
 COLUMNS = (
     *("rho", "p", "low", "high"),
     *("block_low", "block_high", "block_length", "n_eff", "p_n_eff", "p_shift"),
@@ -157,8 +156,8 @@ def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> As
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
             shared = _SharedCheckpoints(task, rows, mask, seed)
-            columns = shared.items(resampled=resampled)
-            table[rows] = np.column_stack([columns[name] for name in COLUMNS])
+            columns = shared.items() | (shared.resampled() if resampled else {})
+            table[rows] = np.column_stack([columns.get(name, np.full(len(rows), np.nan)) for name in COLUMNS])
             pairings[rows], change_pairings[rows] = shared.pairings, shared.change_pairings
     return AssociationResult(n, table, pairings, change_pairings)
 
@@ -188,17 +187,15 @@ class _SharedCheckpoints:
         self.rho, self.n_eff = correlate(self.x, self.y), effective_size(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
 
-    def items(self, *, resampled: bool) -> dict[str, Vector]:
-        """Return every column of `COLUMNS`, shape (f,)."""
+    def items(self) -> dict[str, Vector]:
+        """Return the columns of `COLUMNS` that need no resampling, shape (f,)."""
         differences = self._differences()
         given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in PARTIALLED if name in self.clocks]))
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
-            **(self._intervals() if resampled else dict.fromkeys(INTERVALS, self._all(np.nan))),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
-            "p_shift": self._shifts() if resampled else self._all(np.nan),
             **{f"rho_{name}": self._all(self._clock(name)) for name in CLOCKS},
             "rho_with_step": correlate(self.x, self.step[0]),
             "rho_given_step": self.given_step.rho,
@@ -211,6 +208,10 @@ class _SharedCheckpoints:
             **self._twins(),
             "noise": self._noise(),
         }
+
+    def resampled(self) -> dict[str, Vector]:
+        """Return the columns of bootstraps and shifts, shape (f,)."""
+        return {**self._intervals(), "p_shift": self._shifts()}
 
     def _all(self, value: float) -> Vector:
         return np.full(len(self.rows), value)
@@ -230,8 +231,9 @@ class _SharedCheckpoints:
             same = lengths == length
             draws = block_draws(n, int(length), RESAMPLES, derive_seed(self.seed, "blocks", int(length)))
             block_low[same], block_high[same] = _percentiles(resampled_spearman(distinct[same], y, draws))
+        names = ("low", "high", "block_low", "block_high", "block_length")
         columns = (low, high, block_low, block_high, lengths.astype(np.float64))
-        return {name: values[which.ravel()] for name, values in zip(INTERVALS, columns, strict=True)}
+        return {name: values[which.ravel()] for name, values in zip(names, columns, strict=True)}
 
     def _shifts(self) -> Vector:
         """Return the share of circular shifts of the target, the unshifted one included, that correlate as strongly."""

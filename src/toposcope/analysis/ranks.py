@@ -71,21 +71,9 @@ def _sorted(values: Matrix) -> tuple[Indices, NDArray[np.bool_]]:
 
 
 def correlate(x: Matrix, y: Vector) -> Vector:
-    """Return the correlation of each row of x with y, both centred; NaN where one of them is constant.
-
-    Parameters
-    ----------
-    x : ndarray, shape (..., f, n)
-    y : ndarray, shape (..., n)
-
-    Returns
-    -------
-    ndarray, shape (..., f)
-    """
-    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)[..., None]
-    products = x @ y if y.ndim == 1 else (x @ y[..., None])[..., 0]
-    rho = np.divide(products, norms, out=np.full(products.shape, np.nan), where=norms > 0)
-    return np.asarray(np.clip(rho, -1, 1))
+    """Return the correlation of each row of x with y, both centred; NaN where one of them is constant."""
+    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y)
+    return np.asarray(np.clip(np.divide(x @ y, norms, out=np.full(len(x), np.nan), where=norms > 0), -1, 1))
 
 
 def two_sided(rho: Vector, freedom: Vector) -> Vector:
@@ -121,55 +109,54 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
 
     Parameters
     ----------
-    x : ndarray, shape (..., f, n)
+    x : ndarray, shape (f, n)
         Centred ranks (`ranks`).
-    y : ndarray, shape (..., n)
+    y : ndarray, shape (n,)
         Centred ranks.
-    controls : ndarray, shape (..., k, n)
+    controls : ndarray, shape (k, n)
         Centred ranks.
 
     Returns
     -------
     Correlations
-        Shape (..., f); NaN where the controls determine the feature or the target.
+        NaN where the controls determine the feature or the target.
     """
     rho, left, target, rank = _correlated(x, y, controls)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of residuals that are 0, whose rho is NaN
-        n_eff = effective_size(left, target[..., None, :])
-    return Correlations(rho, dependent_p(rho, n_eff - rank[..., None]))
+    defined, p = np.isfinite(rho), np.full(len(x), np.nan)
+    if defined.any():
+        p[defined] = dependent_p(rho[defined], effective_size(left[defined], target) - rank)
+    return Correlations(rho, p)
 
 
 def partial_rho(x: Matrix, y: Vector, controls: Matrix) -> Vector:
-    """Return the rho of `partial` without its p."""
+    """Return the rho of `partial` without its p, which takes longer."""
     return _correlated(x, y, controls)[0]
 
 
-def _correlated(x: Matrix, y: Vector, controls: Matrix) -> tuple[Vector, Matrix, Vector, Indices]:
-    """Return the partial correlations, the residuals of features and target, and the rank of the controls."""
-    basis, rank = _basis(controls)
-    left, target = _residuals(x, basis), _residuals(y[..., None, :], basis)
-    defined = _is_left(left, x) & _is_left(target, y[..., None, :])
-    rho = correlate(left, target[..., 0, :])
-    return np.where(defined, rho, np.nan), left, target[..., 0, :], rank
+def _correlated(x: Matrix, y: Vector, controls: Matrix) -> tuple[Vector, Matrix, Vector, int]:
+    """Return partial correlations, the residuals of features and target, and the rank of the controls."""
+    basis = _basis(controls)
+    left, target = _residuals(x, basis), y - basis @ (basis.T @ y)
+    defined = _is_left(left, x) & _is_left(_residuals(y[None], basis), y[None])
+    return np.where(defined, correlate(left, target), np.nan), left, target, basis.shape[1]
 
 
 def is_free(series: Matrix, controls: Matrix) -> NDArray[np.bool_]:
-    """Return for each row, shape (..., n), of centred ranks whether it is more than a linear function of controls."""
-    return _is_left(_residuals(series, _basis(controls)[0]), series)
+    """Return for each row, shape (f, n), of centred ranks whether it is more than a linear function of the controls."""
+    return _is_left(_residuals(series, _basis(controls)), series)
 
 
 def _residuals(series: Matrix, basis: Matrix) -> Matrix:
     """Return what is left of each row after projection on the columns of an orthonormal basis."""
-    return np.asarray(series - (series @ basis) @ basis.swapaxes(-1, -2))
+    return np.asarray(series - (series @ basis) @ basis.T)
 
 
 def _is_left(residuals: Matrix, series: Matrix) -> NDArray[np.bool_]:
     """Return for each row whether its residuals are more than rounding errors."""
-    return np.asarray(np.linalg.norm(residuals, axis=-1) > MIN_RESIDUAL_SHARE * np.linalg.norm(series, axis=-1))
+    return np.asarray(np.linalg.norm(residuals, axis=1) > MIN_RESIDUAL_SHARE * np.linalg.norm(series, axis=1))
 
 
-def _basis(controls: Matrix) -> tuple[Matrix, Indices]:
-    """Return an orthonormal basis of the controls, shape (..., n, k) with zeros beyond their rank, and their rank."""
-    directions, sizes, _ = np.linalg.svd(controls.swapaxes(-1, -2), full_matrices=False)
-    kept = sizes > MIN_RESIDUAL_SHARE * np.maximum(sizes.max(axis=-1, initial=0.0, keepdims=True), 1e-300)
-    return directions * kept[..., None, :], kept.sum(axis=-1)
+def _basis(controls: Matrix) -> Matrix:
+    """Return an orthonormal basis of the controls, shape (n, rank)."""
+    directions, sizes, _ = np.linalg.svd(controls.T, full_matrices=False)
+    return np.asarray(directions[:, sizes > MIN_RESIDUAL_SHARE * max(float(sizes.max(initial=0.0)), 1e-300)])

@@ -11,7 +11,7 @@ from toposcope.analysis.adjustment import Method
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.comparison import against
 from toposcope.analysis.pairing import pairing_p
-from toposcope.analysis.planted import PlantedRun, with_power
+from toposcope.analysis.planted import with_power
 from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
@@ -48,7 +48,7 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
     blocks = [_of_block(runs, i, designs, grouped) for i, runs in enumerate(_blocks(trajectories))]
-    return with_power(with_verdicts(pl.concat(blocks), method), list(designs.values()))
+    return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 
 def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
@@ -58,8 +58,8 @@ def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
     return [trajectories[begin:end] for begin, end in pairwise(ends)]
 
 
-Designs = dict[tuple[str, bytes, bytes, bytes], PlantedRun]
-"""The targets and covariates that rows are measured against, each once."""
+Designs = dict[tuple[str, bytes, bytes, bytes], tuple[int, AssociationTask]]
+"""The targets and covariates that rows are measured against, each once, and their numbers."""
 
 
 def _of_block(trajectories: Sequence[Trajectory], block: int, designs: Designs, grouped: bool) -> pl.DataFrame:
@@ -151,13 +151,13 @@ def _of_group(
 def _design(run: str, task: AssociationTask, row: int, designs: Designs) -> int:
     """Return the number of what a row is measured against; features with the same checkpoints and scale share it."""
     known = np.isfinite(task.series.features[row]) & np.isfinite(task.target)
-    scale = task.scales[row][known]
-    key = (run, known.tobytes(), task.target.tobytes(), scale.tobytes())
+    scales, steps = task.scales[row : row + 1, known], task.series.steps[known]
+    key = (run, known.tobytes(), task.target.tobytes(), scales.tobytes())
     if key not in designs:
         clocks = {name: clock[known] for name, clock in task.clocks.items() if np.isfinite(clock[known]).all()}
-        place = (task.series.steps[known], task.target[known])
-        designs[key] = PlantedRun(len(designs), *place, clocks, scale)
-    return designs[key].number
+        empty = FeatureSeries(steps, np.empty((0, len(steps))))
+        designs[key] = len(designs), AssociationTask(empty, task.target[known], clocks, scales=scales)
+    return designs[key][0]
 
 
 def _rows(features: Mapping[Feature, NDArray[np.float64]], names: Sequence[Feature], n: int) -> NDArray[np.float64]:
