@@ -78,7 +78,8 @@ def test_a_clock_among_the_features_cannot_be_told_and_few_runs_need_more() -> N
 
 @pytest.mark.parametrize("truth", ["clock", "nothing", "random walk"])
 def test_a_verdict_of_trend_never_contradicts_its_interval(truth: str) -> None:
-    table = pl.concat([association_table(synthetic_study(truth, 4, 10, 0.7, 0.1, seed)) for seed in range(2)])  # type: ignore[arg-type]
+    studies = [synthetic_study(truth, 4, 10, 0.7, 0.1, seed, n=400) for seed in range(2)]  # type: ignore[arg-type]
+    table = pl.concat([association_table(study) for study in studies])
     trend = table.filter(verdict=TREND)
     assert ((trend["block_low"] > 0) | (trend["block_high"] < 0)).all()
     assert truth != "clock" or len(trend)

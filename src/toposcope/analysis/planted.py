@@ -9,6 +9,7 @@ import polars as pl
 from numpy.polynomial.chebyshev import chebvander
 from numpy.typing import NDArray
 
+from toposcope.analysis import verdict as rule
 from toposcope.analysis.adjustment import replicated
 from toposcope.analysis.association import (
     COLUMNS,
@@ -20,26 +21,13 @@ from toposcope.analysis.association import (
 )
 from toposcope.analysis.pairing import MIN_RUNS, pairing_p
 from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
-from toposcope.analysis.verdict import (
-    ADJUSTED,
-    BEYOND,
-    FAMILY,
-    MIN_POWER,
-    NONE,
-    PLANTED,
-    POWER,
-    RUNS,
-    TREND,
-    UNDETERMINED,
-    verdicts_of,
-)  # fmt: skip
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 SEED = 42
 N_PLANTED = 32
 """Features planted in each run."""
-SIZES = (PLANTED, 0.6, 0.75, 0.9)
+SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
 """Partial correlations that are planted."""
 MAX_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8
 """Of the polynomial that the loss follows, in the logarithm of the step."""
@@ -58,15 +46,14 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
     Returns
     -------
     polars.DataFrame
-        Without ``block`` and ``design``, but with ``power``, how often a planted partial correlation of `PLANTED` is
-        found in this run, and ``detectable``, the smallest of `SIZES` found in `MIN_POWER` of cases; NaN where no
-        verdict rests on them, or none of them is found so often.
+        Without ``block`` and ``design``, but with ``power``, how often the first of `SIZES` is found in this run, and
+        ``detectable``, the smallest found in 80% of cases; NaN where no verdict rests on them, or none is found so.
     """
     columns = {column.name: column for column in table.get_columns()}
     power, detectable = np.full((2, len(table)), np.nan)
-    rests = np.array([verdict in (TREND, NONE) for verdict in columns["verdict"]], dtype=bool)
+    rests = np.array([verdict in (rule.TREND, rule.NONE) for verdict in columns["verdict"]], dtype=bool)
     families: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-    keys = zip(*(columns[name] for name in FAMILY), strict=True)
+    keys = zip(*(columns[name] for name in rule.FAMILY), strict=True)
     for row, (family, rho, design) in enumerate(zip(keys, columns["rho"], columns["design"], strict=True)):
         if np.isfinite(rho):
             families.setdefault(family, []).append((row, design))
@@ -80,8 +67,8 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
                 known[key] = _power([designs[i] for i in runs], n_features[target])
             power[rows], detectable[rows] = known[key]
     power[~rests], detectable[~rests] = np.nan, np.nan
-    withdrawn = {"verdict": UNDETERMINED, "untested": POWER.untested, "needs": POWER.needs}
-    weak = np.flatnonzero(power < MIN_POWER)
+    withdrawn = {"verdict": rule.UNDETERMINED, "untested": rule.POWER.untested, "needs": rule.POWER.needs}
+    weak = np.flatnonzero(power < rule.MIN_POWER)
     changed = {name: columns[name].scatter(weak, value) for name, value in withdrawn.items()}
     del columns["block"], columns["design"]
     return pl.DataFrame(columns | changed | {"power": power, "detectable": detectable})
@@ -101,9 +88,9 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
         return _found(runs, planted, n_features).reshape(len(runs), len(sizes), -1).mean(axis=2).T
 
     power = found(*SIZES[: 1 if len(runs) >= MIN_RUNS else None])  # all at once where that costs little
-    if len(power) < len(SIZES) and (power < MIN_POWER).any():
+    if len(power) < len(SIZES) and (power < rule.MIN_POWER).any():
         power = np.concatenate([power, found(*SIZES[1:])])
-    enough = power >= MIN_POWER
+    enough = power >= rule.MIN_POWER
     return power[0], np.where(enough.any(axis=0), np.array(SIZES)[enough.argmax(axis=0)], np.nan)
 
 
@@ -124,11 +111,12 @@ def _residual(run: AssociationTask) -> Vector:
 
 
 def _alike(signal: Vector, rng: np.random.Generator) -> Matrix:
-    """Return series with the autocorrelation of a signal and phases at random, of length 1, shape (f, n)."""
-    spectrum = np.abs(np.fft.rfft(signal))
-    phases = np.exp(2j * np.pi * rng.uniform(size=(N_PLANTED, len(spectrum))))
-    series = np.fft.irfft(spectrum * phases, len(signal))
-    return np.asarray(series / np.maximum(np.linalg.norm(series, axis=1, keepdims=True), np.finfo(float).tiny))
+    """Return circular AR(1) series with the autocorrelation of a signal at lag 1, of length 1, shape (f, n)."""
+    phi = np.clip(signal[1:] @ signal[:-1], -0.9, 0.9)
+    spectrum = np.fft.rfft(rng.standard_normal((N_PLANTED, len(signal))))
+    spectrum[:, 0] = 0
+    series = np.fft.irfft(spectrum / (1 - phi * np.exp(-2j * np.pi * np.fft.rfftfreq(len(signal)))), len(signal))
+    return np.asarray(series / np.linalg.norm(series, axis=1, keepdims=True))
 
 
 def _found(runs: Sequence[AssociationTask], planted: Sequence[Matrix], n_features: int) -> NDArray[np.bool_]:
@@ -164,7 +152,7 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
     """Return which features pass every test, or every one but the comparison with other runs if that was not made."""
     tables = np.stack([result.table for result in results])
     columns: dict[str, Matrix] = dict(zip(COLUMNS, np.moveaxis(tables, 2, 0), strict=True))
-    for name, p_of in ADJUSTED.items():  # as the first of so many features
+    for name, p_of in rule.ADJUSTED.items():  # as the first of so many features
         columns[name] = np.fmax(columns[p_of], np.minimum(1.0, n_features * replicated(columns[p_of].T)))
     columns["n"] = np.stack([result.n for result in results])
     columns["p_pairing"] = columns["p_pairing_differences"] = np.full(tables.shape[:2], np.nan)
@@ -173,6 +161,6 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
         for name, by_run in zip(("p_pairing", "p_pairing_differences"), squares, strict=True):
             p = [pairing_p(square, SEED) for square in np.stack(by_run, axis=1)]
             columns[name] = np.tile(p, (len(results), 1))
-    verdicts, gaps = verdicts_of({name: values.ravel() for name, values in columns.items()})
-    passing = [verdict == BEYOND or gap is RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]
+    verdicts, gaps = rule.verdicts_of({name: values.ravel() for name, values in columns.items()})
+    passing = [verdict == rule.BEYOND or gap is rule.RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]
     return np.reshape(passing, tables.shape[:2])

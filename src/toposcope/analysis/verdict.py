@@ -90,8 +90,10 @@ RULE = (
     "otherwise. Both are said only where features planted in these runs, with their covariates and noise and a partial "
     f"correlation of {PLANTED:g} with what the covariates leave of the loss (a fifth of its variance), are found "
     f"{MIN_POWER * 5:g} times in 5; elsewhere the verdict is 'cannot be told', and the column detectable has the "
-    "partial correlation that is found so often. p-values are adjusted over all rows of the table with the same "
-    "target, and based on effective numbers of checkpoints. 'constant': feature or loss does not change."
+    "partial correlation that is found so often. p-values are based on effective numbers of checkpoints. Those of a "
+    "feature are combined over its runs (significant in two runs at least: Benjamini and Heller 2008; with fewer than "
+    f"{MIN_RUNS} runs in any, Simes) and adjusted over the features with the same target; the run's own p has to be "
+    "significant too. 'constant': feature or loss does not change."
 )
 
 
