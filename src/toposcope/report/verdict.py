@@ -134,8 +134,9 @@ def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
         if rows.get_column("run").n_unique() == 1
         else f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
     )
-    how = "told" if len(without_power(untested)) else "tested"
-    return f"; {which} cannot be {how}, {_reasons(untested)} ({_needs(untested)} would make it possible)"
+    weak, helps = without_power(untested), f"{_needs(untested)} would make it possible"
+    how, helps = ("told", f"{power_words(weak)}; {helps}") if len(weak) else ("tested", helps)
+    return f"; {which} cannot be {how}, {_reasons(untested)} ({helps})"
 
 
 def _reasons(rows: pl.DataFrame) -> str:
@@ -143,7 +144,7 @@ def _reasons(rows: pl.DataFrame) -> str:
     causes = rows.get_column("untested").value_counts(sort=True).get_column("untested").to_list()
     ordered = [DETERMINED[cause] for cause in causes if cause in DETERMINED]
     as_the_step = [f"{' or '.join(ordered)} orders the checkpoints exactly as the step does"] if ordered else []
-    weak = [f"the tests have too little power ({power_words(weak)})"] if len(weak := without_power(rows)) else []
+    weak = ["the tests have too little power"] * (POWER.untested in causes)
     others = [f"a test is missing ({cause})" for cause in causes if cause not in (*DETERMINED, POWER.untested)]
     return f"because {', or '.join([*as_the_step, *weak, *others])}"
 
