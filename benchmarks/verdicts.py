@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import polars as pl
+import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -66,21 +66,20 @@ def shown(shares: dict[str, float]) -> Row:
     return cells | {truth: f"{value:.1f}%" for truth, value in shares.items() if truth in INFORMED}
 
 
-def power(settings: Row, series: int) -> Row:
+def power(design: Row, series: int) -> Row:
     """Return a row of the table of power: of a feature with information and of one without, and what is said."""
-    row = dict(settings)
+    row, tables = dict(design), []
     for truth, name in (("clock and information", "found"), ("clock and rate", "false")):
-        studies = range(max(1, series // (settings["n_runs"] * N_FEATURES)))
-        made = [
-            synthetic_study(truth, n_features=N_FEATURES, phi=0.0, noise=0.01, seed=seed, **settings)  # type: ignore[arg-type]
-            for seed in studies
-        ]
-        table = pl.concat([association_table(study) for study in made])
-        row[name] = f"{100 * (table['verdict'] == BEYOND).mean():.1f}%"  # type: ignore[operator]
-        row[f"{UNDETERMINED} ({name})"] = f"{100 * (table['verdict'] == UNDETERMINED).mean():.1f}%"  # type: ignore[operator]
-    said, smallest = (table[column].fill_nan(None) for column in ("power", "detectable"))
-    row["power"] = f"{100 * said.mean():.0f}%" if said.count() else "-"  # type: ignore[operator]
-    row["detectable"] = f"{smallest.median():g}" if smallest.count() > said.count() / 2 else "none"
+        settings: Row = {"truth": truth, "n_features": N_FEATURES, "phi": 0.0, "noise": 0.01, **design}
+        studies = range(max(1, series // (design["n_runs"] * N_FEATURES)))
+        tables = [association_table(synthetic_study(seed=seed, **settings)) for seed in studies]
+        verdicts = [verdict for table in tables for verdict in table["verdict"]]
+        row[name] = f"{100 * verdicts.count(BEYOND) / len(verdicts):.1f}%"
+        row[f"{name}: {UNDETERMINED}"] = f"{100 * verdicts.count(UNDETERMINED) / len(verdicts):.1f}%"
+    said, smallest = (np.concatenate([table[column] for table in tables]) for column in ("power", "detectable"))
+    smallest = np.where(np.isfinite(smallest), smallest, np.inf)[np.isfinite(said)]
+    row["power"] = f"{100 * np.nanmean(said):.0f}%"
+    row["detectable"] = f"{np.median(smallest):g}"
     return row
 
 

@@ -74,6 +74,14 @@ def test_nothing_correlates_with_nothing() -> None:
     assert shares("nothing", 0.0, 0.1, 200, n=200)[NONE] > 0.9
 
 
+def share_found(*tables: pl.DataFrame) -> float:
+    return float(np.mean([verdict == BEYOND for table in tables for verdict in table["verdict"]]))
+
+
+def mean_of(column: str, *tables: pl.DataFrame) -> float:
+    return float(np.nanmean(pl.concat(tables)[column].to_numpy()))
+
+
 @pytest.mark.parametrize("truth", INFORMED)
 @pytest.mark.parametrize("schedule", ["restarts", "dips", "cycles"])
 def test_information_that_so_few_checkpoints_cannot_show_is_not_called_a_trend(
@@ -93,8 +101,7 @@ def test_more_runs_do_not_find_less(schedule: Schedule, noise: float) -> None:
     """The same 24 runs in studies of five, of eight and of all: adjusting over features and runs lost up to half."""
     runs = synthetic_study("clock and information", 24, 10, 0.0, noise, 0, schedule)
     five, eight, all_ = (
-        pl.concat([association_table(runs[i : i + n]) for i in range(0, 25 - n, n)])["verdict"].eq(BEYOND).mean()
-        for n in (5, 8, 24)
+        share_found(*(association_table(runs[i : i + n]) for i in range(0, 25 - n, n))) for n in (5, 8, 24)
     )
     assert five - 0.03 <= eight
     assert eight - 0.03 <= all_
@@ -117,22 +124,21 @@ def noisy_study(n_runs: int, n: int, seed: int = 0, informed: int = 0) -> list[T
 
 @pytest.mark.parametrize("n", [60, pytest.param(100, marks=pytest.mark.slow), 160])
 def test_power_is_how_often_such_a_feature_is_found(n: int) -> None:
-    tables = pl.concat([association_table(noisy_study(5, n, seed, informed=1)) for seed in range(12)])
-    found = (tables.filter(feature="rips f0")["verdict"] == BEYOND).mean()
-    assert tables["power"].fill_nan(None).mean() == pytest.approx(found, abs=0.15)
+    tables = [association_table(noisy_study(5, n, seed, informed=1)) for seed in range(12)]
+    found = share_found(*(table.filter(feature="rips f0") for table in tables))
+    assert mean_of("power", *tables) == pytest.approx(found, abs=0.15)
 
 
 @pytest.mark.parametrize("n_runs", [1, 6])
 def test_power_grows_with_the_checkpoints(n_runs: int) -> None:
-    tables = [association_table(noisy_study(n_runs, n)).fill_nan(None) for n in (40, 80, 160, 320)]
-    power, detectable = ([table[name].mean() for table in tables] for name in ("power", "detectable"))
+    tables = [association_table(noisy_study(n_runs, n)) for n in (40, 80, 160, 320)]
+    power, detectable = ([mean_of(name, table) for table in tables] for name in ("power", "detectable"))
     assert all(more >= fewer - 0.05 for fewer, more in pairwise(power))
     assert power[0] < 0.3
     assert power[-1] > 0.95
     assert all(more <= fewer for fewer, more in pairwise(detectable[1:]))
     assert detectable[-1] == pytest.approx(PLANTED)
-    again = association_table(noisy_study(n_runs, 80)).fill_nan(None)
-    assert again.equals(tables[1])
+    assert association_table(noisy_study(n_runs, 80)).equals(tables[1])
 
 
 @pytest.mark.slow

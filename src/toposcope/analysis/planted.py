@@ -85,7 +85,7 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
             np.concatenate([size * signal + np.sqrt(1 - size**2) * noise for size in sizes])
             for signal, noise in zip(signals, noises, strict=True)
         ]
-        return _found(runs, planted, n_features).reshape(len(runs), len(sizes), -1).mean(axis=2).T
+        return np.asarray(_found(runs, planted, n_features).reshape(len(runs), len(sizes), -1).mean(axis=2).T)
 
     power = found(*SIZES[: 1 if len(runs) >= MIN_RUNS else None])  # all at once where that costs little
     if len(power) < len(SIZES) and (power < rule.MIN_POWER).any():
