@@ -7,16 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import (
-    correlate,
-    dense_ranks,
-    dependent_p,
-    is_free,
-    partial,
-    partial_rho,
-    ranks,
-    two_sided,
-)
+from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, ranks, rho_given, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -363,7 +354,7 @@ def _strength(x: Matrix, y: Vector, controls: Matrix) -> Vector:
     """
     if not is_free(y[None], controls)[0]:
         return np.full(len(x), np.nan)
-    return np.nan_to_num(np.abs(partial_rho(x, y, controls)))
+    return np.nan_to_num(np.abs(rho_given(x, y, controls)))
 
 
 def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:

@@ -128,7 +128,7 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     return Correlations(rho, p)
 
 
-def partial_rho(x: Matrix, y: Vector, controls: Matrix) -> Vector:
+def rho_given(x: Matrix, y: Vector, controls: Matrix) -> Vector:
     """Return the rho of `partial` without its p, which takes longer."""
     return _correlated(x, y, controls)[0]
 
