@@ -2,8 +2,8 @@
 
     python benchmarks/verdicts.py [--series 1000] [--table NAME]
 
-Prints the tables of docs/methods/association.md as percentages of series called "beyond trend". The runs are made by
-tests/support/synthetic_runs.py.
+Prints the tables of docs/methods/association.md as percentages of series called "beyond trend", and that of power. The
+runs are made by tests/support/synthetic_runs.py.
 """
 
 import os
@@ -12,19 +12,23 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 from synthetic_runs import INFORMED, OWN_SCHEDULES, UNINFORMED, synthetic_study
 
 from toposcope.analysis.table import association_table
-from toposcope.analysis.verdict import BEYOND
+from toposcope.analysis.verdict import BEYOND, UNDETERMINED
 
 N_RUNS, N_FEATURES = 5, 10
+TABLES = ("step", "schedules", "autocorrelated", "adversaries", "power")
+POWER_SCHEDULES = ("shared cosine", "restarts", "dips", "bursts", "cycles", "constant")
 NOISES = (0.002, 0.005, 0.01, 0.02)
 ALL = (*UNINFORMED, *INFORMED)
 FALSE = f"highest of {len(UNINFORMED)} without information"
@@ -41,7 +45,8 @@ Row = dict[str, Any]
 
 
 def share(settings: Row, n_studies: int) -> float:
-    """Return the percentage called beyond the trend."""
+    """Return the percentage called beyond the trend; of a shared cause, which whole studies share, in 5 times more."""
+    n_studies *= 5 if settings["truth"] == "shared cause" else 1
     tables = [
         association_table(synthetic_study(n_runs=N_RUNS, n_features=N_FEATURES, seed=seed, **settings))
         for seed in range(n_studies)
@@ -59,6 +64,23 @@ def shown(shares: dict[str, float]) -> Row:
     if not alone:
         cells["of"] = highest if false[highest] else "all"
     return cells | {truth: f"{value:.1f}%" for truth, value in shares.items() if truth in INFORMED}
+
+
+def power(design: Row, series: int) -> Row:
+    """Return a row of the table of power: of a feature with information and of one without, and what is said."""
+    row, tables = dict(design), []
+    for truth, name in (("clock and information", "found"), ("clock and rate", "false")):
+        settings: Row = {"truth": truth, "n_features": N_FEATURES, "phi": 0.0, "noise": 0.01, **design}
+        studies = range(max(1, series // (design["n_runs"] * N_FEATURES)))
+        tables = [association_table(synthetic_study(seed=seed, **settings)) for seed in studies]
+        verdicts = [verdict for table in tables for verdict in table["verdict"]]
+        row[name] = f"{100 * verdicts.count(BEYOND) / len(verdicts):.1f}%"
+        row[f"{name}: {UNDETERMINED}"] = f"{100 * verdicts.count(UNDETERMINED) / len(verdicts):.1f}%"
+    said, smallest = (np.concatenate([table[column] for table in tables]) for column in ("power", "detectable"))
+    smallest = np.where(np.isfinite(smallest), smallest, np.inf)[np.isfinite(said)]
+    row["power"] = f"{100 * np.nanmean(said):.0f}%"
+    row["detectable"] = f"{np.median(smallest):g}"
+    return row
 
 
 def settings_of(table: str) -> Iterator[tuple[Row, Row]]:
@@ -83,25 +105,36 @@ def _cells(schedule: str, noise: float, phi: float) -> dict[str, Row]:
     return {truth: {"truth": truth, "phi": phi, "noise": noise, "schedule": schedule} for truth in ALL}
 
 
+def show(row: Row, *, head: bool) -> None:
+    """Print a row as Markdown, and before the first one the names of the columns."""
+    if head:
+        print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
+    print(f"| {' | '.join(map(str, row.values()))} |", flush=True)
+
+
 @click.command()
 @click.option("--series", default=1000, show_default=True, help="Series of each kind.")
-@click.option(
-    "--table", "tables", multiple=True, type=click.Choice(["step", "schedules", "autocorrelated", "adversaries"])
-)
+@click.option("--table", "tables", multiple=True, type=click.Choice(TABLES))
 @click.option("--workers", default=os.cpu_count() or 1, show_default=True, help="Processes.")
 def main(series: int, tables: tuple[str, ...], workers: int) -> None:
     """Print each table as Markdown."""
     n_studies = max(1, series // (N_RUNS * N_FEATURES))
-    with ProcessPoolExecutor(workers) as pool:
-        for table in tables or ("step", "schedules", "autocorrelated", "adversaries"):
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for table in tables or TABLES:
+            if table == "power":
+                designs = [
+                    {"schedule": schedule, "n": n, "n_runs": n_runs}
+                    for schedule, n, n_runs in product(POWER_SCHEDULES, (51, 154), (1, 5, 8, 24))
+                ]
+                for i, row in enumerate(pool.map(partial(power, series=series), designs)):
+                    show(row, head=not i)
+                print()
+                continue
             rows = list(settings_of(table))
             cells = [cell for _, by_truth in rows for cell in by_truth.values()]
             values = iter(pool.map(partial(share, n_studies=n_studies), cells))
             for i, (names, by_truth) in enumerate(rows):
-                row = names | shown({truth: next(values) for truth in by_truth})
-                if not i:
-                    print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
-                print(f"| {' | '.join(map(str, row.values()))} |", flush=True)
+                show(names | shown({truth: next(values) for truth in by_truth}), head=not i)
             print()
 
 

@@ -121,7 +121,8 @@ def _passing(**other: float) -> pl.DataFrame:
         **dict.fromkeys(("p_n_eff", "p_given_step", "p_given_all", "p_differences_given_step"), 1e-4),
         **other,
     }
-    return pl.DataFrame({"target": ["text_loss"], "n": [50], **{name: [value] for name, value in values.items()}})
+    place = {"target": ["text_loss"], "group": ["network"], "feature": ["f"], "block": [0]}
+    return pl.DataFrame({**place, "n": [50], **{name: [value] for name, value in values.items()}})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from named_features import by_feature
 from synthetic_runs import synthetic_study
 
+from toposcope.analysis.adjustment import adjusted_over_runs, replicated
 from toposcope.analysis.association import COLUMNS
 from toposcope.analysis.ranks import dependent_p
 from toposcope.analysis.table import association_table
@@ -78,7 +79,8 @@ def test_a_clock_among_the_features_cannot_be_told_and_few_runs_need_more() -> N
 
 @pytest.mark.parametrize("truth", ["clock", "nothing", "random walk"])
 def test_a_verdict_of_trend_never_contradicts_its_interval(truth: str) -> None:
-    table = pl.concat([association_table(synthetic_study(truth, 4, 10, 0.7, 0.1, seed)) for seed in range(2)])  # type: ignore[arg-type]
+    studies = [synthetic_study(truth, 4, 10, 0.7, 0.1, seed, n=400) for seed in range(2)]  # type: ignore[arg-type]
+    table = pl.concat([association_table(study) for study in studies])
     trend = table.filter(verdict=TREND)
     assert ((trend["block_low"] > 0) | (trend["block_high"] < 0)).all()
     assert truth != "clock" or len(trend)
@@ -103,6 +105,27 @@ def test_two_rising_series_are_worth_one_of_few_orders() -> None:
     assert np.isnan(dependent_p(np.array([0.9]), np.array([2.0]))[0])
 
 
+def test_a_feature_is_one_hypothesis_in_all_its_runs() -> None:
+    p = np.array([[0.001, 0.02, 0.03, 0.9], [0.2, 0.2, 0.2, 0.2], [0.004, np.nan, np.nan, np.nan]])
+    assert replicated(p) == pytest.approx([3 / 2 * 0.03, 0.2, 0.004])  # one small p does not decide, three do
+    assert replicated(np.array([[0.01, 0.3, 0.9]])) == pytest.approx([3 * 0.01])  # too few runs for a verdict
+    assert np.isnan(replicated(np.full((1, 4), np.nan))).all()
+    rows, features = p.ravel(), np.repeat([0, 1, 2], 4)
+    by_row = adjusted_over_runs(rows, features)
+    assert by_row[:4] == pytest.approx([0.09, 0.09, 0.09, 0.9])  # the second of three features, and at least its own
+    assert by_row[8] == pytest.approx(0.012)
+    assert np.array_equal(np.isnan(by_row), np.isnan(rows))
+
+
+@pytest.mark.parametrize("n_runs", [4, 8, 24])
+def test_more_runs_make_no_false_feature_more_likely(n_runs: int) -> None:
+    """Of independent p-values, and where one run of them is always significant."""
+    p = np.random.default_rng(n_runs).uniform(size=(20_000, n_runs))
+    assert (replicated(p) < 0.05).mean() < 0.05
+    p[:, 0] = 0
+    assert (replicated(p) < 0.05).mean() == pytest.approx(0.05, abs=0.006)
+
+
 def row(**other: float) -> pl.DataFrame:
     """A row that passes every test given the step."""
     values = dict.fromkeys(COLUMNS, np.nan) | {
@@ -112,7 +135,8 @@ def row(**other: float) -> pl.DataFrame:
         **dict.fromkeys(("p_given_step", "p_given_all", "p_differences_given_step"), 1e-4),
         **other,
     }
-    return pl.DataFrame({"target": ["x"], "n": [50], **{name: [value] for name, value in values.items()}})
+    place = {"target": ["x"], "group": ["network"], "feature": ["f"], "block": [0]}
+    return pl.DataFrame({**place, "n": [50], **{name: [value] for name, value in values.items()}})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from section_tools import with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import BEYOND, LOSS, NONE, TREND, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LOSS, NONE, POWER, TREND, UNDETERMINED
 from toposcope.analysis.verdict import RUNS as RUNS_GAP
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.headlines import headline_chart
@@ -66,7 +66,7 @@ STUDIES: dict[str, tuple[Callable[[], Material], str, str]] = {
     "no feature": (
         lambda: with_columns(study("nothing"), verdict="constant", rho=float("nan")),
         "Nothing can be said yet: no topological feature varies over 5 checkpoints.",
-        "The study has 4 runs and 160 measured checkpoints.",
+        "The study has 4 runs and 800 measured checkpoints.",
     ),
     "beyond": (
         lambda: study("information"),
@@ -84,6 +84,14 @@ STUDIES: dict[str, tuple[Callable[[], Material], str, str]] = {
         "Whether topology adds to what the training step says about the loss cannot be tested here.",
         "The loss orders the checkpoints exactly as the step does, so nothing is left to test given the step. More or "
         "finer checkpoints, or a validation loss, would help.",
+    ),
+    "weak": (
+        lambda: with_columns(
+            study("nothing"), verdict=UNDETERMINED, untested=POWER.untested, power=0.22, detectable=float("nan")
+        ),
+        "Whether topology adds to what the training step says about the loss cannot be told: too little power.",
+        "A partial correlation of 0.45 would be found in 22% of cases, not even one of 0.9 in 80%. Finer checkpoints, "
+        "or more runs, or another schedule would help.",
     ),
     "partial": (
         lambda: with_columns(
@@ -143,8 +151,8 @@ def test_where_one_run_cannot_be_tested_it_is_said() -> None:
         )
     )
     assert screen.first == NOTHING_ADDED
-    assert screen.second.endswith("In 1 of 2 runs nothing can be tested.")
-    assert Chip("3 of 6", "pairs of run and feature cannot be tested", "warn") in screen.chips
+    assert screen.second.endswith("In 1 of 2 runs nothing can be told.")
+    assert Chip("3 of 6", "pairs of run and feature cannot be told", "warn") in screen.chips
 
 
 def test_names_that_do_not_fit_are_left_out() -> None:
@@ -161,10 +169,10 @@ def test_chips_count_what_the_verdict_rests_on() -> None:
     findings = pl.DataFrame([row, note], schema=no_findings().schema, orient="row")
     of = dataclasses.replace(study("information"), findings=findings, errors=pl.DataFrame({"message": ["x"]}))
     assert first_screen(of).chips == (
-        Chip("4", "runs, 160 checkpoints"),
+        Chip("4", "runs, 800 checkpoints"),
         Chip("3", "topological features tested"),
         Chip("1", "beyond the trend", "good"),
-        Chip("0", "pairs of run and feature cannot be tested"),
+        Chip("0", "pairs of run and feature cannot be told"),
         Chip("1", "fault found by the doctor", "bad"),
         Chip("1", "failure", "bad"),
     )
@@ -233,6 +241,7 @@ ROW = {
 @pytest.mark.parametrize(("row", "text"), [
     ({"verdict": BEYOND}, "beyond the trend"),
     ({"verdict": UNDETERMINED, "untested": RUNS_GAP.untested}, "open: too few runs"),
+    ({"verdict": UNDETERMINED, "untested": POWER.untested}, "open: too little power"),
     ({"verdict": UNDETERMINED, "untested": LOSS.untested}, "cannot be tested"),
     ({"verdict": UNDETERMINED, "untested": LOSS.untested, "rho_with_step": -1.0}, "moves with the step"),
     ({"verdict": TREND}, "moves with the step"),

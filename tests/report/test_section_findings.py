@@ -73,7 +73,7 @@ def test_a_study_without_data_has_no_finding_or_says_so(anchor: str) -> None:
     ("rule", "text"),
     [
         ("information", "1 of 3 topological features is beyond the trend in at least one run"),
-        ("clock", "No topological feature is beyond the trend in any run; 2 of 3 can be tested"),
+        ("clock", "No topological feature is beyond the trend in any run; 2 of 3 can be told from it"),
     ],
 )
 def test_the_association_says_what_is_beyond_the_trend(rule: str, text: str) -> None:

@@ -10,8 +10,8 @@ from section_tools import summary, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.verdict import POWER, UNDETERMINED
 from toposcope.analysis.verdict import RUNS as RUNS_GAP
-from toposcope.analysis.verdict import UNDETERMINED
 from toposcope.report.association_tables import primary
 from toposcope.report.material import Material
 
@@ -69,6 +69,40 @@ def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     assert "in the 1 of 2 runs where that is possible; 3 of 6 pairs" in first
     assert "; 3 of 6 pairs of run and feature cannot be tested, because the loss orders the checkpoints" in first
     assert first.endswith("(finer checkpoints or a validation loss would make it possible).")
+
+
+def weak(found: Material, detectable: float, runs: tuple[str, ...] = RUNS) -> Material:
+    """The study where the tests of some runs would find a planted feature in 22% of cases."""
+    columns = {"verdict": UNDETERMINED, "untested": POWER.untested, "needs": POWER.needs}
+    there = pl.col("run").is_in(runs)
+    exchanged = {name: pl.when(there).then(pl.lit(value)).otherwise(name) for name, value in columns.items()}
+    return with_columns(found, **exchanged, power=0.22, detectable=detectable)
+
+
+HELP = "finer checkpoints or more runs or another schedule"
+
+
+def test_where_the_tests_would_have_missed_what_matters_it_cannot_be_told() -> None:
+    first, *others = summary(weak(study("nothing"), 0.75))
+    assert first == (
+        "Whether topology carries information about the loss beyond the training step cannot be told: of 3 topological "
+        "features, none passes every test in any of 4 runs, but a partial correlation of 0.45 would be found in 22% of "
+        f"cases, one of 0.75 in 80%. {HELP.capitalize()} would help."
+    )
+    (h0,) = [s for s in others if s.startswith("H0 total")]
+    assert h0.startswith(
+        "H0 total cannot be told from the trend in all 4 runs, because the tests have too little power."
+    )
+    assert not any("no detectable" in s or "cannot be tested" in s or "nan" in s for s in (first, *others))
+    first, *_ = summary(weak(study("nothing"), float("nan")))
+    assert "in 22% of cases, not even one of 0.9 in 80%." in first
+
+
+def test_weak_tests_in_one_run_are_counted() -> None:
+    first, *_ = summary(weak(study("nothing"), 0.75, RUNS[:1]))
+    assert first.startswith("Topology adds no detectable information about the loss beyond the training step")
+    assert "in the 3 of 4 runs where that is possible; 3 of 12 pairs of run and feature cannot be told, beca" in first
+    assert first.endswith(f"in 22% of cases, one of 0.75 in 80%; {HELP} would make it possible).")
 
 
 def test_a_run_counts_once_where_features_were_measured_at_other_checkpoints() -> None:
@@ -178,4 +212,4 @@ def test_numbers_have_a_minus_sign() -> None:
 def test_plain_quantities_are_not_called_explained_where_nothing_can_be_tested() -> None:
     falling = np.linspace(3, 1, N) ** 2
     (of_controls,) = [s for s in summary(with_losses(falling)) if "plain quantit" in s]
-    assert of_controls.startswith("None of 1 plain quantity (norms, spectra) can be tested, because the loss orders")
+    assert of_controls.startswith("None of 1 plain quantity (norms, spectra) can be judged, because the loss orders")

@@ -4,7 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from toposcope.typing import Vector
+from toposcope.analysis.pairing import MIN_RUNS
+from toposcope.typing import Indices, Matrix, Vector
 
 Method = Literal["holm", "bonferroni", "bh"]
 NAMES: dict[Method, str] = {"holm": "Holm", "bonferroni": "Bonferroni", "bh": "Benjamini and Hochberg"}
@@ -31,3 +32,48 @@ def adjusted(p: Vector, method: Method = "holm") -> Vector:
         raised = np.maximum.accumulate((m - rank + 1) * p[order])
     result[order] = np.minimum(1.0, raised)
     return result
+
+
+def replicated(p: Matrix) -> Vector:
+    """Return the p of a feature in several runs: whether it is significant in at least two of them.
+
+    The partial conjunction of Benjamini & Heller 2008 by Simes' method, the least of (r - 1) / (k - 1) times the k-th
+    smallest of r, k >= 2: one run alone does not decide, and more runs do not raise it. Of fewer than `MIN_RUNS` runs,
+    of which no verdict is final, Simes' p: the least of r / k times the k-th smallest.
+
+    Parameters
+    ----------
+    p : ndarray, shape (f, r)
+        NaN is not counted.
+
+    Returns
+    -------
+    ndarray, shape (f,)
+        NaN where no p is known.
+    """
+    in_order, k, r = np.sort(p, axis=1), np.arange(1, p.shape[1] + 1), np.isfinite(p).sum(axis=1, keepdims=True)
+    alone = np.where(r < MIN_RUNS, 0, 1)
+    raised = (r - alone) / np.maximum(k - alone, 1) * in_order
+    return np.asarray(np.fmin.reduce(np.where(k > alone, raised, np.nan), axis=1, initial=np.nan))
+
+
+def adjusted_over_runs(p: Vector, features: Indices, method: Method = "holm") -> Vector:
+    """Return p-values of features in runs, adjusted for the number of features.
+
+    Parameters
+    ----------
+    p : ndarray, shape (m,)
+        Of rows, each a feature in a run; NaN stays NaN and is not counted.
+    features : ndarray, shape (m,), int64
+        The feature of each row, from 0.
+    method : "holm", "bonferroni" or "bh"
+
+    Returns
+    -------
+    ndarray, shape (m,)
+        The adjusted p of the row's feature over its runs (`replicated`), and at least the row's own p.
+    """
+    order, sizes = np.argsort(features, kind="stable"), np.bincount(features)
+    by_feature = np.full((len(sizes), sizes.max(initial=0)), np.nan)
+    by_feature[np.arange(by_feature.shape[1]) < sizes[:, None]] = p[order]
+    return np.maximum(adjusted(replicated(by_feature), method)[features], p)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, ranks, two_sided
+from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, ranks, rho_given, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -110,8 +110,16 @@ class AssociationResult:
     pairings: Matrix
     change_pairings: Matrix
 
+    def with_own(self, here: int) -> tuple[Matrix, Matrix]:
+        """Return `pairings` and `change_pairings` with this run's own strengths as column `here`, shape (f, o + 1)."""
+        own, own_changes = (
+            np.nan_to_num(np.abs(self.table[:, COLUMNS.index(f"rho_{name}")]))
+            for name in ("given_step", "differences_given_all")
+        )
+        return np.insert(self.pairings, here, own, axis=1), np.insert(self.change_pairings, here, own_changes, axis=1)
 
-def associate(task: AssociationTask, seed: int) -> AssociationResult:
+
+def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> AssociationResult:
     """Measure the association of every feature with the target.
 
     Resamples are the same for all features with the same known checkpoints and block length.
@@ -121,6 +129,8 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
     task : AssociationTask
     seed : int
         Of both bootstraps.
+    resampled : bool
+        Whether both bootstraps and the circular shifts are done; else their columns are NaN.
 
     Returns
     -------
@@ -137,14 +147,17 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
             shared = _SharedCheckpoints(task, rows, mask, seed)
-            columns = shared.items()
-            table[rows] = np.column_stack([columns[name] for name in COLUMNS])
+            columns = shared.items() | (shared.resampled() if resampled else {})
+            table[rows] = np.column_stack([columns.get(name, np.full(len(rows), np.nan)) for name in COLUMNS])
             pairings[rows], change_pairings[rows] = shared.pairings, shared.change_pairings
     return AssociationResult(n, table, pairings, change_pairings)
 
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
     """Group features that are known at the same checkpoints."""
+    if len(known) and known.all():
+        yield known[0], np.arange(len(known))
+        return
     masks, which = np.unique(known, axis=0, return_inverse=True)
     for i, mask in enumerate(masks):
         yield mask, np.flatnonzero(which.ravel() == i)
@@ -166,16 +179,14 @@ class _SharedCheckpoints:
         self.given_step = partial(self.x, self.y, self.step)
 
     def items(self) -> dict[str, Vector]:
-        """Return every column of `COLUMNS`, shape (f,)."""
+        """Return the columns of `COLUMNS` that need no resampling, shape (f,)."""
         differences = self._differences()
         given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in PARTIALLED if name in self.clocks]))
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
-            **self._intervals(),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
-            "p_shift": self._shifts(),
             **{f"rho_{name}": self._all(self._clock(name)) for name in CLOCKS},
             "rho_with_step": correlate(self.x, self.step[0]),
             "rho_given_step": self.given_step.rho,
@@ -188,6 +199,10 @@ class _SharedCheckpoints:
             **self._twins(),
             "noise": self._noise(),
         }
+
+    def resampled(self) -> dict[str, Vector]:
+        """Return the columns of bootstraps and shifts, shape (f,)."""
+        return {**self._intervals(), "p_shift": self._shifts()}
 
     def _all(self, value: float) -> Vector:
         return np.full(len(self.rows), value)
@@ -285,11 +300,12 @@ class _SharedCheckpoints:
                 continue  # too few common checkpoints for a comparison
             of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
             controls = self._change_controls(mask, (RATE, NORM))
-            given_clocks[rows] = _strength(np.diff(of_runs), np.diff(target), controls)
+            given_clocks[rows] = _strength(ranks(np.diff(of_runs)), ranks(np.diff(target)), controls)
             step = ranks(self.steps[mask].astype(np.float64))[None]
-            given_step[rows] = strength = _strength(of_runs, target, step)
+            x, y = ranks(of_runs), ranks(target)
+            given_step[rows] = strength = _strength(x, y, step)
             # Where the step determines the target, the runs are not compared given the step, nor without it.
-            plain[rows] = np.where(np.isnan(strength), np.nan, _strength(of_runs, target))
+            plain[rows] = np.where(np.isnan(strength), np.nan, np.nan_to_num(np.abs(correlate(x, y))))
         plain, self.pairings, self.change_pairings = (
             strengths.reshape(n_others, len(self.rows)).T for strengths in (plain, given_step, given_clocks)
         )
@@ -331,17 +347,14 @@ class _SharedCheckpoints:
         return np.where(known, _ratio(np.median(np.where(known[:, None], noise, 0.0), axis=1), change), np.nan)
 
 
-def _strength(features: Matrix, target: Vector, controls: Matrix | None = None) -> Vector:
-    """Return the absolute rank correlation of each feature with the target, given the ranks of controls.
+def _strength(x: Matrix, y: Vector, controls: Matrix) -> Vector:
+    """Return the absolute correlation of ranks with those of the target, given those of controls.
 
     0 where the controls determine the feature, NaN where they determine the target.
     """
-    x, y = ranks(features), ranks(target)
-    if controls is None:
-        return np.nan_to_num(np.abs(correlate(x, y)))
     if not is_free(y[None], controls)[0]:
         return np.full(len(x), np.nan)
-    return np.nan_to_num(np.abs(partial(x, y, controls).rho))
+    return np.nan_to_num(np.abs(rho_given(x, y, controls)))
 
 
 def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:

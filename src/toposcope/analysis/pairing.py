@@ -1,11 +1,13 @@
 """A test of features against the losses of other runs, by permuting the pairing (docs/methods/association.md)."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.permutations import orders
+from toposcope.typing import Indices
 
 MAX_ENUMERATED_RUNS = 7
 """All pairings of up to this many runs are enumerated."""
@@ -33,6 +35,8 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
         At least 1 / r! with up to 7 runs; NaN with fewer than 4 comparable runs, which allow no p below .05.
     """
     runs = list(range(len(strengths)))
+    if len(runs) < MIN_RUNS:
+        return math.nan
     while runs and np.isnan(strengths[np.ix_(runs, runs)]).any():
         gaps = np.isnan(strengths[np.ix_(runs, runs)])
         runs.pop(int(np.argmax(gaps.sum(axis=0) + gaps.sum(axis=1))))
@@ -40,10 +44,13 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
     if n < MIN_RUNS:
         return math.nan
     square = strengths[np.ix_(runs, runs)]
-    if n <= MAX_ENUMERATED_RUNS:
-        pairings = orders(n)
-    else:
-        rng = np.random.default_rng(seed)
-        pairings = np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_PAIRINGS - 1, 1)), axis=1)])
+    pairings = orders(n) if n <= MAX_ENUMERATED_RUNS else _drawn_pairings(n, seed)
     sums = square[np.arange(n), pairings].sum(axis=1)
     return float((sums >= sums[0] * (1 - 1e-12)).mean())
+
+
+@lru_cache(2)
+def _drawn_pairings(n: int, seed: int) -> Indices:
+    """Return random orders of n runs, the true one first, shape (`N_DRAWN_PAIRINGS`, n)."""
+    rng = np.random.default_rng(seed)
+    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_PAIRINGS - 1, 1)), axis=1)])

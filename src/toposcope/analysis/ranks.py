@@ -121,14 +121,24 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     Correlations
         NaN where the controls determine the feature or the target.
     """
+    rho, left, target, rank = _correlated(x, y, controls)
+    defined, p = np.isfinite(rho), np.full(len(x), np.nan)
+    if defined.any():
+        p[defined] = dependent_p(rho[defined], effective_size(left[defined], target) - rank)
+    return Correlations(rho, p)
+
+
+def rho_given(x: Matrix, y: Vector, controls: Matrix) -> Vector:
+    """Return the rho of `partial` without its p, which takes longer."""
+    return _correlated(x, y, controls)[0]
+
+
+def _correlated(x: Matrix, y: Vector, controls: Matrix) -> tuple[Vector, Matrix, Vector, int]:
+    """Return partial correlations, the residuals of features and target, and the rank of the controls."""
     basis = _basis(controls)
     left, target = _residuals(x, basis), y - basis @ (basis.T @ y)
     defined = _is_left(left, x) & _is_left(_residuals(y[None], basis), y[None])
-    rho, p = np.full(len(x), np.nan), np.full(len(x), np.nan)
-    if defined.any():
-        rho[defined] = correlate(left[defined], target)
-        p[defined] = dependent_p(rho[defined], effective_size(left[defined], target) - basis.shape[1])
-    return Correlations(rho, p)
+    return np.where(defined, correlate(left, target), np.nan), left, target, basis.shape[1]
 
 
 def is_free(series: Matrix, controls: Matrix) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from toposcope.analysis.adjustment import Method
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.comparison import against
 from toposcope.analysis.pairing import pairing_p
+from toposcope.analysis.planted import with_power
 from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
@@ -45,7 +46,9 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
         `toposcope.analysis.verdict.with_verdicts`.
     """
     grouped = len(trajectories) <= MAX_COMPARED
-    return with_verdicts(pl.concat([_of_block(block, grouped) for block in _blocks(trajectories)]), method)
+    designs: Designs = {}
+    blocks = [_of_block(runs, i, designs, grouped) for i, runs in enumerate(_blocks(trajectories))]
+    return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 
 def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
@@ -55,7 +58,11 @@ def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
     return [trajectories[begin:end] for begin, end in pairwise(ends)]
 
 
-def _of_block(trajectories: Sequence[Trajectory], grouped: bool) -> pl.DataFrame:
+Designs = dict[tuple[str, bytes, bytes, bytes], tuple[int, AssociationTask]]
+"""The targets and covariates that rows are measured against, each once, and their numbers."""
+
+
+def _of_block(trajectories: Sequence[Trajectory], block: int, designs: Designs, grouped: bool) -> pl.DataFrame:
     """Return the rows, without verdicts, of runs that are compared with each other."""
     tasks = [
         (trajectory, group, target)
@@ -63,10 +70,11 @@ def _of_block(trajectories: Sequence[Trajectory], grouped: bool) -> pl.DataFrame
         for i, target in enumerate(trajectory.targets)
         for group in (_features(trajectory) if grouped and i == 0 else [NETWORK])
     ]
-    parts = [_of_group(trajectory, group, target, trajectories) for trajectory, group, target in tasks]
+    parts = [_of_group(trajectory, group, target, trajectories, designs) for trajectory, group, target in tasks]
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
     given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
     return table.with_columns(
+        block=pl.lit(block, pl.Int64),
         p_pairing=_pairings(table, given_step, trajectories),
         p_pairing_differences=_pairings(table, changes, trajectories),
     )
@@ -82,9 +90,9 @@ def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Se
     for i, (run, group, target, feature) in enumerate(keys):
         matrices.setdefault((group, order[run, target], feature), {})[place[run]] = i
     p = np.full(len(keys), np.nan)
-    for (group, _, feature), members in matrices.items():
+    for members in matrices.values():
         runs, indices = list(members), list(members.values())
-        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing", group, feature))
+        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing"))
     return pl.Series(p, dtype=pl.Float64)
 
 
@@ -93,11 +101,11 @@ def _features(trajectory: Trajectory) -> dict[str, Features]:
 
 
 def _empty() -> pl.DataFrame:
-    return pl.DataFrame(schema={**_PLACE, **dict.fromkeys(COLUMNS, pl.Float64)})
+    return pl.DataFrame(schema={**_PLACE, "design": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)})
 
 
 def _of_group(
-    trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory]
+    trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory], designs: Designs
 ) -> tuple[pl.DataFrame, tuple[Matrix, Matrix]]:
     """Return the rows of a group, and the strengths of each run's feature against this run's target.
 
@@ -131,20 +139,25 @@ def _of_group(
             "feature": [str(f) for f in names],
             "kind": [f.kind for f in names],
             "n": result.n,
+            "design": [_design(trajectory.run, task, i, designs) for i in range(len(names))],
             **_columns(result.table),
         },
         schema=_empty().schema,
     )
     here = [other.run for other in trajectories].index(trajectory.run)
+    return rows, result.with_own(here)
 
-    def with_own(strengths: Matrix, column: str) -> Matrix:
-        own = np.nan_to_num(np.abs(result.table[:, COLUMNS.index(column)]))
-        return np.insert(strengths, here, own, axis=1)
 
-    return rows, (
-        with_own(result.pairings, "rho_given_step"),
-        with_own(result.change_pairings, "rho_differences_given_all"),
-    )
+def _design(run: str, task: AssociationTask, row: int, designs: Designs) -> int:
+    """Return the number of what a row is measured against; features with the same checkpoints and scale share it."""
+    known = np.isfinite(task.series.features[row]) & np.isfinite(task.target)
+    scales, steps = task.scales[row : row + 1, known], task.series.steps[known]
+    key = (run, known.tobytes(), task.target.tobytes(), scales.tobytes())
+    if key not in designs:
+        clocks = {name: clock[known] for name, clock in task.clocks.items() if np.isfinite(clock[known]).all()}
+        empty = FeatureSeries(steps, np.empty((0, len(steps))))
+        designs[key] = len(designs), AssociationTask(empty, task.target[known], clocks, scales=scales)
+    return designs[key][0]
 
 
 def _rows(features: Mapping[Feature, NDArray[np.float64]], names: Sequence[Feature], n: int) -> NDArray[np.float64]:

@@ -1,12 +1,13 @@
 """The verdict on an association, by one rule that is printed with the table (docs/methods/association.md, item 10)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.adjustment import Method, adjusted
+from toposcope.analysis.adjustment import Method, adjusted_over_runs
 from toposcope.analysis.association import MIN_CHECKPOINTS, PARTIALLED
 from toposcope.analysis.pairing import MIN_RUNS
 from toposcope.typing import Vector
@@ -23,6 +24,8 @@ ADJUSTED = {
     "p_differences_given_all_adjusted": "p_differences_given_all",
 }
 """The columns of adjusted p-values, and those that they adjust; all of them allow for dependent checkpoints."""
+FAMILY = ("target", "group", "feature", "block")
+"""What the rows of one feature in several runs share; runs are compared within a block."""
 
 BEYOND, UNDETERMINED, TREND, NONE, CONSTANT = "beyond trend", "cannot be told", "trend only", "none", "constant"
 VERDICTS = (BEYOND, UNDETERMINED, TREND, NONE)
@@ -61,6 +64,13 @@ SCALE = Gap(
 )
 CHANGES = Gap("correlation of the changes given the clocks: it is not defined", "finer checkpoints")
 RUNS = Gap(f"pairing with other runs: fewer than {MIN_RUNS} runs can be compared", "more runs")
+PLANTED, MIN_POWER = 0.45, 0.8
+"""A partial correlation that matters (it explains a fifth of what is left of the loss), and how often it must be found
+before a verdict says that there is nothing."""
+POWER = Gap(
+    f"power: a partial correlation of {PLANTED:g} would be found less than {MIN_POWER * 5:g} times in 5",
+    "finer checkpoints, or more runs, or another schedule",
+)
 
 RULE = (
     f"Verdict, at level {LEVEL:g}. 'beyond trend' if all of these hold: the partial correlations given the step, and "
@@ -77,8 +87,13 @@ RULE = (
     "in the columns untested and needs. Changes that are not significant do not settle what the step leaves open. "
     "'trend only' if a test fails, the block bootstrap interval excludes 0, and circular shifts of the "
     f"loss rarely correlate as strongly (p of at most {LEVEL:g}, or the lowest that so few checkpoints allow); 'none' "
-    "otherwise. p-values are adjusted over all rows of the table with the same target, and based on effective numbers "
-    "of checkpoints. 'constant': feature or loss does not change."
+    "otherwise. Both are said only where features planted in these runs, with their covariates and noise and a partial "
+    f"correlation of {PLANTED:g} with what the covariates leave of the loss (a fifth of its variance), are found "
+    f"{MIN_POWER * 5:g} times in 5; elsewhere the verdict is 'cannot be told', and the column detectable has the "
+    "partial correlation that is found so often. p-values are based on effective numbers of checkpoints. Those of a "
+    "feature are combined over its runs (significant in two runs at least: Benjamini and Heller 2008; with fewer than "
+    f"{MIN_RUNS} runs in any, Simes) and adjusted over the features with the same target; the run's own p has to be "
+    "significant too. 'constant': feature or loss does not change."
 )
 
 
@@ -88,9 +103,10 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     Parameters
     ----------
     table : polars.DataFrame
-        ``target, n, p_pairing, p_pairing_differences`` and the columns of
+        The columns of `FAMILY`, ``n, p_pairing, p_pairing_differences`` and those of
         `toposcope.analysis.association.COLUMNS`.
     method : "holm", "bonferroni" or "bh"
+        Over features, in `toposcope.analysis.adjustment.adjusted_over_runs`.
 
     Returns
     -------
@@ -98,20 +114,32 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
         With the columns of `ADJUSTED`, ``verdict``, and, of undetermined rows, ``untested`` (which test is not
         defined, and why) and ``needs`` (what would make it possible), both empty in the others.
     """
-    targets = table.get_column("target").to_numpy() if len(table) else np.empty(0, dtype=object)
-    columns = {}
-    for name, of in ADJUSTED.items():
-        p, p_adjusted = table.get_column(of).to_numpy(), np.full(len(table), np.nan)
-        for target in dict.fromkeys(targets.tolist()):
-            p_adjusted[targets == target] = adjusted(p[targets == target], method)
-        columns[name] = pl.Series(p_adjusted, dtype=pl.Float64)
-    table = table.with_columns(**columns)
-    verdicts, gaps = _Rows(table).verdicts()
-    return table.with_columns(
-        verdict=pl.Series(verdicts, dtype=pl.String),
-        untested=pl.Series([gap.untested if gap else "" for gap in gaps], dtype=pl.String),
-        needs=pl.Series([_needs(gap, target) for gap, target in zip(gaps, targets, strict=True)], dtype=pl.String),
+    columns = {column.name: column for column in table.get_columns()}
+    numbers = {name: column.to_numpy() for name, column in columns.items() if column.dtype.is_numeric()}
+    targets, places = columns["target"].to_list(), dict[tuple[str, ...], int]()
+    features = np.array(
+        [places.setdefault(of, len(places)) for of in zip(*(columns[name] for name in FAMILY), strict=True)], np.int64
     )
+    numbers |= {name: np.full(len(table), np.nan) for name in ADJUSTED}
+    for target in dict.fromkeys(targets):
+        rows = np.array([other == target for other in targets])
+        for name, of in ADJUSTED.items():
+            numbers[name][rows] = adjusted_over_runs(numbers[of][rows], features[rows], method)
+    verdicts, gaps = verdicts_of(numbers)
+    return pl.DataFrame(
+        {
+            **columns,
+            **{name: numbers[name] for name in ADJUSTED},
+            "verdict": pl.Series(verdicts, dtype=pl.String),
+            "untested": pl.Series([gap.untested if gap else "" for gap in gaps], dtype=pl.String),
+            "needs": pl.Series(list(map(_needs, gaps, targets)), dtype=pl.String),
+        }
+    )
+
+
+def verdicts_of(columns: Mapping[str, Vector]) -> tuple[list[str], list[Gap | None]]:
+    """Return the verdicts on rows with adjusted p-values, whatever the power, and what undetermined ones miss."""
+    return _Rows(columns).verdicts()
 
 
 def _needs(gap: Gap | None, target: str) -> str:
@@ -135,10 +163,8 @@ class _Test:
 class _Rows:
     """The rows of a table, by column."""
 
-    def __init__(self, table: pl.DataFrame) -> None:
-        self.columns: dict[str, Vector] = {
-            name: table.get_column(name).to_numpy() for name, dtype in table.schema.items() if dtype.is_numeric()
-        }
+    def __init__(self, columns: Mapping[str, Vector]) -> None:
+        self.columns = columns
         self.by_changes = ~self.known("rho_given_step")
         """Where nothing is left of feature or loss given the step, the changes take the place of what is left."""
 

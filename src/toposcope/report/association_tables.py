@@ -24,6 +24,7 @@ from toposcope.report.tables import (
 SCALED = "rho_top_eigenvalue"
 """This column has a number for features of hidden states only."""
 
+_POWER = "power"
 _RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
 _DIFFERENCES, _OTHERS, _TWIN, _NOISE, _ADJUSTED = (
     "5 differences",
@@ -56,8 +57,10 @@ LEGEND = Terms(
          "checkpoint; empty for exact features."),
         ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
          "of those of the changes."),
-        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cell names the missing test and "
-         "what that needs."),
+        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cells beside it name the missing "
+         "test and what that needs."),
+        ("power", "how often the tests find a feature planted in this run with a partial correlation of 0.45, and the "
+         "smallest such correlation that they find 4 times in 5; where a verdict rests on it."),
         ("–", "not defined, mostly because a clock orders the checkpoints exactly as the feature or the loss does."),
     )
 )  # fmt: skip
@@ -75,6 +78,8 @@ SPECS: tuple[Spec, ...] = (
     text_of("verdict", "verdict"),
     text_of("missing test", "untested"),
     text_of("needs", "needs"),
+    number_of("at 0.45", "power", share, group=_POWER),
+    number_of("found 4 in 5", "detectable", group=_POWER),
     number_of("n", "n", whole),
     number_of("rho", "rho", group=_RAW),
     number_of("p", "p", p_value, group=_RAW),
@@ -169,7 +174,7 @@ def has_scales(rows: pl.DataFrame) -> bool:
 
 def legend(rows: pl.DataFrame) -> Terms:
     """Return the legend of the full table's columns."""
-    return Terms((*LEGEND.items[:-2], *SCALE_LEGEND.items, *LEGEND.items[-2:])) if has_scales(rows) else LEGEND
+    return Terms((*LEGEND.items[:-3], *SCALE_LEGEND.items, *LEGEND.items[-3:])) if has_scales(rows) else LEGEND
 
 
 def short_table(network: pl.DataFrame) -> Table | None:

@@ -11,12 +11,12 @@ from toposcope.analysis.between_runs import BEYOND as BEYOND_LOSS
 from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING
 from toposcope.analysis.nested_models.verdicts import OPEN as OPEN_CONTROLS
 from toposcope.analysis.pairing import MIN_RUNS
-from toposcope.analysis.verdict import BEYOND, LEVEL, LOSS, ON_FIXED_DATA, TREND, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, LOSS, ON_FIXED_DATA, POWER, TREND, UNDETERMINED
 from toposcope.analysis.wording import counted, examples
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.headline import named
 from toposcope.report.material import Material
-from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of
+from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of, power_words
 from toposcope.report.tables import share as unsigned
 
 MAX_FIRST, MAX_SECOND = 110, 200
@@ -32,6 +32,7 @@ SENTENCES = {
     Kind.BEYOND: "Topology says something about the loss that the training step does not.",
     Kind.OPEN: "Topology may say something about the loss beyond the training step; more runs would settle it.",
     Kind.UNTESTABLE: "Whether topology adds to what the training step says about the loss cannot be tested here.",
+    Kind.WEAK: "Whether topology adds to what the training step says about the loss cannot be told: too little power.",
     Kind.PARTIAL: "Some of topology's correlation with the loss outlasts the training step, but fails another test.",
     Kind.NOTHING: "Topology adds nothing detectable to what the training step already says about the loss.",
 }
@@ -47,6 +48,7 @@ WITHIN_RUNS = {
     Kind.BEYOND: "it adds to the training step",
     Kind.OPEN: "it may add to the training step",
     Kind.UNTESTABLE: "that cannot be tested",
+    Kind.WEAK: "that cannot be told",
     Kind.PARTIAL: "it passes no full test",
     Kind.NOTHING: "it adds nothing detectable to the training step",
 }
@@ -164,11 +166,14 @@ def _second(outcome: Outcome, material: Material) -> str:
         return _with_names(f"{count} {keeps} a correlation given the clocks{where}", deciding)
     if outcome.kind is Kind.UNTESTABLE:
         return f"{_reason(outcome.untested)} {_remedy(outcome.untested)}"
+    if outcome.kind is Kind.WEAK:
+        words, help_ = power_words(outcome.weak), POWER.needs
+        return f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
     trend = len(features_of(outcome.rows.filter(verdict=TREND)))
     untested_runs = n_runs - outcome.tested.get_column("run").n_unique()
     n_tested = len(features_of(outcome.tested))
     still = "none" if n_tested == len(outcome.features) else f"none of the {n_tested} that can be tested"
-    gap = f" In {untested_runs} of {n_runs} runs nothing can be tested." if untested_runs else ""
+    gap = f" In {untested_runs} of {n_runs} runs nothing can be told." if untested_runs else ""
     return (
         f"{trend or 'None'} of {total} {'drifts' if trend < 2 else 'drift'} with the loss; "
         f"{still} detectably adds to what the step says about it.{gap}"
@@ -210,7 +215,7 @@ def _chips(outcome: Outcome, between: pl.DataFrame, material: Material) -> list[
     n_runs = len(material.runs)
     chips = [Chip(f"{n_runs:,}", f"{'run' if n_runs == 1 else 'runs'}, {counted(n_checkpoints, 'checkpoint')}")]
     if len(outcome.rows):
-        n, tested = len(outcome.features), len(features_of(outcome.tested))
+        n, tested = len(outcome.features), len(features_of(pl.concat([outcome.tested, outcome.weak])))
         number = f"{n:,}" if tested == n else f"{tested:,} of {n:,}"
         beyond, untested = len(features_of(outcome.rows.filter(verdict=BEYOND))), len(outcome.untested)
         chips += [
@@ -218,7 +223,7 @@ def _chips(outcome: Outcome, between: pl.DataFrame, material: Material) -> list[
             Chip(f"{beyond:,}", "beyond the trend", "good" if beyond else "plain"),
             Chip(
                 f"{untested:,} of {len(outcome.rows):,}" if untested else "0",
-                "pairs of run and feature cannot be tested",
+                "pairs of run and feature cannot be told",
                 "warn" if untested else "plain",
             ),
         ]

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.trajectories import WEIGHT_NORM
-from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_PERFECT_CORRELATION, RUNS, TREND, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_PERFECT_CORRELATION, PLANTED, POWER, RUNS, TREND, UNDETERMINED
 from toposcope.analysis.wording import counted
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
@@ -53,11 +53,14 @@ TOO_FEW_RUNS = Word("open: too few runs", "?", "passes every test that so few ru
 FAILS_A_TEST = Word("fails a test", "○", "correlates with the loss, but fails a test of what is left given the clocks")
 WITH_STEP = Word("moves with the step", "○", "what it says about the loss, the step says too")
 NO_CORRELATION = Word("no detectable correlation", "–", "any correlation is within the noise of dependent checkpoints")
+TOO_WEAK = Word(
+    "open: too little power", "?", f"a partial correlation of {PLANTED:g} would be found less than 4 times in 5"
+)
 UNTESTABLE = Word(
     "cannot be tested", "?", "a clock orders the checkpoints exactly as the loss does, or they are too few"
 )
 CLOCK = Word("the clock", "", "what a feature has to do better than")
-WORDS = (BEYOND_TREND, TOO_FEW_RUNS, FAILS_A_TEST, WITH_STEP, NO_CORRELATION, UNTESTABLE)
+WORDS = (BEYOND_TREND, TOO_FEW_RUNS, FAILS_A_TEST, WITH_STEP, NO_CORRELATION, TOO_WEAK, UNTESTABLE)
 """The strongest first: the word of a quantity is the strongest one of its runs."""
 
 
@@ -170,6 +173,8 @@ def word_of(row: Mapping[str, Any]) -> Word:
     if row["verdict"] == UNDETERMINED:
         if row["untested"] == RUNS.untested:
             return TOO_FEW_RUNS
+        if row["untested"] == POWER.untested:
+            return TOO_WEAK
         return WITH_STEP if abs(row["rho_with_step"]) > MIN_PERFECT_CORRELATION else UNTESTABLE
     if row["p_given_all_adjusted"] < LEVEL:
         return FAILS_A_TEST

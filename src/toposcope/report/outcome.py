@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import polars as pl
 
-from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, RUNS, TREND, UNDETERMINED
+from toposcope.analysis.planted import SIZES
+from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_POWER, NONE, PLANTED, POWER, RUNS, TREND, UNDETERMINED
 from toposcope.analysis.wording import joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SCALED, has_scales, measured, primary
@@ -27,6 +29,7 @@ class Kind(Enum):
     BEYOND = "a feature passes every test"
     OPEN = "a feature passes every test that so few runs allow"
     UNTESTABLE = "no test is defined"
+    WEAK = "no feature is found, and the tests would have missed what matters"
     PARTIAL = "a feature is significant given the clocks, but fails another test"
     NOTHING = "no feature is significant given the clocks"
 
@@ -65,8 +68,13 @@ class Outcome:
 
     @property
     def untested(self) -> pl.DataFrame:
-        """Rows that cannot be tested."""
+        """Rows without a verdict."""
         return self.rows.filter(verdict=UNDETERMINED)
+
+    @property
+    def weak(self) -> pl.DataFrame:
+        """Rows that were tested without a verdict: the tests would have missed what matters."""
+        return without_power(self.rows)
 
 
 def outcome_of(material: Material) -> Outcome:
@@ -84,7 +92,7 @@ def outcome_of(material: Material) -> Outcome:
         if len(deciding):
             return Outcome(kind, rows, features_of(deciding))
     if rows.filter(pl.col("verdict") != UNDETERMINED).is_empty():
-        return Outcome(Kind.UNTESTABLE, rows, [])
+        return Outcome(Kind.WEAK if len(without_power(rows)) else Kind.UNTESTABLE, rows, [])
     partial = features_of(beyond_clocks(rows))
     return Outcome(Kind.PARTIAL if partial else Kind.NOTHING, rows, partial)
 
@@ -97,6 +105,21 @@ def features_of(rows: pl.DataFrame) -> list[str]:
 def without_runs(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows that pass every test but the comparison with other runs, for which there are too few."""
     return rows.filter(verdict=UNDETERMINED, untested=RUNS.untested)
+
+
+def without_power(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows whose tests would have missed what matters."""
+    return rows.filter(verdict=UNDETERMINED, untested=POWER.untested)
+
+
+def power_words(rows: pl.DataFrame) -> str:
+    """Say what the tests of some rows of `without_power` would have found, by their median."""
+    power, detectable = (rows.get_column(name).to_numpy() for name in ("power", "detectable"))
+    first = f"a partial correlation of {PLANTED:g} would be found in {np.median(power):.0%} of cases"
+    # Where more than half of the rows find none of the sizes, the median is infinite.
+    smallest = float(np.median(np.where(np.isfinite(detectable), detectable, np.inf)))
+    which = f"one of {smallest:g}" if np.isfinite(smallest) else f"not even one of {SIZES[-1]:g}"
+    return f"{first}, {which} in {MIN_POWER:.0%}"
 
 
 def beyond_clocks(rows: pl.DataFrame) -> pl.DataFrame:

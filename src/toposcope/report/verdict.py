@@ -14,6 +14,7 @@ from toposcope.analysis.verdict import (
     LOSS,
     MIN_PERFECT_CORRELATION,
     NONE,
+    POWER,
     RUNS,
     TREND,
     UNDETERMINED,
@@ -23,7 +24,17 @@ from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.material import Material
-from toposcope.report.outcome import Kind, Outcome, beyond_clocks, clocks_of, features_of, only_beyond_scale, outcome_of
+from toposcope.report.outcome import (
+    Kind,
+    Outcome,
+    beyond_clocks,
+    clocks_of,
+    features_of,
+    only_beyond_scale,
+    outcome_of,
+    power_words,
+    without_power,
+)
 from toposcope.report.spectral_comparison import SpectralComparisonCounts
 from toposcope.report.tables import signed
 
@@ -89,6 +100,13 @@ def _overall_sentence(outcome: Outcome) -> str:
             f"{clocks_of(topology)}, no test of {features} is defined in {within}, {_reasons(untested)}. "
             f"{_needs(untested).capitalize()} would make it possible."
         )
+    if outcome.kind is Kind.WEAK:
+        others = _untested_tail(untested.filter(pl.col("untested") != POWER.untested), topology)
+        return (
+            "Whether topology carries information about the loss beyond the training step cannot be told: of "
+            f"{features}, none passes every test in {within}, but {power_words(outcome.weak)}"
+            f"{others}. {_needs(outcome.weak).capitalize()} would help."
+        )
     tail = _untested_tail(untested, topology)
     if outcome.kind is Kind.PARTIAL:
         return (
@@ -116,7 +134,9 @@ def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
         if rows.get_column("run").n_unique() == 1
         else f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
     )
-    return f"; {which} cannot be tested, {_reasons(untested)} ({_needs(untested)} would make it possible)"
+    weak, helps = without_power(untested), f"{_needs(untested)} would make it possible"
+    how, helps = ("told", f"{power_words(weak)}; {helps}") if len(weak) else ("tested", helps)
+    return f"; {which} cannot be {how}, {_reasons(untested)} ({helps})"
 
 
 def _reasons(rows: pl.DataFrame) -> str:
@@ -124,8 +144,9 @@ def _reasons(rows: pl.DataFrame) -> str:
     causes = rows.get_column("untested").value_counts(sort=True).get_column("untested").to_list()
     ordered = [DETERMINED[cause] for cause in causes if cause in DETERMINED]
     as_the_step = [f"{' or '.join(ordered)} orders the checkpoints exactly as the step does"] if ordered else []
-    others = [f"a test is missing ({cause})" for cause in causes if cause not in DETERMINED]
-    return f"because {', or '.join([*as_the_step, *others])}"
+    weak = ["the tests have too little power"] * (POWER.untested in causes)
+    others = [f"a test is missing ({cause})" for cause in causes if cause not in (*DETERMINED, POWER.untested)]
+    return f"because {', or '.join([*as_the_step, *weak, *others])}"
 
 
 def _needs(rows: pl.DataFrame) -> str:
@@ -226,7 +247,10 @@ def _verdicts(name: str, rows: pl.DataFrame, by_verdict: dict[str, list[str]]) -
             parts.append(f"passes every test that so few runs allow{_in(runs, rows)}")
         else:
             why = _reasons(undetermined.filter(untested=untested))
-            parts.append(f"cannot be tested against the trend{_in(runs, rows)}, {why}")
+            parts.append(
+                f"cannot be {'told from' if untested == POWER.untested else 'tested against'} the trend"
+                f"{_in(runs, rows)}, {why}"
+            )
     by_other_tests, by_clocks, by_scale = (
         set(select(rows).get_column("run")) for select in (beyond_clocks, _explained_by_clocks, only_beyond_scale)
     )
@@ -278,7 +302,7 @@ def _group_sentences(rows: pl.DataFrame) -> list[str]:
     )
     n_groups, beyond = pairs.get_column("group").n_unique(), pairs.filter("beyond")
     open_ = pairs.filter(pl.col("open") & ~pl.col("beyond"))
-    untested = f"; {len(open_)} cannot be tested" if len(open_) else ""
+    untested = f"; {len(open_)} cannot be told" if len(open_) else ""
     over = f"By {counted(n_groups, 'group')} of layers"
     if not len(beyond):
         return [
@@ -300,7 +324,7 @@ def _control_sentences(controls: pl.DataFrame) -> list[str]:
     quantities = counted(len(features_of(controls)), "plain quantity", "plain quantities")
     beyond, tested = features_of(controls.filter(verdict=BEYOND)), controls.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
-        return [f"None of {quantities} (norms, spectra) can be tested, {_reasons(controls)}."]
+        return [f"None of {quantities} (norms, spectra) can be judged, {_reasons(controls)}."]
     n_tested = len(features_of(tested))
     of = "" if n_tested == len(features_of(controls)) else f" of the {n_tested} that can be tested"
     if not beyond:

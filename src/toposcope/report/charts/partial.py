@@ -3,13 +3,12 @@
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.verdict import UNDETERMINED, VERDICTS
+from toposcope.analysis.verdict import VERDICTS
 from toposcope.charts.chart import Chart
 from toposcope.charts.zero import diagonal, zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import primary
 from toposcope.report.headline import named
-from toposcope.report.headline_table import UNTESTABLE
 from toposcope.report.material import Material
 
 MIN_STRONG = 0.5
@@ -34,11 +33,10 @@ def partial_correlation_chart(material: Material) -> Chart | None:
 
 
 def _figure(rows: pl.DataFrame) -> alt.LayerChart:
-    verdicts = {verdict: UNTESTABLE.text if verdict == UNDETERMINED else verdict for verdict in VERDICTS}
     points = rows.select(
         "run",
         pl.col("feature").map_elements(named, return_dtype=pl.String),
-        pl.col("verdict").replace(verdicts),
+        "verdict",
         "rho",
         given="rho_given_step",
         kind=pl.when(kind=TOPOLOGY).then(pl.lit("topology")).otherwise(pl.lit("control")),
@@ -46,7 +44,7 @@ def _figure(rows: pl.DataFrame) -> alt.LayerChart:
     ends = alt.Scale(domain=[-1, 1], nice=False)
     given = alt.Y("given:Q", title="rho given the step", scale=ends)
     alone = alt.X("rho:Q", title="rho with the loss", scale=ends, axis=alt.Axis(grid=True))
-    present = [name for name in verdicts.values() if name in set(points.get_column("verdict"))]
+    present = [name for name in VERDICTS if name in set(points.get_column("verdict"))]
     marks = alt.Chart(points).mark_point(filled=False, size=45, strokeWidth=1.6)
     return alt.LayerChart(
         layer=[
@@ -58,7 +56,7 @@ def _figure(rows: pl.DataFrame) -> alt.LayerChart:
                 color=alt.Color(
                     "verdict:N",
                     title=None,
-                    scale=alt.Scale(domain=list(verdicts.values())),
+                    scale=alt.Scale(domain=list(VERDICTS)),
                     legend=alt.Legend(values=present),
                 ),
                 shape=alt.Shape("kind:N", title=None, sort=["topology", "control"]),

@@ -6,7 +6,7 @@ import polars as pl
 
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.verdict import BEYOND, RUNS, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, UNDETERMINED
 from toposcope.analysis.wording import counted, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import full_table, legend, measured, primary, short_table
@@ -16,6 +16,7 @@ from toposcope.report.charts.spectra import topology_against_spectra_charts
 from toposcope.report.document import Block, Picture, csv, details, say
 from toposcope.report.headline import CLOUD_STATISTICS, headline_features, named
 from toposcope.report.material import Material
+from toposcope.report.outcome import without_power, without_runs
 from toposcope.report.section import ReportSection
 from toposcope.report.spectral_comparison import BLOCKS, SpectralComparisonCounts, spectral_comparisons
 from toposcope.report.tables import (
@@ -166,7 +167,7 @@ def _finding(material: Material) -> str:
             rows,
             rows.filter(verdict=BEYOND),
             rows.filter(pl.col("verdict") != UNDETERMINED),
-            rows.filter(verdict=UNDETERMINED, untested=RUNS.untested),
+            without_runs(rows),
         )
     )
     features = counted(n_all, "topological feature")
@@ -175,8 +176,9 @@ def _finding(material: Material) -> str:
     if open_:
         return f"{open_} of {features} {'passes' if open_ == 1 else 'pass'} every test that so few runs allow"
     if not tested:
-        return "No topological feature can be tested against the trend"
-    return f"No topological feature is beyond the trend in any run; {tested} of {n_all} can be tested"
+        weak = len(without_power(rows))
+        return f"No topological feature can be {'told from' if weak else 'tested against'} the trend"
+    return f"No topological feature is beyond the trend in any run; {tested} of {n_all} can be told from it"
 
 
 SECTION = ReportSection(
