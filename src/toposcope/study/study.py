@@ -317,6 +317,7 @@ class Study:
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         for kind in ("chosen", "remarks"):
             notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
+        notes += [f"{run}: {note}" for run in self._run_names() for note in self.meta(f"changes {run}").splitlines()]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
