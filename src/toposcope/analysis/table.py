@@ -15,6 +15,7 @@ from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, 
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.point_clouds import SPECTRAL
+from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
@@ -25,7 +26,9 @@ out: a population is about what differs between runs."""
 _PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
 
 
-def association_table(trajectories: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
+def association_table(
+    trajectories: Sequence[Trajectory], method: Method = "holm", progress: Progress = silent
+) -> pl.DataFrame:
     """Measure the association of every feature with the targets of its run (docs/methods/association.md).
 
     Features of the whole network are measured against every target, those of groups of layers against the first, most
@@ -36,6 +39,8 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     trajectories : sequence of Trajectory
     method : "holm", "bonferroni" or "bh"
         How p-values are adjusted.
+    progress : callable, optional
+        Called with the groups of features that are done, of those of up to 24 runs.
 
     Returns
     -------
@@ -45,7 +50,7 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
         `toposcope.analysis.verdict.with_verdicts`.
     """
     grouped = len(trajectories) <= MAX_COMPARED
-    return with_verdicts(pl.concat([_of_block(block, grouped) for block in _blocks(trajectories)]), method)
+    return with_verdicts(pl.concat([_of_block(block, grouped, progress) for block in _blocks(trajectories)]), method)
 
 
 def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
@@ -55,7 +60,7 @@ def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
     return [trajectories[begin:end] for begin, end in pairwise(ends)]
 
 
-def _of_block(trajectories: Sequence[Trajectory], grouped: bool) -> pl.DataFrame:
+def _of_block(trajectories: Sequence[Trajectory], grouped: bool, progress: Progress) -> pl.DataFrame:
     """Return the rows, without verdicts, of runs that are compared with each other."""
     tasks = [
         (trajectory, group, target)
@@ -63,7 +68,10 @@ def _of_block(trajectories: Sequence[Trajectory], grouped: bool) -> pl.DataFrame
         for i, target in enumerate(trajectory.targets)
         for group in (_features(trajectory) if grouped and i == 0 else [NETWORK])
     ]
-    parts = [_of_group(trajectory, group, target, trajectories) for trajectory, group, target in tasks]
+    parts = []
+    for done, (trajectory, group, target) in enumerate(tasks, start=1):
+        parts.append(_of_group(trajectory, group, target, trajectories))
+        progress("association", done, len(tasks))
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
     given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
     return table.with_columns(
