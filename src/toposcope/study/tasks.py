@@ -208,8 +208,8 @@ def examine_task(task: ExamineTask) -> Examined:
 @cache
 def _doctors_code() -> bytes:
     """Return the SHA-256 of the modules of the doctor: another version may find something else."""
-    modules = sorted(p for p in resources.files("toposcope.integrity").iterdir() if p.name.endswith(".py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in modules)).digest()
+    modules = (p for p in resources.files("toposcope.integrity").iterdir() if p.name.endswith(".py"))
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(modules, key=lambda p: p.name))).digest()
 
 
 def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
