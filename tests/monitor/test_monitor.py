@@ -6,7 +6,6 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from monitored import EVERY, SAVE_EVERY, Attempt, model_of
+from monitored import EVERY, SAVE_EVERY, Attempt, SlowSteps, model_of
 from torch import nn
 
 from toposcope.errors import ToposcopeError
@@ -46,7 +45,8 @@ def train(model: nn.Module, monitor: Monitor, steps: int, first: int = 0) -> lis
 @pytest.fixture
 def run(tmp_path: Path) -> tuple[Path, list[float]]:
     """A finished run of 40 steps."""
-    with Monitor(model := model_of(), tmp_path / "run", every=10, budget=0.5, quiet=True) as monitor:
+    clock = SlowSteps()  # the ends are measured with all probes on a machine of any speed
+    with Monitor(model := model_of(), tmp_path / "run", every=10, budget=0.5, quiet=True, clock=clock) as monitor:
         losses = train(model, monitor, 40)
     return tmp_path / "run", losses
 
@@ -82,7 +82,7 @@ def test_its_numbers_are_those_of_a_saved_checkpoint(tmp_path: Path) -> None:
     import toposcope as ts
 
     model = model_of()
-    with Monitor(model, tmp_path / "run", every=10, quiet=True) as monitor:
+    with Monitor(model, tmp_path / "run", every=10, quiet=True, clock=SlowSteps()) as monitor:
         train(model, monitor, 20)
     (tmp_path / "saved").mkdir()
     save_file(model.state_dict(), tmp_path / "saved" / "step_20.safetensors")
@@ -393,11 +393,10 @@ def test_an_optimizer_of_another_model_and_a_second_one_are_said(
 def test_updates_are_those_of_the_optimizer_that_is_attached(tmp_path: Path) -> None:
     model = model_of()
     first, second = (torch.optim.SGD(model[k].parameters(), lr=1e-2) for k in (0, 2))  # type: ignore[index]
-    seconds = [0.0]
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=lambda: seconds[0]) as monitor:
+    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
         monitor.attach(first)
         for _ in range(8):
-            seconds[0] += 10_000
+            clock.before_step(monitor)
             model(torch.ones(4, 8)).square().mean().backward()
             first.step()
             second.step()
@@ -413,27 +412,20 @@ def test_parameters_that_thaw_are_measured_and_new_ones_are_said(
     head: nn.Linear = model[2]  # type: ignore[index]
     head.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    seconds, step = [0.0], 0
-
-    def measured() -> list[int]:
-        frame = Study.load(tmp_path / "run").frame()
-        return frame.filter(pl.col("statistic") == "update_norm", layer="2.weight")["step"].to_list()
-
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=lambda: seconds[0]) as monitor:
+    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
         monitor.attach(optimizer)
-        # On a busy machine, or while kernels are compiled, the monitor skips what it has no time for.
-        while step < 64 or (step < 3000 and not measured()):
-            seconds[0] += 10_000
-            time.sleep(0.002 if step < 64 else 0.02)
+        for step in range(24):
             if step == 8:
                 head.requires_grad_(True)
                 assert "not measured" not in capsys.readouterr().err
                 model[4] = nn.Linear(24, 4)  # type: ignore[operator]
             model(torch.ones(4, 8)).square().mean().backward()
+            clock.before_step(monitor)
             optimizer.step()
-            step += 1
-    assert measured()
-    assert all(at > 8 for at in measured())
+    frame = Study.load(tmp_path / "run").frame()
+    measured = frame.filter(pl.col("statistic") == "update_norm", layer="2.weight")["step"].to_list()
+    assert measured
+    assert min(measured) > 8
     assert capsys.readouterr().err.count("4.weight and 1 more: added after attach, so not measured") == 1
 
 
@@ -474,3 +466,71 @@ def test_probes_by_name(tmp_path: Path) -> None:
     assert "controls" in set(Study.load(tmp_path / "run").frame()["probe"])
     with pytest.raises(ToposcopeError, match="did you mean 'neural_persistence'"):
         Monitor(model, tmp_path / "other", probes=["neural_persistance"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_layer_that_is_frozen_or_thawed_on_purpose_is_a_note_and_no_alert(
+    to_none: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {31: ("2.weight", False), 43: ("0.bias", False), 57: ("2.weight", True), 64: ("0.bias", True)}
+
+    def losses(directory: Path | None) -> list[float]:
+        model, found = model_of(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        clock = SlowSteps()
+        monitor = Monitor(model, directory or tmp_path / "none", every=1, quiet=True, clock=clock)
+        if directory is not None:
+            monitor.attach(optimizer)
+        for step in range(1, 81):
+            if step in changes:
+                name, trained = changes[step]
+                model.get_parameter(name).requires_grad_(trained)
+            optimizer.zero_grad(set_to_none=to_none)
+            loss = model(torch.randn(16, 8, generator=torch.Generator().manual_seed(step))).square().mean()
+            loss.backward()
+            clock.before_step(monitor)
+            optimizer.step()
+            # The gradients of thawed layers are those of a larger loss: a level, and no spike.
+            monitor.log(loss=loss, grad_norm=100.0 if step >= 57 else 1 + step % 3)
+            found.append(loss.item())
+        monitor.close()
+        return found
+
+    assert losses(tmp_path / "run") == losses(None)
+    notes = [
+        "layer 2.weight is frozen since step 31 (requires_grad=False)",
+        "layer 0.bias is frozen since step 43 (requires_grad=False)",
+        "layer 2.weight is trained since step 57 (requires_grad=True)",
+        "layer 0.bias is trained since step 64 (requires_grad=True)",
+    ]
+    said = capsys.readouterr().err
+    assert [said.count(note) for note in notes] == [1, 1, 1, 1]
+    study = Study.load(tmp_path / "run")
+    assert [note.partition(": ")[2].partition(": ")[2] for note in study.notes() if note.startswith("run: ")] == notes
+    assert study.alerts().is_empty()
+    gradients = study.frame().filter(pl.col("statistic") == "gradient_norm", layer="2.weight")["step"].to_list()
+    assert [step for step in gradients if 31 <= step < 57] == []
+
+
+@pytest.mark.slow
+def test_layers_outside_the_groups_of_the_optimizer_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of()
+    head: nn.Linear = model[2]  # type: ignore[index]
+    head.requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
+        monitor.attach(optimizer)
+        for step in range(1, 16):
+            if step == 5:
+                head.requires_grad_(True)
+            if step == 9:
+                optimizer.add_param_group({"params": list(head.parameters())})
+            model(torch.ones(4, 8)).square().mean().backward()
+            clock.before_step(monitor)
+            optimizer.step()
+    said = capsys.readouterr().err
+    assert said.count("layers 2.weight, 2.bias are not updated since step 5: in no group of the optimizer") == 1
+    assert said.count("layers 2.weight, 2.bias are trained since step 9 (added to the optimizer)") == 1

@@ -3,9 +3,13 @@
 import os
 import pickle
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from msgspec.structs import replace
@@ -26,9 +30,11 @@ from small_studies import (
     write_weights,
 )
 
+from toposcope.analysis.trajectories import trajectories
 from toposcope.engine.pool import Workers
 from toposcope.probes.rips import RipsProbe
-from toposcope.study import Declaration, Study, batching, run_study, survey
+from toposcope.report import material, write_report
+from toposcope.study import Declaration, Study, batching, run_study, runner, study, survey, tasks
 from toposcope.study.batching import LONG_TASK_MS, CheckpointSize, batches, longest_task, milliseconds, portions
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, measure_tasks, read_tasks
@@ -226,3 +232,126 @@ def test_a_store_from_before_there_was_a_doctor_can_be_read(tmp_path: Path) -> N
     assert run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=1) == {}
     assert measurement_ids(tmp_path / "study") == before
     assert not Study.load(tmp_path / "study").findings().is_empty()
+
+
+def test_without_anything_new_nothing_is_read_and_no_series_is_examined_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = write_series(tmp_path / "found", [0, 100, 200, 300, 400])
+    write_weights(checkpoint_file(found, 100), some_weights(400))
+    (tmp_path / "found" / "log.csv").write_text(
+        "step,loss\n" + "".join(f"{s},{9 - s / 100}\n" for s in range(0, 401, 50))
+    )
+    calls: list[str] = []
+    for name in ("summarise_together", "diagnose"):
+        original = getattr(tasks, name)
+
+        def called(*arguments: Any, _original: Any = original, _name: str = name) -> Any:
+            calls.append(_name)
+            return _original(*arguments)
+
+        monkeypatch.setattr(tasks, name, called)
+
+    def run() -> tuple[list[str], list[Any]]:
+        calls.clear()
+        assert run_study(series_study(found, WEIGHT_PROBES), tmp_path / "study", workers=1) == {}
+        study = Study.load(tmp_path / "study")
+        return sorted(set(calls)), [study.findings().rows(), study.notes(), study.runs().rows()]
+
+    first, facts = run()
+    assert first == ["diagnose", "summarise_together"]
+    assert run() == ([], facts)
+    # Another log, another checkpoint, or findings that are gone: examined again.
+    with (tmp_path / "found" / "log.csv").open("a") as log:
+        log.write("450,4\n")
+    assert run() == (["diagnose"], facts)
+    write_weights(checkpoint_file(found, 100), some_weights(100))
+    assert run()[0] == ["diagnose", "summarise_together"]
+    assert run()[0] == []
+    with closing(sqlite3.connect(tmp_path / "study" / "study.db")) as connection, connection:
+        connection.execute("DELETE FROM findings")
+    monkeypatch.setattr(tasks, "_doctors_code", lambda: b"another version")
+    assert run()[0] == ["diagnose"]
+
+
+def test_many_checkpoints_show_the_progress_of_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = write_series(tmp_path / "found", list(range(0, 900, 100)))
+    (tmp_path / "found" / "log.csv").write_text(
+        "step,loss\n" + "".join(f"{s},{9 - s / 100}\n" for s in range(0, 900, 50))
+    )
+    monkeypatch.setattr(runner, "MANY_CHECKPOINTS", 2)
+    monkeypatch.setattr(material, "MANY_CHECKPOINTS", 2)
+    stages: dict[str, list[tuple[int, int]]] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        stages.setdefault(what, []).append((done, total))
+
+    run_study(series_study(found, WEIGHT_PROBES), tmp_path / "study", workers=1, progress=progress)
+    write_report(Study.load(tmp_path / "study"), progress)
+    for stage in ("doctor", "load", "association", "change points"):
+        assert len(stages[stage]) > 1, stage
+        assert stages[stage] == sorted(stages[stage])
+        assert stages[stage][-1][0] == stages[stage][-1][1]
+
+
+def test_a_frame_in_parts_has_the_rows_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = write_series(tmp_path / "found", [0, 100, 200])
+    run_study(series_study(found, WEIGHT_PROBES), tmp_path / "study", workers=1)
+    opened = Study.load(tmp_path / "study")
+    whole = opened.frame()
+    monkeypatch.setattr(study, "MAX_MEASUREMENTS", 5)
+    monkeypatch.setattr(study, "ROWS_READ", 7)
+    parts = list(opened.frames())
+    assert len(parts) > 5
+    assert pl.concat(parts).equals(whole)
+    for a, b in zip(*(trajectories(of, opened.labels(), opened.log()) for of in (whole, parts)), strict=True):
+        assert [*a.features] == [*b.features]
+        for of in ("features", "twins", "layers", "groups"):
+            assert str(getattr(a, of)) == str(getattr(b, of))
+
+
+MANY_MEASUREMENTS = """
+import sys
+from toposcope.analysis.trajectories import trajectories
+from toposcope.probes import Measurement, make_probes
+from toposcope.study import Declaration, Study
+from toposcope.study.declaration import DeclaredSeries
+from toposcope.study.rows import Unit
+from toposcope.study.store import Store
+from pathlib import Path
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1000
+
+folder, layers = Path(sys.argv[1]), [f"model.layers.{i}.self_attn.q_proj.weight" for i in range(20)]
+(probe,) = make_probes([{"name": "controls"}])
+declaration = Declaration(name="many", series=[DeclaredSeries(name="many", live=True)], probes=[{"name": "controls"}])
+(folder / "study.toml").write_text(declaration.to_toml())
+store = Store(folder / "study.db")
+store.put_run("many", 0, "live", 1, "")
+for start in range(0, 5000, 250):
+    with store.together():
+        store.put_measurements(
+            (Unit("many", step, layer, "controls", probe.options()), "", Measurement(layer, "attention", values), "")
+            for step in range(start, start + 250)
+            for layer in [*layers, "network"]
+            for values in [{f"a_statistic_{k}": step + k / 10 for k in range(16)}]
+        )
+store.close()
+before, study = peak(), Study.load(folder)
+found = trajectories(study.frames(), study.labels(), study.log())
+assert len(found[0].steps) == 5000
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_study_of_five_thousand_checkpoints_is_read_in_little_memory(tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("memory is read on Linux")
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_MEASUREMENTS, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # 1.7 million rows: in one frame, with the tuples that it is made of, 790 MB; 295 in parts.
+    assert float(done.stdout) < 400

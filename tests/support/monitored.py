@@ -49,6 +49,29 @@ def model_of_blocks(width: int = 24) -> nn.Module:
     return nn.Sequential(nn.Linear(8, width), nn.Sequential(*blocks), nn.Linear(width, 4))
 
 
+class SlowSteps:
+    """A clock by which steps take long and measuring nothing: every due step is measured, on a machine of any speed."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.seconds
+
+    def before_step(self, monitor: Monitor) -> None:
+        """Let a step's time pass; before a due one, wait for the last measurement, or this one would be skipped."""
+        self.seconds += 10_000
+        if monitor._due(monitor.step + 1):
+            wait_until_measured(monitor)
+
+
+def wait_until_measured(monitor: Monitor) -> None:
+    """Wait until the monitor's thread has nothing to do."""
+    while isinstance(run := monitor._run, MonitoredRun) and run._worker.unfinished:
+        time.sleep(0.001)
+
+
 def train(folder: Path, attempt: Attempt) -> None:
     """Train, saving now and then; go on from a save; die without a word at a step."""
     model = model_of_blocks()
@@ -64,7 +87,7 @@ def train(folder: Path, attempt: Attempt) -> None:
     for later in saved:
         if int(later.stem) > first:
             later.unlink()
-    seconds = [0.0]  # of a clock by which steps take long, and measuring nothing
+    clock = SlowSteps()
     monitor = Monitor(
         model,
         folder / "run",
@@ -72,7 +95,7 @@ def train(folder: Path, attempt: Attempt) -> None:
         budget=0.9,
         batch=torch.ones(32, 8) * torch.linspace(-1, 1, 32)[:, None],
         quiet=True,
-        clock=lambda: seconds[0],
+        clock=clock,
     )
     monitor.attach(optimizer)
     for step in range(first + 1, attempt.steps + 1):
@@ -82,12 +105,9 @@ def train(folder: Path, attempt: Attempt) -> None:
         loss.backward()
         if attempt.mid_step and step == attempt.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        seconds[0] += 1000
+        clock.before_step(monitor)
         optimizer.step()
-        while (
-            isinstance(monitor._run, MonitoredRun) and monitor._run._worker.unfinished
-        ):  # or the next measurement would be skipped
-            time.sleep(0.001)
+        wait_until_measured(monitor)
         monitor.log(loss=loss, lr=1e-2, val_loss=loss.detach() + step % 3)
         if step % SAVE_EVERY == 0:
             content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

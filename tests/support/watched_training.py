@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from monitored import SlowSteps
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from toposcope.monitor.monitor import Monitor
 
-STEPS, WIDTH, CONTEXT, VOCABULARY = 200, 64, 32, 97
+STEPS, EVERY, WIDTH, CONTEXT, VOCABULARY = 200, 5, 64, 32, 97
 WAYS = (
     *("plain", "dropout", "fused", "foreach", "sgd", "compiled", "autocast", "scaled", "scaled fused"),
     *("accumulated", "checkpointed", "clipped", "half", "two threads"),
@@ -40,7 +41,7 @@ class Model(nn.Module):
 
 
 def train(
-    way: str, directory: Path | None, steps: int = STEPS, every: int = 5, device: str = "cpu"
+    way: str, directory: Path | None, steps: int = STEPS, every: int = EVERY, device: str = "cpu"
 ) -> tuple[list[float], list[Tensor]]:
     """Losses, weights and the state of the random numbers after training, with a monitor in a directory or without."""
     torch.set_num_threads(2 if way == "two threads" else 1)
@@ -51,8 +52,13 @@ def train(
     optimizer = _optimizer(way, model)
     scaler = torch.amp.GradScaler(device, init_scale=2.0**16, growth_interval=20, enabled=way.startswith("scaled"))
     losses = []
+    clock = SlowSteps()
     # Much is measured: a budget that training would feel.
-    watching = nullcontext() if directory is None else Monitor(called, directory, every=every, budget=0.9, quiet=True)
+    watching = (
+        nullcontext()
+        if directory is None
+        else Monitor(called, directory, every=every, budget=0.9, quiet=True, clock=clock)
+    )
     with watching as monitor:
         if monitor is not None:
             monitor.attach(optimizer)
@@ -66,6 +72,8 @@ def train(
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             if way == "clipped":
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if monitor is not None:
+                clock.before_step(monitor)
             scaler.step(optimizer)
             scaler.update()
             losses.append(loss.item())

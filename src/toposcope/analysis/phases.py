@@ -12,6 +12,7 @@ from toposcope.analysis.change_points import change_points
 from toposcope.analysis.table import SEED
 from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
+from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
@@ -158,13 +159,14 @@ def phase_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64})
 
 
-def change_point_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
+def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = silent) -> pl.DataFrame:
     """Return the change points of the same features: ``run, feature, step, low, high, p_smooth, explained``."""
-    rows = [
-        {"run": run, "feature": feature, **asdict(point)}
-        for run, feature, steps, values in _phased(trajectories)
-        for point in change_points(steps, values, derive_seed(SEED, "change points", run, feature))
-    ]
+    rows: list[dict[str, object]] = []
+    phased = list(_phased(trajectories))
+    for done, (run, feature, steps, values) in enumerate(phased, start=1):
+        found = change_points(steps, values, derive_seed(SEED, "change points", run, feature))
+        rows += [{"run": run, "feature": feature, **asdict(point)} for point in found]
+        progress("change points", done, len(phased))
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}
     return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean})
 

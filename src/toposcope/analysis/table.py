@@ -16,6 +16,7 @@ from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, 
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.point_clouds import SPECTRAL
+from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
@@ -26,7 +27,9 @@ out: a population is about what differs between runs."""
 _PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
 
 
-def association_table(trajectories: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
+def association_table(
+    trajectories: Sequence[Trajectory], method: Method = "holm", progress: Progress = silent
+) -> pl.DataFrame:
     """Measure the association of every feature with the targets of its run (docs/methods/association.md).
 
     Features of the whole network are measured against every target, those of groups of layers against the first, most
@@ -37,6 +40,8 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     trajectories : sequence of Trajectory
     method : "holm", "bonferroni" or "bh"
         How p-values are adjusted.
+    progress : callable, optional
+        Called with the groups of features that are done, of those of up to 24 runs.
 
     Returns
     -------
@@ -47,7 +52,7 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     """
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
-    blocks = [_of_block(runs, i, designs, grouped) for i, runs in enumerate(_blocks(trajectories))]
+    blocks = [_of_block(runs, i, designs, grouped, progress) for i, runs in enumerate(_blocks(trajectories))]
     return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 
@@ -62,7 +67,9 @@ Designs = dict[tuple[str, bytes, bytes, bytes], tuple[int, AssociationTask]]
 """The targets and covariates that rows are measured against, each once, and their numbers."""
 
 
-def _of_block(trajectories: Sequence[Trajectory], block: int, designs: Designs, grouped: bool) -> pl.DataFrame:
+def _of_block(
+    trajectories: Sequence[Trajectory], block: int, designs: Designs, grouped: bool, progress: Progress
+) -> pl.DataFrame:
     """Return the rows, without verdicts, of runs that are compared with each other."""
     tasks = [
         (trajectory, group, target)
@@ -70,7 +77,10 @@ def _of_block(trajectories: Sequence[Trajectory], block: int, designs: Designs, 
         for i, target in enumerate(trajectory.targets)
         for group in (_features(trajectory) if grouped and i == 0 else [NETWORK])
     ]
-    parts = [_of_group(trajectory, group, target, trajectories, designs) for trajectory, group, target in tasks]
+    parts = []
+    for done, (trajectory, group, target) in enumerate(tasks, start=1):
+        parts.append(_of_group(trajectory, group, target, trajectories, designs))
+        progress("association", done, len(tasks))
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
     given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
     return table.with_columns(

@@ -105,7 +105,7 @@ def cloud_feature(cloud: str, statistic: str, group: str = NETWORK) -> Feature:
 
 
 def trajectories(
-    features: pl.DataFrame,
+    features: pl.DataFrame | Iterable[pl.DataFrame],
     labels: pl.DataFrame,
     log: pl.DataFrame,
     *,
@@ -117,29 +117,48 @@ def trajectories(
     Parameters
     ----------
     features, labels, log : polars.DataFrame
-        `Study.frame`, `Study.labels` and `Study.log`.
+        `Study.frame`, or its parts, `Study.labels` and `Study.log`.
     batch_first : bool
         Whether the loss of one batch is the first target.
     tokens_per_step : mapping of str to float, optional
         By run; used for checkpoints whose tokens are not in the log.
     """
-    features = features.filter(~pl.col("statistic").str.contains(ENTRY, literal=True))
     declared = {label: probe_of(name, options) for name, options, label in labels.iter_rows()}
     names = feature_names(declared)
     labels = labels.with_columns(pl.col("label").replace_strict(names, return_dtype=pl.String))
     kinds = _Kinds(labels)
-    rows = features.join(labels, on=["probe", "options"], maintain_order="left")
     probes = {names[label]: probe for label, probe in declared.items()}
-    # A run whose every checkpoint failed has nothing to compare.
     whole = pl.col("layer").is_in(PSEUDO_LAYERS) | pl.col("role").is_in(CLOUD_ROLES)
-    measured = rows.filter(whole).get_column("run").unique(maintain_order=True)
+    collected: dict[str, _Collected] = {}
+    measured: dict[str, None] = {}  # a run whose every checkpoint failed has nothing to compare
+    for part in [features] if isinstance(features, pl.DataFrame) else features:
+        rows = part.filter(~pl.col("statistic").str.contains(ENTRY, literal=True))
+        rows = rows.join(labels, on=["probe", "options"], maintain_order="left")
+        measured |= dict.fromkeys(rows.filter(whole).get_column("run").unique(maintain_order=True))
+        for (run,), of_run in rows.group_by("run", maintain_order=True):
+            collected.setdefault(run, _Collected()).add(of_run)
     per_step = tokens_per_step or {}
     return [
-        _Arranged(rows.filter(run=run), probes, kinds).trajectory(
+        _Arranged(collected.pop(run), probes, kinds).trajectory(
             run, log.filter(run=run), batch_first, per_step.get(run, np.nan)
         )
         for run in measured
     ]
+
+
+class _Collected:
+    """The values of one run, series by series, as parts of its rows come in."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[tuple[str, str], Kind] = {}
+        self.series: dict[tuple[str, str, str, str], list[tuple[NDArray[np.int64], Vector]]] = {}
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Add rows of later checkpoints, or of the last one."""
+        self.kinds |= {(p, s): kind for p, s, kind in rows.select("probe", "statistic", "kind").unique().iter_rows()}
+        keys = ("label", "layer", "role", "statistic")
+        for *key, steps, values in rows.group_by(*keys, maintain_order=True).agg("step", "value").iter_rows():
+            self.series.setdefault((*key,), []).append((np.array(steps, np.int64), np.array(values, np.float64)))
 
 
 class _Kinds:
@@ -178,25 +197,17 @@ def _compared(declared: list[dict[str, Any]]) -> Iterator[tuple[Probe, Probe]]:
 class _Arranged:
     """The rows of one run as vectors over its checkpoints: label -> layer -> statistic."""
 
-    def __init__(self, rows: pl.DataFrame, probes: Mapping[str, Probe | None], kinds: _Kinds) -> None:
+    def __init__(self, collected: _Collected, probes: Mapping[str, Probe | None], kinds: _Kinds) -> None:
         self.kinds = kinds
         self.probes = {label: probe for label, probe in probes.items() if probe is not None}
-        self.steps = rows.get_column("step").unique().sort().to_numpy()
-        place = {step: i for i, step in enumerate(self.steps.tolist())}
-        table = rows.select(
-            *("probe", "label", "layer", "statistic", "kind", "value", "role"),
-            column=pl.col("step").replace_strict(place),
-        )
-        self.kinds_stored: dict[tuple[str, str], Kind] = {
-            (probe, statistic): kind
-            for probe, statistic, kind in table.select("probe", "statistic", "kind").unique().iter_rows()
-        }
-        grouped = table.group_by("label", "layer", "role", "statistic", maintain_order=True).agg("column", "value")
+        self.steps = np.unique(np.concatenate([steps for of in collected.series.values() for steps, _ in of]))
+        self.kinds_stored = collected.kinds
         self.found: dict[str, dict[str, SeriesByName]] = {}
         self.roles: dict[str, str] = {}
-        for label, layer, role, statistic, columns, values in grouped.iter_rows():
+        for (label, layer, role, statistic), parts in collected.series.items():
             vector = np.full(len(self.steps), np.nan)
-            vector[columns] = values
+            for steps, values in parts:
+                vector[np.searchsorted(self.steps, steps)] = values
             self.found.setdefault(label, {}).setdefault(layer, {})[statistic] = vector
             if layer not in PSEUDO_LAYERS:
                 self.roles[layer] = role

@@ -1,4 +1,4 @@
-"""Events of a monitored run: logged values, measurements, alerts, forecasts."""
+"""Events of a monitored run: logged values, measurements, notes, alerts, forecasts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +39,23 @@ class Measured:
     step: int
     rows: Mapping[tuple[str, str], Mapping[str, float]]
     skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Note:
+    """A change of the training that was made on purpose: layers were frozen, thawed, or given to the optimizer.
+
+    Attributes
+    ----------
+    step : int
+        First step it affects.
+    layers : sequence of str
+    message : str
+    """
+
+    step: int
+    layers: Sequence[str]
+    message: str
 
 
 @dataclass(frozen=True)
@@ -90,4 +107,4 @@ class Forecasted:
     advice: str = ""
 
 
-Event = Logged | Measured | Alert | Forecasted
+Event = Logged | Measured | Note | Alert | Forecasted

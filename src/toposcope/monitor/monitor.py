@@ -77,7 +77,7 @@ class Monitor:
     webhook : str, optional
         URL to which alerts are posted.
     quiet : bool
-        Print alerts and failures only.
+        Print alerts, notes and failures only.
     clock : callable
         Returns the time in seconds.
 
@@ -330,8 +330,9 @@ class Monitor:
             return
         run.meter.read(blocking=1)
         try:
-            run.count_step()
-            if self._due(self.step):
+            is_due = self._due(self.step)
+            run.count_step(is_due=is_due)
+            if is_due:
                 run.measure(self.step, self._interval())
         except Exception as error:  # noqa: BLE001 - as in `_guard`
             self._break(error)

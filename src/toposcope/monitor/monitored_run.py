@@ -11,8 +11,10 @@ import torch
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations, FixedBatch
+from toposcope.monitor.alerts.wording import MAX_NAMED
 from toposcope.monitor.budget import Budget, Clock, Meter
 from toposcope.monitor.checkpoint_queue import DOCTOR
+from toposcope.monitor.events import Note
 from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.planning import START_SECONDS, Plan, Planner
@@ -146,10 +148,15 @@ class MonitoredRun:
             if self._worker.put(Write()):
                 self._wait(WRITE_SECONDS)
 
-    def count_step(self) -> None:
-        """Count a step that has ended."""
+    def count_step(self, *, is_due: bool) -> None:
+        """Count a step that has ended, and note the layers that it no longer trained, or trained again."""
         self._step += 1
         self._budget.step()
+        for what, names in self.ranks.training_changes(is_due=is_due).items():
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            are = "layer {} is" if len(names) == 1 else "layers {} are"
+            message = f"{are.format(', '.join(names[:MAX_NAMED]) + more)} {what.format(format(self._step, ','))}"
+            self._session.logged.append((self._step, Note(self._step, names, message)))
 
     def abandon(self) -> None:
         """Stop at once, from any thread; the last step is not measured, since the weights may be in use."""

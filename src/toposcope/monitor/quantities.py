@@ -75,6 +75,7 @@ class Quantities:
         self._slots = {k: Slots(self._parameters[k], units) for k, units in self._units.items()}
         self._updated = updated
         self._trained, self._groups = list[int](), list[list[int]]()
+        self._training = self._training_now()
         self.turn = 0
         """Number of steps whose updates were measured: it chooses the next group."""
         self._before: dict[int, Tensor] = {}
@@ -96,10 +97,29 @@ class Quantities:
         except Exception as error:  # noqa: BLE001 - raised by `after`, once the other ranks have been told
             self._error = error
 
+    def _training_now(self) -> list[tuple[bool, bool]]:
+        """Return of each parameter whether it requires a gradient, and whether the optimizer has it."""
+        ids = None if self._updated is None else self._updated()
+        return [(p.requires_grad, ids is None or id(p) in ids) for p in self._parameters]
+
+    def training_changes(self, *, is_due: bool) -> dict[str, list[str]]:
+        """Return what became of the training of parameters since the last call, with their names.
+
+        The groups of the optimizer are looked at where `is_due`, since at every step that would take long.
+        """
+        before = self._training
+        if not is_due and all(p.requires_grad is was for p, (was, _) in zip(self._parameters, before, strict=True)):
+            return {}
+        self._training = self._training_now()
+        changes: dict[str, list[str]] = {}
+        for name, old, new in zip(self._names, before, self._training, strict=True):
+            if old != new and (new[0] or old[0]):
+                changes.setdefault(_what_changed(old, new), []).append(name)
+        return changes
+
     def _regroup(self) -> None:
         """Group the parameters that are trained now; some may have been frozen, or added to the optimizer, since."""
-        ids = None if self._updated is None else self._updated()
-        trained = [k for k, p in enumerate(self._parameters) if p.requires_grad and (ids is None or id(p) in ids)]
+        trained = [k for k, now in enumerate(self._training_now()) if all(now)]
         if trained != self._trained:
             self._trained, self._groups = trained, _groups(self._parameters, trained)
 
@@ -253,9 +273,11 @@ class Quantities:
             return torch.cat(parts)
 
     def _gradient(self, k: int) -> "Tensor | None":
-        """Return the gradient of a parameter, sharded as the parameter is."""
+        """Return the gradient of a parameter, sharded as the parameter is; of a frozen one, it would be an old one."""
         parameter = self._parameters[k]
-        return None if parameter.grad is None else as_placed(parameter.grad, parameter)
+        if parameter.grad is None or not parameter.requires_grad:
+            return None
+        return as_placed(parameter.grad, parameter)
 
     def _columns(self, gradients: "Sequence[Tensor | None]", before: "dict[int, Tensor]") -> "list[Tensor]":
         """Return a vector for each column, over this rank's shards."""
@@ -376,6 +398,15 @@ class PendingQuantities:
             for place, row in enumerate(self._compared.tensor().tolist())
             if not row[-1]
         }
+
+
+def _what_changed(old: tuple[bool, bool], new: tuple[bool, bool]) -> str:
+    """Return what became of a parameter whose training changed; `{}` stands for the step."""
+    if not new[0]:
+        return "frozen since step {} (requires_grad=False)"
+    if not new[1]:
+        return "not updated since step {}: in no group of the optimizer"
+    return f"trained since step {{}} ({'added to the optimizer' if old[0] else 'requires_grad=True'})"
 
 
 def _groups(parameters: "Sequence[Parameter]", trained: Sequence[int]) -> list[list[int]]:

@@ -83,6 +83,10 @@ class RankGroup:
             return []
         return [name for name, parameter in self._model.named_parameters() if id(parameter) not in self._known]
 
+    def training_changes(self, *, is_due: bool) -> dict[str, list[str]]:
+        """Return which parameters are frozen, thawed, or given to the optimizer (see `Quantities`)."""
+        return self._quantities.training_changes(is_due=is_due)
+
     def decide(self, measure: bool) -> bool:
         """Return the leader's decision whether to measure this step."""
         if self._n_ranks == 1:
@@ -192,7 +196,7 @@ class Follower:
         """Take part in going on where the run was interrupted."""
         self.ranks.resume(0)
 
-    def count_step(self) -> None:
+    def count_step(self, *, is_due: bool) -> None:
         """Do nothing: the leader counts."""
 
     def before_step(self) -> None:

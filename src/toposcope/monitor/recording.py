@@ -16,7 +16,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_text
 from toposcope.homology import Diagram
 from toposcope.integrity import Finding
-from toposcope.monitor.events import Alert, Forecasted
+from toposcope.monitor.events import Alert, Forecasted, Note
 from toposcope.monitor.measuring import StepMeasurements
 from toposcope.monitor.watching import stored_names
 from toposcope.probes import Probe
@@ -30,6 +30,8 @@ from toposcope.study.store import Store, write_large_diagrams
 KIND = "live"
 MAX_DIAGRAM_STEPS = 24
 """Diagrams are stored for this many measurements, then for every second of as many more, every fourth, and so on."""
+MAX_NOTES = 100
+"""Notes that a study keeps of a run, the last ones."""
 TOLERANCE = 1e-4
 """Relative difference of a value that is measured again after a run has resumed, above which it disagrees."""
 
@@ -235,6 +237,13 @@ class Recording:
         """Store an alert."""
         evidence = json.dumps({name: float(value) for name, value in alert.evidence.items()})
         self._store.put_alert(self.run, alert.kind, alert.step, alert.since, alert.place, alert.message, evidence)
+
+    def note(self, note: Note) -> None:
+        """Store a note in place of those of later steps, which a resumed run makes again."""
+        key, line = f"changes {self.run}", f"step {note.step}: {note.message}"
+        stored = (self._store.meta(key) or "").splitlines()
+        earlier = [old for old in stored if int(old[5 : old.index(":")]) <= note.step and old != line]
+        self._store.set_meta(key, "\n".join([*earlier[-MAX_NOTES:], line]))
 
     def forecast(self, forecast: Forecasted) -> None:
         """Store a forecast."""

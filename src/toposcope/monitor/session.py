@@ -14,7 +14,7 @@ from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.checkpoint_queue import CheckpointQueue
-from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.monitor.measuring import Measurer, StepMeasurements
 from toposcope.monitor.recording import Earlier, Recording, RunInfo
@@ -75,8 +75,8 @@ class Session:
         self._writes = WriteQueue(self._open, say)
         self._current: StepMeasurements | None = None
         self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
-        self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
-        """Logged values that are not written yet, in order."""
+        self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
+        """Logged values and notes that are not written yet, in order."""
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
         self._other_seconds = 0.0  # spent by a write on anything but the log
@@ -185,6 +185,8 @@ class Session:
             self._writes.add(lambda recording: recording.alert(event))
         elif isinstance(event, Forecasted):
             self._writes.add(lambda recording: recording.forecast(event))
+        elif isinstance(event, Note):
+            self._writes.add(lambda recording: recording.note(event))
 
     def _write(self) -> None:
         """Write what is queued; if the study cannot be written, try again later."""
@@ -239,6 +241,9 @@ class Session:
         rows: dict[int, dict[str, float]] = {}
         for _ in range(len(self.logged)):
             step, values = self.logged.popleft()
+            if isinstance(values, Note):
+                self._store_and_dispatch([values])
+                continue
             numbers = _numbers(values)
             self._report_unreadable(values.keys() - numbers.keys())
             if self._thinning.keeps(step, numbers):

@@ -12,7 +12,7 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import LogTable, sources
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.budget import Budget
-from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.monitor.running_forecast import RunningForecast
 
 FORECAST = "forecast"
@@ -61,6 +61,8 @@ class Watch:
             return self._alerts.logged(event)
         if isinstance(event, Measured):
             return self._alerts.measured(event)
+        if isinstance(event, Note):
+            self._alerts.noted(event)
         return self._alerts.forecasted(event) if isinstance(event, Forecasted) else ()
 
     def ranks(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> Sequence[Event]:

@@ -46,7 +46,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     seed : int
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
 

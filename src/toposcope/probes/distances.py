@@ -34,7 +34,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         states every row is compared by itself, also ``network``.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"diagrams", "previous"})
 

@@ -44,7 +44,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
         Of the random points of ``two_nn``, as many as H1 uses.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"

@@ -74,7 +74,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         Points of each layer, at even distances, that are stored for `similarity`.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})

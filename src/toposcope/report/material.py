@@ -11,9 +11,16 @@ from numpy.typing import NDArray
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.homology import Diagram
+from toposcope.progress import Progress, silent
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
 from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
+
+ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
+"""Probes that sections read as series of the trajectories; their rows, often millions, are not held."""
+
+MANY_CHECKPOINTS = 500
+"""From so many on, a stage of the report may take more than a few seconds, and shows its progress."""
 
 TableMaker = Callable[["Material"], pl.DataFrame]
 
@@ -51,7 +58,7 @@ class Material:
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
     frame, labels, log, runs, findings, errors, alerts, forecasts, population, targets : polars.DataFrame
-        From the methods of `Study` of those names.
+        From the methods of `Study` of those names; `frame` without the probes `ONLY_SERIES`.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
     states : callable
@@ -66,6 +73,8 @@ class Material:
         The tables that the sections compute, by name.
     workers : int
         Processes for the tables that take minutes; they do not depend on it.
+    progress : callable
+        Called by what takes long where there are `MANY_CHECKPOINTS`.
     """
 
     declaration: Declaration
@@ -88,6 +97,7 @@ class Material:
     population: pl.DataFrame = field(default_factory=pl.DataFrame)
     targets: pl.DataFrame = field(default_factory=pl.DataFrame)
     workers: int = 1
+    progress: Progress = silent
     _computed: dict[str, Any] = field(default_factory=dict, init=False)
 
     def once(self, name: str, compute: Callable[[], Result]) -> Result:
@@ -98,21 +108,34 @@ class Material:
 
     @classmethod
     def of(
-        cls, study: Study, makers: Mapping[str, TableMaker], adjust: Method = "holm", workers: int = 1
+        cls,
+        study: Study,
+        makers: Mapping[str, TableMaker],
+        adjust: Method = "holm",
+        workers: int = 1,
+        progress: Progress = silent,
     ) -> "Material":
         """Read a study; its tables are computed when they are first read."""
+        if study.runs().get_column("n_checkpoints").sum() < MANY_CHECKPOINTS:
+            progress = silent
         declared = study.declaration
-        frame, labels, log = study.frame(), study.labels(), study.log()
+        labels, log, rows = study.labels(), study.log(), list[pl.DataFrame]()
+
+        def parts() -> Iterator[pl.DataFrame]:
+            for part in study.frames(progress):
+                rows.append(part.filter(~pl.col("probe").is_in(ONLY_SERIES)))
+                yield part
+
         material = cls(
             declaration=declared,
             trajectories=trajectories(
-                frame,
+                parts(),
                 labels,
                 log,
                 batch_first=declared.protocol == "published",
                 tokens_per_step={n: s.tokens_per_step for n, s in declared.named_series().items() if s.tokens_per_step},
             ),
-            frame=frame,
+            frame=pl.concat(rows),
             labels=labels,
             log=log,
             runs=study.runs(),
@@ -129,6 +152,7 @@ class Material:
             population=study.population(),
             targets=study.targets(),
             workers=workers,
+            progress=progress,
         )
         object.__setattr__(material, "tables", Tables(material, makers))
         return material

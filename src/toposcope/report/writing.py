@@ -49,7 +49,7 @@ def write_report(
     ----------
     study : Study
     progress : callable
-        Called with ``report``.
+        Called with ``report``, and of a study of many checkpoints with ``load``, ``association`` and ``change points``.
     adjust : "holm", "bonferroni" or "bh"
         How p-values are adjusted for the number of rows.
     kinds : sequence of "svg", "png", "pdf"
@@ -66,7 +66,7 @@ def write_report(
     progress("report", 0, 2)
     folder = study.directory / "report"
     with rendering_engine(workers) as engine:
-        page = study_page(study, adjust, workers)
+        page = study_page(study, adjust, workers, progress)
         composed = page.compose(kinds, engine, headline_chart, meanwhile=_explorer)
     progress("report", 1, 2)
     document = Document(
@@ -104,9 +104,9 @@ def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequen
     return composed.summary
 
 
-def study_page(study: Study, adjust: Method = "holm", workers: int = 1) -> Page[Material]:
+def study_page(study: Study, adjust: Method = "holm", workers: int = 1, progress: Progress = silent) -> Page[Material]:
     """Read a study for its report."""
-    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust, workers))
+    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust, workers, progress))
 
 
 def write_document(folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], rendered: Rendered) -> None:

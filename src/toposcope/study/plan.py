@@ -87,13 +87,15 @@ def plan(
     inputs : InputKeys
     """
     stored: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints if step in only}
+    own, of_source = ((p.name(), p.options()) if p else None for p in (probe, source))
     for unit in measured:
-        if _is_of(unit, probe) and unit.step in stored:
+        if (unit.probe, unit.options) == own and unit.step in stored:
             stored[unit.step][unit.layer] = unit
     files = {measured[unit][1] for units in stored.values() for unit in units.values()}
     readable = {file: is_readable(file) for file in files if file}
     first = checkpoints.get(steps[0]) if steps else None
-    source_units = [] if source is None else [unit for unit in measured if _is_of(unit, source)]
+    source_units = [unit for unit in measured if (unit.probe, unit.options) == of_source]
+    first_step = min(checkpoints, default=None)
     for before, step in zip([None, *steps], steps, strict=False):
         if step not in stored:
             continue
@@ -106,7 +108,7 @@ def plan(
         before_it = {"first": [first], "previous": [previous], "earlier": earlier, "states": earlier}
         if not _has_inputs(probe, source, row, before_it, inputs):
             continue
-        if _applies(probe, source, previous, row is checkpoints[min(checkpoints)], inputs):
+        if _applies(probe, source, previous, step == first_step, inputs):
             keys = _keys(probe, source, row, before_it, inputs)
             if "earlier" in probe.NEEDS:
                 keys = {layer: _digest([key, *(str(other.step) for other in earlier)]) for layer, key in keys.items()}
@@ -134,10 +136,6 @@ def plan(
                 sorted(current),
                 stale,
             )
-
-
-def _is_of(unit: Unit, probe: Probe) -> bool:
-    return (unit.probe, unit.options) == (probe.name(), probe.options())
 
 
 def _has_inputs(

@@ -19,8 +19,7 @@ from toposcope.engine.pool import Engine, TaskFailure, Workers, processors
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.files import write_bytes, write_text
-from toposcope.integrity import n_parameters
-from toposcope.integrity.diagnosis import coverage_of, remarks_of
+from toposcope.integrity import CheckpointSummary, n_parameters
 from toposcope.logs import LogTable, log_beside, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
@@ -36,7 +35,7 @@ from toposcope.study.other_corpora import measure_missing, stored_losses
 from toposcope.study.rows import Unit
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
-from toposcope.study.tasks import ExamineTask, examine_task
+from toposcope.study.tasks import DOCTOR, Examined, ExamineTask, examine_task
 from toposcope.study.training import StudyTraining
 from toposcope.version import __version__
 
@@ -315,7 +314,7 @@ class _Runner:
         """Store a run that has published features and no checkpoints."""
         self.store.drop_checkpoints(name, self.store.checkpoints(name))
         self.store.put_findings(name, [])
-        for fact in ("examined", "ignored"):
+        for fact in ("examined", "ignored", "doctor"):
             self.store.set_meta(f"{fact} {name}", "")
         self._put_log(name, None, published)
         last = max(published.features) if published else None
@@ -326,7 +325,7 @@ class _Runner:
         self.store.set_meta(f"unreachable {name}", reason)
         evidence = self.store.evidence(name)
         if evidence:
-            self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
+            self._put_n_parameters(name, evidence)
         else:
             self._put_log(name, None, published)
         self.store.set_status(name, "unreachable", max(evidence, default=None))
@@ -390,30 +389,50 @@ class _Runner:
     def _examine_all(self) -> None:
         declared = self.declaration.named_series()
         n_checkpoints = sum(map(len, self.checkpoints.values()))
-        with nullcontext(self.pool) if n_checkpoints >= MANY_CHECKPOINTS else Workers(1) as workers:
-            examined = {task.run: result for task, result in workers.run(examine_task, self._examine_tasks())}
+        keys: dict[str, str] = {}
+        # A doctor of seconds shows its progress: of one series its rules, of several how many are done.
+        is_long = n_checkpoints >= MANY_CHECKPOINTS
+        within = self.progress if is_long and len(self.checkpoints) == 1 else silent
+        with nullcontext(self.pool) if is_long else Workers(1) as workers:
+            results = workers.run(examine_task, self._examine_tasks(keys), within)
+            for done, (task, examined) in enumerate(results, start=1):
+                self._keep_examined(task.run, keys[task.run], examined)
+                if is_long and within is silent:
+                    self.progress(DOCTOR, done, len(self.checkpoints))
         for name in self.checkpoints:
-            findings = examined[name]
-            if isinstance(findings, TaskFailure):
-                self._fail({Unit(name, WHOLE_RUN, "", "doctor", ""): findings.message})
-                continue
-            if name in declared and declared[name].is_selection():
-                findings = [finding for finding in findings if finding.check not in GRID_CHECKS]
-            self.store.put_findings(name, findings)
-            if name in declared:
+            if name in declared and Unit(name, WHOLE_RUN, "", "doctor", "") not in self.errors:
                 self.store.set_status(name, "complete", max(self.checkpoints[name]))
 
-    def _examine_tasks(self) -> Iterator[ExamineTask]:
+    def _examine_tasks(self, keys: dict[str, str]) -> Iterator[ExamineTask]:
+        """Yield the series whose findings are not those that are stored; add what they follow from to `keys`."""
         declared = self.declaration.named_series()
         for name in self.checkpoints:
             evidence = self.store.evidence(name)
             if name in declared and evidence:
-                self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
+                self._put_n_parameters(name, evidence)
             self.store.set_meta(f"examined {name}", str(len(evidence)))
-            if coverage := coverage_of([*evidence.values()]):
-                self.store.set_meta(f"coverage {name}", msgspec.json.encode(coverage).decode())
-            self.store.set_meta(f"remarks {name}", "\n".join(remarks_of([*evidence.values()])))
-            yield ExamineTask(name, list(evidence.values()), self.logs[name])
+            task = ExamineTask(name, [*evidence.values()], self.logs[name])
+            keys[name] = f"{task.key()} {name in declared and declared[name].is_selection()}"
+            if self.store.meta(f"doctor {name}") != f"{keys[name]} {self.store.n_findings(name)}":
+                yield task
+
+    def _put_n_parameters(self, name: str, evidence: Mapping[int, bytes]) -> None:
+        summary = msgspec.msgpack.decode(evidence[max(evidence)], type=CheckpointSummary)
+        self.store.set_n_parameters(name, n_parameters(summary))
+
+    def _keep_examined(self, name: str, key: str, examined: Examined | TaskFailure) -> None:
+        """Store what the doctor found in a series, with what it follows from."""
+        if isinstance(examined, TaskFailure):
+            self._fail({Unit(name, WHOLE_RUN, "", "doctor", ""): examined.message})
+            return
+        declared = self.declaration.named_series().get(name)
+        found, coverage, remarks = examined
+        if coverage:
+            self.store.set_meta(f"coverage {name}", msgspec.json.encode(coverage).decode())
+        self.store.set_meta(f"remarks {name}", "\n".join(remarks))
+        ignored = GRID_CHECKS if declared is not None and declared.is_selection() else ()
+        self.store.put_findings(name, [finding for finding in found if finding.check not in ignored])
+        self.store.set_meta(f"doctor {name}", f"{key} {self.store.n_findings(name)}")
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)

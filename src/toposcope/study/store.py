@@ -339,19 +339,24 @@ class Store:
                 checksums.seal(c, "checkpoints", run=run, step=step)
                 checksums.seal(c, "measurements", run=run, step=step)
 
-    def evidence(self, run: str) -> dict[int, CheckpointSummary]:
-        """Return the summaries of the checkpoints of a run, by step, without those that cannot be decoded."""
-        summaries = {}
+    def evidence(self, run: str) -> dict[int, bytes]:
+        """Return the encoded summaries of the checkpoints of a run, by step, without those that cannot be decoded."""
+        found = {}
         for step, content in self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run):
             with suppress(msgspec.MsgspecError):  # of another version, or damaged: that checkpoint is read again
-                summaries[step] = msgspec.msgpack.decode(content, type=CheckpointSummary)
-        return summaries
+                msgspec.msgpack.decode(content, type=CheckpointSummary)
+                found[step] = content
+        return found
 
     def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
         """Store the summary of a checkpoint, from which the doctor judges it."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
             checksums.seal(c, "checkpoints", run=run, step=step)
+
+    def n_findings(self, run: str) -> int:
+        """Return how many findings of the doctor are stored of a run."""
+        return int(self._rows("SELECT COUNT(*) FROM findings WHERE run = ?", run)[0][0])
 
     def put_findings(self, run: str, findings: Sequence[Finding]) -> None:
         """Replace what the doctor found in a run."""

@@ -22,6 +22,7 @@ from toposcope.logs.formats.study import with_nan
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
+from toposcope.progress import Progress, silent
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states
@@ -53,6 +54,10 @@ FORECAST_SCHEMA: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(("loss", "low", "high"), pl.Float64),
     "advice": pl.String,
 }
+ROWS_READ = 1 << 16
+"""Rows that are Python objects at a time, as SQLite hands them out."""
+MAX_MEASUREMENTS = 1 << 13
+"""Measurements of a part of a frame, each with about ten statistics."""
 _MEASUREMENT_COLUMNS = ("run", "step", "layer", "role", "probe", "options", "flag")
 
 
@@ -109,12 +114,18 @@ class Study:
     def frame(self) -> pl.DataFrame:
         """Return the features of the declared runs: by the declared probes, and published ones, in a fixed order.
 
+        With thousands of checkpoints it has millions of rows, about 130 bytes each; `frames` has them in parts.
+
         Returns
         -------
         polars.DataFrame
             Columns ``run, step, layer, role, probe, options, statistic, kind, value, flag``. ``layer`` is ``network``
             for values of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
         """
+        return pl.concat(self.frames())
+
+    def frames(self, progress: Progress = silent) -> Iterator[pl.DataFrame]:
+        """Yield the rows of `frame` in its order, at least one frame of at most `MAX_MEASUREMENTS` measurements."""
         # The text columns of a measurement are read once, not once for each of its statistics.
         measured = self._query(
             "SELECT id, m.run, m.step, m.layer, m.role, m.probe, m.options, flag "
@@ -123,17 +134,32 @@ class Study:
             "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options",
             {
                 "measurement": pl.Int64,
-                **{name: FRAME_SCHEMA[name] for name in FRAME_SCHEMA if name in _MEASUREMENT_COLUMNS},
+                # As texts, millions of rows would take ten times the memory.
+                **{
+                    n: pl.Int64() if n == "step" else pl.Categorical()
+                    for n in FRAME_SCHEMA
+                    if n in _MEASUREMENT_COLUMNS
+                },
             },
         )
         measured = measured.filter(pl.col("run").is_in(self._run_names()))
-        measured = measured.join(self.labels(), on=["probe", "options"], how="semi", maintain_order="left")
+        labels = self.labels().with_columns(pl.all().cast(pl.Categorical()))
+        measured = measured.join(labels, on=["probe", "options"], how="semi", maintain_order="left")
         features = self._query(
             "SELECT measurement, statistic, value FROM features ORDER BY measurement, statistic",
-            {"measurement": pl.Int64, "statistic": pl.String, "value": pl.Float64},
+            {"measurement": pl.Int64, "statistic": pl.Categorical(), "value": pl.Float64},
         )
-        rows = measured.join(features, on="measurement", maintain_order="left_right")
-        return rows.join(self._kinds(rows), on=["probe", "statistic"], maintain_order="left").select(*FRAME_SCHEMA)
+        ids = features.get_column("measurement").to_numpy()
+        for start in range(0, max(len(measured), 1), MAX_MEASUREMENTS):
+            progress("load", start, len(measured) or 1)
+            part = measured.slice(start, MAX_MEASUREMENTS)
+            first, end = (np.searchsorted(ids, part.get_column("measurement").to_numpy(), s) for s in ("left", "right"))
+            counts = end - first
+            places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+            rows = part[np.repeat(np.arange(len(part)), counts)].hstack(features[places].drop("measurement"))
+            rows = rows.with_columns(pl.col(pl.Categorical).cast(pl.String))
+            yield rows.join(self._kinds(rows), on=["probe", "statistic"], maintain_order="left").select(*FRAME_SCHEMA)
+        progress("load", len(measured), len(measured) or 1)
 
     def _kinds(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the kind of each statistic of some rows, as it was stored with them."""
@@ -317,6 +343,7 @@ class Study:
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         for kind in ("chosen", "remarks"):
             notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
+        notes += [f"{run}: {note}" for run in self._run_names() for note in self.meta(f"changes {run}").splitlines()]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
@@ -399,10 +426,14 @@ class Study:
     def _run_names(self) -> list[str]:
         return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
 
-    def _query(self, query: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-        rows = self._read(query)
+    def _query(self, query: str, schema: Mapping[str, type[pl.DataType] | pl.DataType]) -> pl.DataFrame:
+        parts = [pl.DataFrame(schema=dict(schema))]
         try:
-            return pl.DataFrame(rows, schema=dict(schema), orient="row")
+            with self._connected() as connection:
+                cursor = connection.execute(query)
+                while rows := cursor.fetchmany(ROWS_READ):
+                    parts.append(pl.DataFrame(rows, schema=dict(schema), orient="row"))
+            return pl.concat(parts, rechunk=True)
         except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
             raise self._damaged("a value of another type than it was written with") from error
 

@@ -4,17 +4,22 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints.coverage import Coverage
 from toposcope.checkpoints.sources import small_files_held, without_credentials
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family.run_folder import Outcome
 from toposcope.integrity import CheckpointSummary, Finding, diagnose
+from toposcope.integrity.diagnosis import coverage_of, remarks_of
 from toposcope.integrity.stacks import summarise_together
 from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, Subject
@@ -23,6 +28,8 @@ from toposcope.probes.probe import Diagrams, States, Weights
 from toposcope.study.batching import milliseconds
 from toposcope.study.rows import CheckpointRow, LayerRow
 
+DOCTOR = "doctor"
+"""What examining a series reports: the rules that were applied, of how many."""
 WORK = "work"
 """What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
 
@@ -69,11 +76,25 @@ class Read:
 
 @dataclass(frozen=True)
 class ExamineTask:
-    """Examine a series by the summaries of its checkpoints."""
+    """Examine a series by the summaries of its checkpoints, which are encoded since thousands take much memory."""
 
     run: str
-    summaries: list[CheckpointSummary]
+    summaries: list[bytes]
     log: LogTable | None
+
+    def key(self) -> str:
+        """Return the SHA-256 of what the findings follow from: the summaries, the log, and the doctor's own code."""
+        digest = hashlib.sha256(_doctors_code())
+        for content in self.summaries:
+            digest.update(hashlib.sha256(content).digest())
+        if self.log is not None:
+            for name, values in (("", self.log.steps), *self.log.values.items(), *self.log.nan_steps.items()):
+                digest.update(f"{name}\x1f{len(values)}\x1f".encode() + values.tobytes())
+        return digest.hexdigest()
+
+
+Examined = tuple[list[Finding], Coverage | None, list[str]]
+"""What the doctor found in a series, the coverage, and remarks on what was read."""
 
 
 class Hashed(NamedTuple):
@@ -177,9 +198,18 @@ def _layer_row(layer: Layer, evidence: CheckpointSummary) -> LayerRow:
     return LayerRow.of(layer, layer.content_hash(read.content_hash if read and read.shape == layer.shape else ""))
 
 
-def examine_task(task: ExamineTask) -> list[Finding]:
+def examine_task(task: ExamineTask) -> Examined:
     """Examine one series."""
-    return diagnose(task.summaries, task.log)
+    summaries = [msgspec.msgpack.decode(content, type=CheckpointSummary) for content in task.summaries]
+    findings = diagnose(summaries, task.log, lambda _, done, total: report(DOCTOR, done, total))
+    return findings, coverage_of(summaries), remarks_of(summaries)
+
+
+@cache
+def _doctors_code() -> bytes:
+    """Return the SHA-256 of the modules of the doctor: another version may find something else."""
+    modules = (p for p in resources.files("toposcope.integrity").iterdir() if p.name.endswith(".py"))
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(modules, key=lambda p: p.name))).digest()
 
 
 def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:

@@ -15,7 +15,7 @@ from toposcope.monitor.alerts.spikes import Spike, SpikeDetector
 from toposcope.monitor.alerts.stillness import Stillness
 from toposcope.monitor.alerts.wording import factor, number
 from toposcope.monitor.alerts.worse_forecasts import WorseForecasts
-from toposcope.monitor.events import Alert, Forecasted, Logged, Measured
+from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, Note
 
 MIN_GRADIENT_SPIKE = 3.0
 """Least factor by which a layer's gradient norm must rise to be a spike."""
@@ -126,6 +126,12 @@ class Alerts:
         alerts += self._stable_ranks.measured(event, last)
         norms = self._norms.measured(event, last)
         return alerts + norms + self._growth.measured(event, last, self._norms.alerted)
+
+    def noted(self, event: Note) -> None:
+        """Begin anew with layers that were frozen or thawed on purpose, and with the logged gradient norm."""
+        for check in (self._gradients, self._stable_ranks, self._norms, *self._stillness.checks):
+            check.history.forget(event.layers)
+        self._spikes = {name: of for name, of in self._spikes.items() if of.check != "gradient spike"}
 
     def forecasted(self, event: Forecasted) -> list[Alert]:
         """Check a forecast; return an alert if it is worse than the earlier ones allow."""

@@ -44,7 +44,7 @@ class Departures:
         self._falls = falls
         # deviations are in logarithms, where a power-law tail becomes exponential
         self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX_OF_FALLS if falls else TAIL_INDEX_OF_RISES)
-        self._history = LayerHistory(MIN_NOISE)
+        self.history = LayerHistory(MIN_NOISE)
         self.alerted: dict[str, int] = {}
         """Step of the last alert of each layer."""
 
@@ -53,14 +53,14 @@ class Departures:
         layers, values = logarithms(of_layers(event, self._probe, self._statistic))
         if not layers:
             return []
-        columns = self._history.columns(layers)
-        baseline = self._history.baseline(columns)
+        columns = self.history.columns(layers)
+        baseline = self.history.baseline(columns)
         deviations = baseline.low - values if self._falls else values - baseline.high
         faulty = self._check.faulty(event.step - last, deviations, baseline.noise, baseline.ready)
         newly = self._check.newly(layers, faulty)
         self.alerted |= {layers[k]: event.step for k in newly}
         learnt = _learnt(self._check, layers, faulty)
-        self._history.add(columns[learnt], values[learnt])
+        self.history.add(columns[learnt], values[learnt])
         if not newly:
             return []
         newly.sort(key=lambda k: -deviations[k])

@@ -76,6 +76,13 @@ class LayerHistory:
             self._counts = np.concatenate([self._counts, np.zeros(len(new), np.int64)])
         return np.array([self._columns[layer] for layer in layers], np.int64)
 
+    def forget(self, layers: Sequence[str]) -> None:
+        """Begin anew with layers whose training changed."""
+        columns = [self._columns[layer] for layer in layers if layer in self._columns]
+        self._counts[columns] = 0
+        for values in (self._values, self._long, self._differences):
+            values[:, columns] = np.nan
+
     def baseline(self, columns: NDArray[np.int64]) -> Baseline:
         """Return the level and noise of layers, before new values are added."""
         counts = self._counts[columns]

@@ -85,7 +85,7 @@ class SpikeDetector:
     """
 
     def __init__(self, check: str) -> None:
-        self._check = check
+        self.check = check
         self._latch = Latch(RECOVERY)
         self._past = PastLevels()
         self._tail = Tail()
@@ -136,7 +136,7 @@ class SpikeDetector:
             return None
         level = max(level, self._past.highest_since(step // PAST_FRACTION))
         # The tail is that of the peaks of excursions, which are nearly independent, so the rate is per peak too.
-        rate = rate_of(self._check, gap) * self._n_values / max(1, self._n_peaks)
+        rate = rate_of(self.check, gap) * self._n_values / max(1, self._n_peaks)
         limit = max(MIN_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
         return Spike(value, level, noise, units, limit) if units > limit else None

@@ -36,16 +36,17 @@ class Stillness:
     """Detects layers that stop learning; a layer raises one alert, by the first of three checks that sees it."""
 
     def __init__(self) -> None:
-        self._gradients = _StopCheck("dead layer", ("gradient_norm",))
-        self._updates = _StopCheck("frozen layer", ("update_ratio", "update_norm"))
-        self._dead_units = _DeadUnitCheck()
+        self.checks: tuple[_StopCheck | _DeadUnitCheck, ...] = (
+            _StopCheck("dead layer", ("gradient_norm",)),
+            _StopCheck("frozen layer", ("update_ratio", "update_norm")),
+            _DeadUnitCheck(),
+        )
 
     def measured(self, event: Measured, last: int) -> list[Alert]:
         """Check a measurement; `last` is the step of the previous one."""
-        checks: tuple[_StopCheck | _DeadUnitCheck, ...] = (self._gradients, self._updates, self._dead_units)
         alerts = []
-        for check in checks:
-            reported = set[str]().union(*(other.down for other in checks if other is not check))
+        for check in self.checks:
+            reported = set[str]().union(*(other.down for other in self.checks if other is not check))
             alert = check.measured(event, last, reported)
             if alert is not None:
                 alerts.append(alert)
@@ -58,7 +59,7 @@ class _StopCheck:
     def __init__(self, name: str, statistics: tuple[str, ...]) -> None:
         self._name, self._statistics = name, statistics
         self._check = LayerCheck(name, math.log(MIN_FALL), TAIL_INDEX)
-        self._history = LayerHistory(MIN_NOISE)
+        self.history = LayerHistory(MIN_NOISE)
         self._seen: dict[str, int] = {}
         self._zeros: dict[str, int] = {}
         self._min_duration, self._n_transients = 1, 0
@@ -98,15 +99,15 @@ class _StopCheck:
         layers, logs = logarithms(values)
         if not layers:
             return [], {}
-        columns = self._history.columns(layers)
-        baseline = self._history.baseline(columns)
+        columns = self.history.columns(layers)
+        baseline = self.history.baseline(columns)
         falls = np.where(baseline.ready, baseline.low - logs, 0.0)
         falls = falls - _of_others(falls, baseline.ready)
         faulty = self._check.faulty(gap, falls, baseline.noise, baseline.ready)
         known = np.array([self._seen.get(layer, 0) >= MIN_NOISE_VALUES for layer in layers]) & baseline.ready & ~faulty
         self._deepest = max(self._deepest, float((-np.expm1(-falls) / baseline.noise)[known].max(initial=0.0)))
         learnt = np.array([not bad or self._check.lasting(n) for n, bad in zip(layers, faulty, strict=True)], np.bool_)
-        self._history.add(columns[learnt], logs[learnt])
+        self.history.add(columns[learnt], logs[learnt])
         for layer in layers:
             self._seen[layer] = self._seen.get(layer, 0) + 1
         usual = {layers[k]: math.exp(baseline.level[k]) for k in np.flatnonzero(baseline.ready)}
@@ -143,7 +144,7 @@ class _DeadUnitCheck:
 
     def __init__(self) -> None:
         self._check = LayerCheck("dead units", MIN_DEAD_RISE, DEAD_TAIL_INDEX, in_logs=False)
-        self._history = LayerHistory(MIN_DEAD_NOISE)
+        self.history = LayerHistory(MIN_DEAD_NOISE)
         self.down: set[str] = set()
 
     def measured(self, event: Measured, last: int, reported: set[str]) -> Alert | None:
@@ -153,13 +154,13 @@ class _DeadUnitCheck:
         if not layers:
             return None
         values = np.array([shares[layer] for layer in layers])
-        columns = self._history.columns(layers)
-        baseline = self._history.baseline(columns)
+        columns = self.history.columns(layers)
+        baseline = self.history.baseline(columns)
         rises = values - baseline.high
         faulty = self._check.faulty(event.step - last, rises, baseline.noise, baseline.ready)
         newly = [k for k in self._check.newly(layers, faulty) if layers[k] not in reported]
         learnt = np.array([not bad or self._check.lasting(n) for n, bad in zip(layers, faulty, strict=True)], np.bool_)
-        self._history.add(columns[learnt], values[learnt])
+        self.history.add(columns[learnt], values[learnt])
         self.down = (self.down - set(layers)) | {layers[k] for k in np.flatnonzero(faulty)}
         if not newly:
             return None

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
 
 TAIL = 1 << 16
 
 
 class JsonlSink:
-    """Appends a line for each event; ``event`` is one of log, measurement, alert, forecast.
+    """Appends a line for each event; ``event`` is one of log, measurement, note, alert, forecast.
 
     Parameters
     ----------
@@ -75,6 +75,8 @@ def _content(event: Event) -> dict[str, Any]:
                 {"layer": layer, "probe": probe, **_numbers(statistics)} for (layer, probe), statistics in rows.items()
             ]
             return {"event": "measurement", "step": step, "rows": measured, "skipped": list(skipped)}
+        case Note():
+            return {"event": "note", **vars(event)}
         case Alert():
             return {"event": "alert", **vars(event), "evidence": _numbers(event.evidence)}
         case Forecasted():

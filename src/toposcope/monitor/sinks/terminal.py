@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.probes.feature import NETWORK
 
 MIN_SECONDS_BETWEEN = 30.0
@@ -24,7 +24,7 @@ class TerminalSink:
     hint : callable
         Returns the text at the end of the first line, such as the command that shows the live page.
     quiet : bool
-        Write lines for alerts only.
+        Write lines for alerts and notes only.
     """
 
     def __init__(self, hint: Callable[[], str] = str, *, quiet: bool = False) -> None:
@@ -41,6 +41,8 @@ class TerminalSink:
                 self._logged.update(values)
             case Forecasted():
                 self._forecast = event
+            case Note():
+                say(event.message)
             case Alert():
                 if event.kind == DIVERGED:
                     self._forecast = None

@@ -186,7 +186,7 @@ SECTION = ReportSection(
     title="Association with the loss",
     position=90,
     tables={
-        "association": lambda material: association_table(material.trajectories, material.adjust),
+        "association": lambda material: association_table(material.trajectories, material.adjust, material.progress),
         "comparisons": lambda material: comparison_table(material.trajectories),
     },
     charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),

@@ -100,7 +100,7 @@ SECTION = ReportSection(
     position=110,
     tables={
         "phases": lambda material: phase_table(material.trajectories),
-        "change_points": lambda material: change_point_table(material.trajectories),
+        "change_points": lambda material: change_point_table(material.trajectories, material.progress),
     },
     charts=(change_point_chart,),
     compared_charts=(change_point_chart,),
