@@ -286,8 +286,8 @@ def test_checkpoints_that_are_links_are_followed_and_said(tmp_path: Path) -> Non
             assert "out of the folder" not in printed
     (run / "step_2").symlink_to(other)
     (run / "step_1.safetensors").symlink_to(blobs / "w")
-    for command in (["layers"], ["doctor"], ["measure", "--workers", "1"]):
-        printed = invoke(*command, str(run))
+    for arguments in (["layers"], ["doctor"], ["measure", "--workers", "1"]):
+        printed = invoke(*arguments, str(run))
         assert f"2 files are links out of the folder: {run}/step_1.safetensors to {blobs}/w" in printed
 
 

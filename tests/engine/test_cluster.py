@@ -31,6 +31,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.study import run_study
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
+reference: Any = None
+"""In place of one to a result."""
 
 
 def local_nodes(head_processors: int) -> Any:
@@ -75,13 +77,13 @@ def test_a_lost_cluster_is_told_from_a_failing_task(
 ) -> None:
     monkeypatch.setattr(ray, "get", raising(error))
     with pytest.raises(expected):
-        _result(None)  # type: ignore[arg-type]
+        _result(reference)
 
 
 @pytest.mark.parametrize("error", [ray.exceptions.WorkerCrashedError(), ray.exceptions.NodeDiedError("node")])
 def test_a_task_whose_workers_die_is_a_failure_of_that_task(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "get", raising(error))
-    assert isinstance(_result(None), TaskFailure)  # type: ignore[arg-type]
+    assert isinstance(_result(reference), TaskFailure)
 
 
 def raising(error: Exception) -> Callable[..., Any]:
