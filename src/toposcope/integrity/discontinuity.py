@@ -7,9 +7,11 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
+from toposcope.integrity.averages import averages, interpolated
 from toposcope.integrity.branches import branched
 from toposcope.integrity.duplicates import final_weights
 from toposcope.integrity.finding import Finding, Suspect, steps_text
@@ -99,11 +101,25 @@ def discontinuities(
     if early:
         yield final_weights(early, last, "nearly those")
     histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
+    means = averages(histories)
+    yield from (mean.finding() for mean in means)
+    every = sorted({int(step) for history in histories for step in history.steps})
+    begins = [0, *(every.index(mean.steps[0]) for mean in means), len(every)]
+    for begin, end in pairwise(begins):
+        rest = {*every[:begin], *every[end:]}
+        part = [history.without(rest) if rest else history for history in histories]
+        yield from _by_rules(_long_enough(part), summaries, progress)
+
+
+def _by_rules(
+    histories: Sequence[History], summaries: Sequence[CheckpointSummary], progress: Progress
+) -> Iterator[Finding]:
+    """Apply all rules to a stretch of a run, each to what the rules before it left."""
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(find_reversed, find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt),
+        *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))
