@@ -17,7 +17,7 @@ MAX_REST = 0.5
 """Distance from the mean, in units of that from the checkpoint before: 1 for a walk, 0.7 for noise about a fixed point."""
 MAX_WEIGHT = 0.8
 """Of one checkpoint in a mean."""
-MIN_JUMP = 2.0
+MIN_JUMP = 1.5
 """How many times further than before and after it the median matrix moves where a run goes on from a mean."""
 MIN_BEHIND = 4
 """Checkpoints of which a mean may be made."""
