@@ -13,8 +13,8 @@ from toposcope.integrity.finding import Suspect
 from toposcope.integrity.histories import MAX_STRETCH, NEARBY, History
 from toposcope.typing import Vector
 
-MAX_REST = 0.5
-"""Distance from the mean, in units of that from the checkpoint before: 1 for a walk, 0.7 for noise about a fixed point."""
+MAX_REST = 0.6
+"""Distance from the mean, in units of that from the multiples of the checkpoint before: 1 for a walk, 0.7 for noise."""
 MAX_WEIGHT = 0.8
 """Of one checkpoint in a mean."""
 MIN_JUMP = 1.5
@@ -36,7 +36,7 @@ def averages(histories: Sequence[History]) -> list[Suspect]:
     jumps = np.median(moves[:, 1:-1] / np.maximum(moves[:, :-2], moves[:, 2:]), axis=0) > MIN_JUMP**2
     suspects = []
     for k in [*(k + 2 for k in np.flatnonzero(jumps).tolist() if k + 2 >= MIN_BEHIND), count - 1]:
-        weights = _weights(complete, k, np.sqrt(moves[:, k - 1]))
+        weights = _weights(complete, k)
         if weights is not None:
             steps = complete[0].steps[k - len(weights) : k]
             heaviest = sorted(np.argsort(-weights, kind="stable")[:3].tolist())
@@ -48,12 +48,13 @@ def averages(histories: Sequence[History]) -> list[Suspect]:
     return suspects
 
 
-def _weights(histories: Sequence[History], k: int, moved: Vector) -> Vector | None:
+def _weights(histories: Sequence[History], k: int) -> Vector | None:
     """Return the weights of the checkpoints before the k-th in the mean that it is about; None if it is none."""
-    first = max(0, k - MAX_STRETCH)
     columns, target = [], []
-    for history, size in zip(histories, moved.tolist(), strict=True):
-        columns.append((history.values[first : k - 1] - history.values[k - 1]) / size)
+    for history in histories:
+        # From any multiple of the checkpoint before, as weights that are scaled are no mean.
+        size = history.scale_factors()[1][k - 1] * np.sqrt(history.squared_norms[k - 1])
+        columns.append((history.values[max(0, k - MAX_STRETCH) : k - 1] - history.values[k - 1]) / size)
         target.append((history.values[k] - history.values[k - 1]) / size)
     weights, rest = nnls(np.concatenate(columns, axis=1).T, np.concatenate(target))
     weights = np.append(weights, 1 - weights.sum())
