@@ -14,7 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from doctor_models import VOCABULARY, Batch, Convolutions, Task, Transformer, draw_digits, draw_text, mlp
-from doctor_trainings import Lion, Schedule, Series, Weights, cosine, restarts, resumed, stable_then_decay, steady, to_zero
+from doctor_trainings import (
+    Lion,
+    Schedule,
+    Series,
+    Weights,
+    cosine,
+    restarts,
+    resumed,
+    stable_then_decay,
+    steady,
+    to_zero,
+)
 
 STEPS, EVERY, EVENT = 300, 12, 156
 """Steps of a training, of which each `EVERY`-th is saved, and the step of its event: saved after it."""
@@ -416,9 +427,7 @@ PRACTICES: dict[str, Practice] = {
     "each the mean of the last three": Practice(after=_averaged_from(0, 3)),
     "each the mean of all before": Practice(after=_averaged_from(0, STEPS)),
     "bfloat16 in float32 throughout": Practice(
-        after=lambda series, _: {
-            s: {n: t.to(torch.bfloat16).float() for n, t in w.items()} for s, w in series.items()
-        }
+        after=lambda series, _: {s: {n: t.to(torch.bfloat16).float() for n, t in w.items()} for s, w in series.items()}
     ),
 }
 """Of which no fault may be found."""

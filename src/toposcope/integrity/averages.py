@@ -1,4 +1,4 @@
-"""Checkpoints that are means of others: an average at the end, a merge from which a run goes on, neighbours interpolated.
+"""Checkpoints that are means of others: an average at the end, a merge from which a run goes on, an interpolated one.
 
 What a training moves has directions of its own; a mean lies in the plane of the checkpoints that it is made of.
 """

@@ -74,19 +74,9 @@ def discontinuities(
     suspicious: Collection[int],
     progress: Progress = silent,
 ) -> Iterator[Finding]:
-    """Find checkpoints, or tensors of them, that are off the path of training.
+    """Find checkpoints, or tensors of them, that are off the path of training, leaving out what holds other weights.
 
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    excluded : collection of int
-        Steps known to hold another step's weights.
-    excluded_of : mapping of str to collection of int
-        The same for single tensors, by name.
-    suspicious : collection of int
-        Steps whose values alone are wrong: compared with the final weights and with nothing else.
-    progress : callable, optional
-        Called with the rules applied so far.
+    Steps that are `suspicious`, whose values alone are wrong, are compared with the final weights and nothing else.
     """
     histories = tensor_histories(summaries, excluded, excluded_of)
     if not histories:
@@ -119,7 +109,8 @@ def _by_rules(
     reported = set()
     alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt),
+        *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched),
+        *(_broken, alone, scaled, branch, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))
