@@ -74,10 +74,7 @@ def discontinuities(
     suspicious: Collection[int],
     progress: Progress = silent,
 ) -> Iterator[Finding]:
-    """Find checkpoints, or tensors of them, that are off the path of training, leaving out what holds other weights.
-
-    Steps that are `suspicious`, whose values alone are wrong, are compared with the final weights and nothing else.
-    """
+    """Find what is off the path of training; what is `suspicious` is compared with the final weights and nothing else."""
     histories = tensor_histories(summaries, excluded, excluded_of)
     if not histories:
         return
