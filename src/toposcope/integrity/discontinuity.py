@@ -74,7 +74,7 @@ def discontinuities(
     suspicious: Collection[int],
     progress: Progress = silent,
 ) -> Iterator[Finding]:
-    """Find what is off the path of training; what is `suspicious` is compared with the final weights and nothing else."""
+    """Find what is off the path of training; the `suspicious` are compared with the final weights and nothing else."""
     histories = tensor_histories(summaries, excluded, excluded_of)
     if not histories:
         return
