@@ -72,10 +72,12 @@ def interpolated(histories: Sequence[History]) -> list[Suspect]:
         squares = np.square(across).sum(axis=1)
         shares = np.einsum("ij,ij->i", across, part) / np.where(squares > 0, squares, 1)
         rests = np.square(part - shares[:, None] * across).sum(axis=1)
+        # Weights that only shrink or grow lie on a line, too.
+        turned = squares - np.einsum("ij,ij->i", across, history.values[:-2]) ** 2 / history.squared_norms[:-2]
         floor = history.rounding_floor()[1:-1]
         for k in np.flatnonzero((rests < floor) & (shares > 0.01) & (shares < 0.99)).tolist():
             near = [j for j in range(max(0, k - NEARBY), min(len(rests), k + NEARBY + 1)) if j != k]
-            if (rests[k] + floor[k]) * max(squares[near]) < MAX_SHARE * squares[k] * min(rests[near]):
+            if (rests[k] + floor[k]) * max(squares[near]) < MAX_SHARE * turned[k] * min(rests[near]):
                 before, step, after = history.steps[k : k + 3].tolist()
                 layers[before, step, after].append(history.name)
     return [
