@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -262,6 +263,10 @@ def off_by_one(runs: Runs, rng: np.random.Generator) -> Damaged | None:
     return _at(runs, list(runs.main), lambda step: {name: runs.main[step][name].roll(1, 0)})
 
 
+def _of_step(name: str, new: dict[int, torch.Tensor], step: int) -> Weights:
+    return {name: new[step]}
+
+
 def _one(change: Callable[[torch.Tensor], torch.Tensor | None], *, for_good: bool = False) -> Damage:
     """Change one matrix, where it can be, at one step, or from one on."""
 
@@ -269,9 +274,10 @@ def _one(change: Callable[[torch.Tensor], torch.Tensor | None], *, for_good: boo
         steps = _middle(runs, rng)[: None if for_good else 1]
         for _ in range(20):
             name = _name(runs, rng, matrix=True)
-            new = {step: change(runs.main[step][name]) for step in steps}
-            if all(tensor is not None and tensor.shape == runs.main[0][name].shape for tensor in new.values()):
-                return _at(runs, steps, lambda step, name=name, new=new: {name: new[step]})
+            made = {step: change(runs.main[step][name]) for step in steps}
+            new = {step: tensor for step, tensor in made.items() if tensor is not None}
+            if len(new) == len(steps):
+                return _at(runs, steps, partial(_of_step, name, new))
         return None
 
     return damage
