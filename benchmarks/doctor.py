@@ -110,6 +110,7 @@ def practise(table: str, name: str) -> dict[str, str]:
             wrong = [finding for finding in findings if finding.severity == "fault"]
         else:
             wrong = findings if sorted(f.steps[0] for f in findings) != list(practice.steps) else []
+            instead += [] if findings else [f"{family}: nothing"]
         instead += [f"{family}: {finding.check} {short_steps(finding.steps)}" for finding in wrong]
     bad = {each.partition(":")[0] for each in instead}
     return {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -262,6 +263,237 @@ def off_by_one(runs: Runs, rng: np.random.Generator) -> Damaged | None:
     return _at(runs, list(runs.main), lambda step: {name: runs.main[step][name].roll(1, 0)})
 
 
+def _of_step(name: str, new: dict[int, torch.Tensor], step: int) -> Weights:
+    return {name: new[step]}
+
+
+def _one(change: Callable[[torch.Tensor], torch.Tensor | None], *, for_good: bool = False) -> Damage:
+    """Change one matrix, where it can be, at one step, or from one on."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps = _middle(runs, rng)[: None if for_good else 1]
+        for _ in range(20):
+            name = _name(runs, rng, matrix=True)
+            made = {step: change(runs.main[step][name]) for step in steps}
+            new = {step: tensor for step, tensor in made.items() if tensor is not None}
+            if len(new) == len(steps):
+                return _at(runs, steps, partial(_of_step, name, new))
+        return None
+
+    return damage
+
+
+def _whole(change: Callable[[torch.Tensor], torch.Tensor], *, for_good: bool = False) -> Damage:
+    """Change all tensors, at one step, or from one on."""
+    return lambda runs, rng: _at(
+        runs,
+        _middle(runs, rng)[: None if for_good else 1],
+        lambda step: {name: change(tensor) for name, tensor in runs.main[step].items()},
+    )
+
+
+def _blocks_exchanged(parts: int) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """Exchange the first two of some equal blocks of rows, as heads, or query and key, lie in one matrix."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor | None:
+        if len(tensor) % parts or len(tensor) < 2 * parts:
+            return None
+        first, second, *rest = tensor.chunk(parts)
+        return torch.cat([second, first, *rest])
+
+    return change
+
+
+def _layers(runs: Runs, rng: np.random.Generator) -> tuple[str, str] | None:
+    """Return two matrices of one shape that have moved."""
+    weights = runs.main[max(runs.main)]
+    names = [n for n, t in _matrices(weights).items() if not torch.equal(t, runs.main[0][n])]
+    pairs = [
+        (a, b)
+        for k, a in enumerate(names)
+        for b in names[k + 1 :]
+        if weights[a].shape == weights[b].shape and not torch.equal(weights[a], weights[b])
+    ]
+    return pairs[int(rng.integers(len(pairs)))] if pairs else None
+
+
+def layers(*, exchanged: bool, for_good: bool) -> Damage:
+    """Exchange two layers, or copy one over the other."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        pair = _layers(runs, rng)
+        if pair is None:
+            return None
+        a, b = pair
+        return _at(
+            runs,
+            _middle(runs, rng)[: None if for_good else 1],
+            lambda step: {b: runs.main[step][a]} | ({a: runs.main[step][b]} if exchanged else {}),
+        )
+
+    return damage
+
+
+def half_of(lag: int) -> Damage:
+    """Take the second half of the tensors of one checkpoint from another: a shard, or a file written too early."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps = list(runs.main)
+        k = int(rng.integers(max(2, 1 - lag), len(steps) - max(2, lag + 1)))
+        names = list(runs.main[0])[len(runs.main[0]) // 2 :]
+        return _at(runs, [steps[k]], lambda _: {name: runs.main[steps[k + lag]][name] for name in names})
+
+    return damage
+
+
+def exchanged_checkpoints(lag: int) -> Damage:
+    """Exchange two checkpoints."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps = list(runs.main)
+        k = int(rng.integers(2, len(steps) - 2 - lag))
+        series = runs.main | {steps[k]: runs.main[steps[k + lag]], steps[k + lag]: runs.main[steps[k]]}
+        return Damaged(series, (steps[k], steps[k + lag]), ())
+
+    return damage
+
+
+def late_labels(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Store each checkpoint from a step on under the next step."""
+    steps, wrong = list(runs.main), _middle(runs, rng)
+    before = dict(zip(steps[1:], steps, strict=False))
+    return Damaged(
+        {s: runs.main[before[s]] if s in wrong else w for s, w in runs.main.items()}, (before[wrong[0]], *wrong), ()
+    )
+
+
+def best_for_last(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Store an earlier checkpoint, the best, as the last."""
+    steps = list(runs.main)
+    best = steps[int(rng.integers(len(steps) // 2, len(steps) - 2))]
+    return Damaged(runs.main | {steps[-1]: runs.main[best]}, (best, steps[-1]), ())
+
+
+def bias_of_other_sign(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Change the sign of a bias at one step."""
+    (step,), weights = _middle(runs, rng)[:1], runs.main[max(runs.main)]
+    names = [n for n, t in weights.items() if t.dim() == 1 and "bias" in n and not torch.equal(t, runs.main[0][n])]
+    if not names:
+        return None
+    name = str(rng.choice(names))
+    return _at(runs, [step], lambda _: {name: -runs.main[step][name]})
+
+
+def torn(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Take the second half of a matrix from two checkpoints before."""
+    steps, name = list(runs.main), _name(runs, rng, matrix=True)
+    k = int(rng.integers(3, len(steps) - 2))
+    new, old = runs.main[steps[k]][name], runs.main[steps[k - 2]][name]
+    half = len(new) // 2
+    return _at(runs, [steps[k]], lambda _: {name: torch.cat([new[:half], old[half:]])}) if half else None
+
+
+def update_stored(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Store what a matrix moved since the checkpoint before, in its place: as a gradient."""
+    steps, name = list(runs.main), _name(runs, rng, matrix=True)
+    k = int(rng.integers(2, len(steps) - 2))
+    new, old = (runs.main[steps[j]][name].float() for j in (k, k - 1))
+    return _at(runs, [steps[k]], lambda _: {name: new - old}) if not torch.equal(new, old) else None
+
+
+def decaying(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Let a matrix shrink by a tenth from one checkpoint to the next, from a step on."""
+    steps, name = _middle(runs, rng), _name(runs, rng, matrix=True)
+    return _at(runs, steps, lambda step: {name: runs.main[step][name].float() * 0.9 ** (1 + steps.index(step))})
+
+
+def absent(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Leave out a tensor at one step."""
+    (step,), name = _middle(runs, rng)[:1], _name(runs, rng, matrix=True)
+    left = {n: t for n, t in runs.main[step].items() if n != name}
+    return Damaged(runs.main | {step: left}, (step,), (name,))
+
+
+def stray(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Add a tensor at one step."""
+    (step,) = _middle(runs, rng)[:1]
+    return Damaged(runs.main | {step: runs.main[step] | {"extra.weight": torch.ones(4, 4)}}, (step,), ("extra.weight",))
+
+
+def other_dtype(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Store one matrix in float64 at one step."""
+    (step,), name = _middle(runs, rng)[:1], _name(runs, rng, matrix=True)
+    return Damaged(runs.main | {step: runs.main[step] | {name: runs.main[step][name].double()}}, (step,), (name,))
+
+
+def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        new = tensor.clone()
+        new.view(-1)[new.numel() // 3] = value
+        return new
+
+    return change
+
+
+def _without_tail(tensor: torch.Tensor) -> torch.Tensor:
+    new = tensor.clone()
+    new.view(-1)[-(new.numel() // 4) :] = 0
+    return new
+
+
+def _other_end_first(tensor: torch.Tensor) -> torch.Tensor:
+    array = tensor.contiguous().view(torch.int32 if tensor.dtype == torch.float32 else torch.int16).numpy()
+    return torch.from_numpy(array.byteswap()).view(tensor.dtype)
+
+
+def _row_copied(tensor: torch.Tensor) -> torch.Tensor | None:
+    if len(tensor) < 4 or tensor[0].numel() < 4:
+        return None
+    new = tensor.clone()
+    new[2] = new[1]
+    return new
+
+
+def _row_zero(tensor: torch.Tensor) -> torch.Tensor | None:
+    if len(tensor) < 4 or tensor[0].numel() < 4 or not bool(tensor[1].any()):
+        return None
+    new = tensor.clone()
+    new[1] = 0
+    return new
+
+
+def _noisy(tensor: torch.Tensor) -> torch.Tensor:
+    noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1))
+    return tensor.float() + 0.5 * float(tensor.float().std()) * noise
+
+
+def _clipped(tensor: torch.Tensor) -> torch.Tensor:
+    bound = float(tensor.float().std())
+    return tensor.clamp(-bound, bound)
+
+
+def _read_as_float16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16).view(torch.float16).to(tensor.dtype)
+
+
+ONE_MATRIX: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+    "query and key exchanged": _blocks_exchanged(3),
+    "two heads exchanged": _blocks_exchanged(4),
+    "rows shifted by one": lambda tensor: tensor.roll(1, 0) if len(tensor) > 3 else None,
+    "without signs": torch.abs,
+    "squared": torch.square,
+    "flattened by columns": lambda tensor: tensor.flatten(1).t().reshape(tensor.shape),
+    "constant": lambda tensor: torch.full_like(tensor, float(tensor.float().std())),
+    "a quarter of it zero": _without_tail,
+    "a row zero": _row_zero,
+    "a row copied": _row_copied,
+    "noise of half its size": _noisy,
+    "clipped at its standard deviation": _clipped,
+    "twice": lambda tensor: 2 * tensor,
+    "half": lambda tensor: tensor / 2,
+}
+"""What becomes of one matrix."""
+
 DAMAGES: dict[str, tuple[str, Damage]] = {
     **{f"one value of {size:g}": ("values", absurd_value(size)) for size in (10.0, 1e3, 1e6, 1e20, 3e37)},
     "a norm's weight zero": ("zeros", zero_norm),
@@ -294,6 +526,36 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     "a branch of the run at one step": ("other", branch(other_seed=False, for_good=False)),
     "another seed's run from a step on": ("other", branch(other_seed=True, for_good=True)),
     "another seed's run at one step": ("other", branch(other_seed=True, for_good=False)),
+    **{
+        f"a matrix: {what}, {when}": ("a matrix", _one(change, for_good=when != "at one step"))
+        for what, change in ONE_MATRIX.items()
+        for when in ("at one step", "from a step on")
+    },
+    "a NaN": ("values", _one(_with(float("nan")))),
+    "an infinite value": ("values", _one(_with(float("inf")))),
+    "a matrix: other end first": ("values", _one(_other_end_first)),
+    "a matrix: almost zero": ("values", _one(lambda tensor: tensor * 1e-38)),
+    "a matrix: fades from a step on": ("a matrix", decaying),
+    "a matrix: its update in its place": ("a matrix", update_stored),
+    "a matrix: half of it two checkpoints old": ("a matrix", torn),
+    "a bias: other sign": ("a matrix", bias_of_other_sign),
+    "bfloat16 read as float16": ("whole", _whole(_read_as_float16)),
+    "all twice, at one step": ("whole", _whole(lambda tensor: 2 * tensor)),
+    "all half, from a step on": ("whole", _whole(lambda tensor: tensor / 2, for_good=True)),
+    "two layers exchanged, at one step": ("layers", layers(exchanged=True, for_good=False)),
+    "two layers exchanged, from a step on": ("layers", layers(exchanged=True, for_good=True)),
+    "a layer copied over another, at one step": ("layers", layers(exchanged=False, for_good=False)),
+    "a layer copied over another, from a step on": ("layers", layers(exchanged=False, for_good=True)),
+    "half of the tensors of the checkpoint before": ("whole", half_of(-1)),
+    "half of the tensors of the next checkpoint": ("whole", half_of(1)),
+    "half of the tensors five checkpoints old": ("whole", half_of(-5)),
+    "two neighbours exchanged": ("whole", exchanged_checkpoints(1)),
+    "two checkpoints exchanged": ("whole", exchanged_checkpoints(4)),
+    "stored one step late, from a step on": ("whole", late_labels),
+    "the best one as the last": ("whole", best_for_last),
+    "a tensor absent": ("headers", absent),
+    "a tensor more": ("headers", stray),
+    "a tensor in float64": ("headers", other_dtype),
     "int8 and back, from a step on": ("not to be told", round_trip),
     "an adapter of rank 2 merged, from a step on": ("not to be told", merged),
     "the last matrix drifts slowly": ("not to be told", drifting),

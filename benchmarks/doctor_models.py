@@ -174,7 +174,7 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits."""
-        x = self.wte(tokens) + self.wpe.weight
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[-1]]
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.ln_f(x))

@@ -13,8 +13,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from doctor_models import VOCABULARY, Convolutions, Task, Transformer, draw_digits, draw_text, mlp
-from doctor_trainings import Schedule, Series, Weights, cosine, restarts, resumed, stable_then_decay, steady, to_zero
+from doctor_models import VOCABULARY, Batch, Convolutions, Task, Transformer, draw_digits, draw_text, mlp
+from doctor_trainings import (
+    Lion,
+    Schedule,
+    Series,
+    Weights,
+    cosine,
+    restarts,
+    resumed,
+    stable_then_decay,
+    steady,
+    to_zero,
+)
 
 STEPS, EVERY, EVENT = 300, 12, 156
 """Steps of a training, of which each `EVERY`-th is saved, and the step of its event: saved after it."""
@@ -39,6 +50,8 @@ class Trainer:
         Beginnings of the names of tensors that have no gradient.
     masks : dict of str to Tensor
         By which weights are multiplied after each step.
+    prepare : callable
+        Changes each batch.
     """
 
     family: str
@@ -53,6 +66,7 @@ class Trainer:
     average: float = 0.0
     masks: dict[str, Tensor] = field(default_factory=dict)
     shifted: bool = False
+    prepare: "Prepare" = lambda batch, generator: batch
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.seed)
@@ -74,7 +88,7 @@ class Trainer:
                 self.events[step](self)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.peak * self.schedule(step / STEPS)
-            inputs, targets = self.task.draw(generator, self.batch, self.shifted)
+            inputs, targets = self.prepare(self.task.draw(generator, self.batch, self.shifted), generator)
             self.optimizer.zero_grad()
             self.task.loss(self.model, (inputs, targets)).backward()  # type: ignore[no-untyped-call]
             for name, weight in self.model.named_parameters():
@@ -99,6 +113,8 @@ class Trainer:
 
 
 Event = Callable[[Trainer], None]
+Prepare = Callable[[Batch, torch.Generator], Batch]
+"""Changes a batch before it is trained on."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +272,58 @@ def _averaged_last(series: Series, _: str) -> Series:
     return {**series, STEPS: _mean([series[s] for s in list(series)[-8:]])}
 
 
+def _exponential_last(series: Series, _: str) -> Series:
+    """Publish an exponential moving average at the end."""
+    mean = series[0]
+    for weights in series.values():
+        mean = {name: 0.8 * mean[name] + 0.2 * tensor for name, tensor in weights.items()}
+    return {**series, STEPS: mean}
+
+
+def _averaged_from(begin: int, window: int) -> Callable[[Series, str], Series]:
+    """From a step on, save the mean of all checkpoints since, or of the last few."""
+
+    def after(series: Series, _: str) -> Series:
+        late = [step for step in series if step >= begin]
+        return {
+            step: _mean([series[s] for s in late[: late.index(step) + 1][-window:]]) if step in late else weights
+            for step, weights in series.items()
+        }
+
+    return after
+
+
+def _shorter(batch: Batch, _: torch.Generator) -> Batch:
+    return batch[0][:, :6], batch[1][:, :6]
+
+
+def _noisy_labels(batch: Batch, generator: torch.Generator) -> Batch:
+    """Give a third of a batch the labels of others."""
+    inputs, labels = batch
+    count = len(labels) // 3
+    mixed = labels[:count][torch.randperm(count, generator=generator)]
+    return inputs, torch.cat([mixed, labels[count:]])
+
+
+def _hidden(batch: Batch, generator: torch.Generator) -> Batch:
+    """Hide a fifth of the inputs, as dropout does."""
+    kept = torch.rand(batch[0].shape, generator=generator) > 0.2
+    return (batch[0] * kept).to(batch[0].dtype), batch[1]
+
+
+def _decay_more(trainer: Trainer) -> None:
+    for group in trainer.optimizer.param_groups:
+        group["weight_decay"] = 5.0
+
+
+def _statistics_again(trainer: Trainer) -> None:
+    """Estimate the statistics of batch norms anew, as after an average of weights."""
+    for module in trainer.model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None
+
+
 def _average_and_go_on(trainer: Trainer) -> None:
     """Go on from the average with weights of before, as after a merge of checkpoints."""
     torch.manual_seed(trainer.seed)
@@ -337,6 +405,30 @@ PRACTICES: dict[str, Practice] = {
     "large steps": Practice(lambda _: {"learning_rate": 1e-2}),
     "bfloat16 from the middle on": Practice(after=_in_dtype(torch.bfloat16, EVENT), steps=(EVENT,)),
     "vocabulary extended": _event(_extend_vocabulary),
+    "rate range test": _scheduled(lambda t: 10 ** (4 * t - 3)),
+    "one cycle": _scheduled(lambda t: 0.1 + 5 * (1 - abs(2 * t - 1))),
+    "rate ten times higher": _scheduled(lambda t: 0.3 if t < 0.5 else 3.0),
+    "batch doubled three times": Practice(
+        lambda _: {"events": {60 * k: _other(batch=16 * 2**k) for k in range(1, 4)}, "batch": 16}
+    ),
+    "momentum reset again and again": Practice(
+        lambda _: {"events": {60 * k: lambda trainer: trainer.reset_optimizer() for k in range(1, 5)}}
+    ),
+    "Lion instead of AdamW": _event(_optimizer(lambda parameters, lr: Lion(parameters, lr=lr / 5))),
+    "stronger decay": _event(_decay_more),
+    "dropout off": Practice(lambda _: {"prepare": _hidden, "events": {145: _other(prepare=lambda b, _: b)}}),
+    "labels cleaned": Practice(lambda _: {"prepare": _noisy_labels, "events": {145: _other(prepare=lambda b, _: b)}}),
+    "longer texts": Practice(
+        lambda _: {"prepare": _shorter, "events": {145: _other(prepare=lambda b, _: b)}}, families=("GPT",)
+    ),
+    "statistics estimated again": Practice(lambda _: {"events": {290: _statistics_again}}, families=("CNN",)),
+    "moving average at the end": Practice(after=_exponential_last),
+    "averaged from a step on": Practice(after=_averaged_from(204, STEPS)),
+    "each the mean of the last three": Practice(after=_averaged_from(0, 3)),
+    "each the mean of all before": Practice(after=_averaged_from(0, STEPS)),
+    "bfloat16 in float32 throughout": Practice(
+        after=lambda series, _: {s: {n: t.to(torch.bfloat16).float() for n, t in w.items()} for s, w in series.items()}
+    ),
 }
 """Of which no fault may be found."""
 

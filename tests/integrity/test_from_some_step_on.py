@@ -161,3 +161,87 @@ def test_one_matrix_of_a_layer_alone_does_not_freeze() -> None:
     old = plain()[BEGIN][MATRIX]
     found = told(changed(plain(), MATRIX, lambda _: old, range(BEGIN, STEPS + 1)))
     assert [(check, layer) for check, _, layer in found] == [("still", MATRIX)]
+
+
+PARTLY: dict[str, Callable[[Tensor], Tensor]] = {
+    "heads": lambda w: torch.cat([w[12:24], w[:12], w[24:]]),
+    "noise": lambda w: w + 0.8 * w.std() * torch.randn(w.shape, generator=torch.Generator().manual_seed(0)),
+    "clipped": lambda w: w.clamp(-0.3 * w.std(), 0.3 * w.std()),
+    "twice": lambda w: 2 * w,
+}
+
+
+@pytest.mark.parametrize("kind", PARTLY)
+def test_a_matrix_that_alone_leaps_for_good(kind: str) -> None:
+    """It keeps a good part of its values, so that its correlation with those before does not tell."""
+    found = told(changed(decaying(), MATRIX, PARTLY[kind], range(STEPS - 5 * EVERY, STEPS + 1)))
+    assert found == [("break", (STEPS - 5 * EVERY,), MATRIX)]
+
+
+def test_all_weights_halved_for_good_are_no_mean() -> None:
+    """Half of a checkpoint and half of the first, whose weights are small, is not far from it."""
+    series = {s: {n: t / 2 if s >= BEGIN and t.dim() > 1 else t for n, t in w.items()} for s, w in decaying().items()}
+    assert [(f.check, f.steps) for f in diagnose(seen(series))] == [("break", (BEGIN,))]
+
+
+def mean(of: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([weights[name] for weights in of]).mean(0) for name in of[0]}
+
+
+@pytest.mark.parametrize("count", [5, 8])
+def test_an_average_at_the_end_is_a_note(count: int) -> None:
+    """Of the last ones, of which the very last is not kept; and an exponential one."""
+    steps = list(plain())
+    exponential = plain()[steps[0]]
+    for weights in plain().values():
+        exponential = {name: 0.7 * exponential[name] + 0.3 * tensor for name, tensor in weights.items()}
+    for last in (mean([plain()[step] for step in steps[-count:]]), exponential):
+        (finding,) = diagnose(seen({**plain(), STEPS: last}))
+        assert (finding.check, finding.severity, finding.steps) == ("average", "note", (STEPS,))
+
+
+def test_a_run_that_goes_on_from_a_mean_is_a_note() -> None:
+    """It moves on from there as it would have from where it was."""
+    series, begin, old = decaying(), STEPS - 5 * EVERY, STEPS - 15 * EVERY
+    now, merged = series[begin], mean([series[begin - EVERY], series[old]])
+    later = {s: {n: t - now[n] + merged[n] for n, t in w.items()} for s, w in series.items() if s >= begin}
+    (finding,) = diagnose(seen(series | later))
+    assert (finding.check, finding.severity, finding.steps) == ("average", "note", (begin,))
+    assert f"step {old}" in finding.message
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+@pytest.mark.parametrize("names", [[MATRIX], list(plain()[0])])
+def test_an_interpolated_checkpoint(share: float, names: list[str]) -> None:
+    before, after = plain()[BEGIN - EVERY], plain()[BEGIN + EVERY]
+    between = {n: torch.lerp(before[n], after[n], share) for n in names}
+    (finding,) = faults(seen({**plain(), BEGIN: plain()[BEGIN] | between}))
+    assert (finding.check, finding.steps) == ("off path", (BEGIN,))
+    assert "interpolated" in finding.message
+
+
+def test_movement_along_a_line_is_not_interpolated() -> None:
+    start, end = plain()[0], plain()[STEPS]
+    line = {s: {n: torch.lerp(t, end[n], s / STEPS) for n, t in start.items()} for s in plain()}
+    assert not [f for f in diagnose(seen(line)) if "interpolated" in f.message]
+
+
+def _quantised(w: Tensor, levels: int) -> Tensor:
+    scale = w.abs().amax(1, keepdim=True) / levels
+    return (w / scale).round() * scale
+
+
+@pytest.mark.parametrize("levels", [127, 7])
+@pytest.mark.parametrize("steps", [range(BEGIN, BEGIN + 1), range(3 * EVERY, STEPS + 1)])
+def test_a_round_trip_through_few_bits(steps: range, levels: int) -> None:
+    wrong = {s: {n: _quantised(t, levels) if t.dim() > 1 else t for n, t in w.items()} for s, w in plain().items()}
+    found = faults(seen({s: wrong[s] if s in steps else w for s, w in plain().items()}))
+    assert ("rounded", tuple(s for s in plain() if s in steps)) in [(f.check, f.steps) for f in found]
+    assert [f for f in faults(seen(wrong)) if f.check == "rounded"] == []
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_pruning_is_one_note(share: float) -> None:
+    masks = {n: t.abs() >= t.abs().quantile(share) for n, t in decaying()[BEGIN].items() if t.dim() > 1}
+    pruned = {s: {n: t * masks.get(n, 1) for n, t in w.items()} if s >= BEGIN else w for s, w in decaying().items()}
+    assert [(f.check, f.severity, f.steps) for f in diagnose(seen(pruned))] == [("dead", "note", (BEGIN,))]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sick_series import Series, Training, faults, seen
 
-from toposcope.integrity import Finding, doctor
+from toposcope.integrity import Finding, doctor, n_parameters
 
 STEPS = [0, *range(100, 1600, 100)]
 NORM = "gpt_neox.layers.0.input_layernorm.weight"
@@ -51,6 +51,25 @@ def test_an_absurd_value_that_stays() -> None:
     (finding,) = faults(seen(series))
     assert (finding.check, finding.steps, finding.layer) == ("outlier", (STEPS[5],), MATRIX)
     assert "(3, 5)" in finding.message
+
+
+def test_the_statistics_of_batch_norms_are_looked_at_and_are_no_parameters() -> None:
+    """Moving averages of what the batches hold, which go on with the weights and scatter."""
+    generator = torch.Generator().manual_seed(0)
+    plain = {
+        s: w | {f"bn.running_{k}": 1 + s / 1000 + 0.05 * torch.rand(24, generator=generator) for k in ("mean", "var")}
+        for s, w in healthy().items()
+    }
+    assert told(plain) == []
+    for name, size in (("bn.running_mean", 1e3), ("bn.running_var", -3e37)):
+        bad = plain[700][name].clone()
+        bad[7] = size
+        assert told(changed(plain, [700], **{name: bad})) == [("outlier", (700,), name)]
+    assert told(changed(plain, [700], **{"bn.running_var": plain[200]["bn.running_var"]})) == [
+        ("still", (700,), "bn.running_var")
+    ]
+    counts = [n_parameters(seen({700: weights})[0]) for weights in (plain[700], healthy()[700])]
+    assert counts[0] == counts[1]
 
 
 def test_a_value_that_grows_is_no_fault() -> None:

@@ -41,7 +41,7 @@ _WEAK_WORDS = {
 _WEIGHT_LEAF = re.compile(
     r"(?:\w+_)?(?:weights?|kernel|embedding|w\d*)|w_?[a-z]{0,3}\d*|w_(?:gate|down|query|value|pos)|lora_\w+|a_log|\w*proj\w*"
 )
-MASK, TABLE, BUFFER = "mask", "fixed table of positions", "buffer"
+MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
 
 
 @lru_cache(maxsize=1 << 16)
@@ -58,7 +58,7 @@ def leaf_of(name: str) -> str:
 
 
 def named_buffer(name: str, axes: int) -> str:
-    """Return what a name alone says: `MASK` or `BUFFER` for what is never trained, or an empty text.
+    """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text.
 
     A mask that GPT-2 and its kin call ``attn.bias`` has two axes and more, which no bias of theirs has.
     """
@@ -69,6 +69,8 @@ def named_buffer(name: str, axes: int) -> str:
         return BUFFER
     if not _NEVER_TRAINED.fullmatch(leaf):
         return ""
+    if leaf in ("running_mean", "running_var"):
+        return STATISTICS
     return MASK if "mask" in leaf or leaf.startswith("tri") else BUFFER
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toposcope.checkpoints import adapters, matrices, quantisation, roles
-from toposcope.checkpoints.buffers import BUFFER, MASK, TABLE
+from toposcope.checkpoints.buffers import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.coverage import PLAIN_KINDS, Coverage
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.reparametrised import put_together
@@ -68,9 +68,10 @@ class Weights:
     refused_sizes: dict[str, int]
     remarks: list[str]
 
-    def parameters(self) -> list[Entry]:
-        """Return the tensors of floating-point parameters: all but masks, tables, caches and the like."""
+    def parameters(self, *, statistics: bool = False) -> list[Entry]:
+        """Return the tensors of floating-point parameters, if asked with the running statistics of batch norms."""
         none = {MASK, TABLE, BUFFER, matrices.EMPTY, matrices.OPTIMIZER, matrices.AVERAGE}
+        none |= set() if statistics else {STATISTICS}
         return [
             e for e in self.entries if e.is_float and e.name not in self.refused and self.others.get(e.name) not in none
         ]

@@ -21,6 +21,7 @@ MAX_OCCASIONS = 2
 """Steps at which rows of an embedding become copies; more often, unused rows grow alike."""
 MIN_SIZE = 64.0
 """Root mean square of a matrix, in units of the smallest number of its dtype, below which it is rounded to zero."""
+AS_BY_PRUNING = "parts of most matrices become zero, as by pruning"
 KINDS = ("rows", "columns", "values", "copies")
 
 
@@ -55,7 +56,7 @@ def dead_parts(whole: Sequence[CheckpointSummary], plan: Plan) -> Iterator[Findi
     zeros = [change for change in changes if change.kind != "copies"]
     if sparse > 1 and 2 * sparse >= n_matrices:
         steps = tuple(sorted({step for change in zeros for step in change.steps}))
-        words = f"{steps_text(steps)}: parts of most matrices become zero, as by pruning"
+        words = f"{steps_text(steps)}: {AS_BY_PRUNING}"
         yield from [Finding("dead", "note", steps, "", words)] if steps else []
         zeros = []
     copies = [change for change in changes if change.kind == "copies"]

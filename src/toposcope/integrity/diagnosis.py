@@ -236,6 +236,7 @@ def diagnose(
     if 0 not in final | moved:
         wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
+    findings = _without_what_pruning_does(findings)
     findings = _with_changes_of_plan(findings, plan, [summary.step for summary in whole_files])
     return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
 
@@ -247,6 +248,12 @@ def _largest(findings: Sequence[Finding]) -> list[Finding]:
         if not any(2 * len(set(finding.steps) & set(other.steps)) > len(finding.steps) for other in kept):
             kept.append(finding)
     return kept
+
+
+def _without_what_pruning_does(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out leaps and shrinking weights at a step at which parts of most matrices become zero on purpose."""
+    pruned = {step for f in findings if f.message.endswith(dead_parts.AS_BY_PRUNING) for step in f.steps}
+    return [f for f in findings if f.check not in ("leap", "break", "scaled") or not pruned.issuperset(f.steps)]
 
 
 def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan, steps: Sequence[int]) -> list[Finding]:

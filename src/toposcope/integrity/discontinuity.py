@@ -7,9 +7,11 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
+from toposcope.integrity.averages import averages, interpolated
 from toposcope.integrity.branches import branched
 from toposcope.integrity.duplicates import final_weights
 from toposcope.integrity.finding import Finding, Suspect, steps_text
@@ -72,20 +74,7 @@ def discontinuities(
     suspicious: Collection[int],
     progress: Progress = silent,
 ) -> Iterator[Finding]:
-    """Find checkpoints, or tensors of them, that are off the path of training.
-
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    excluded : collection of int
-        Steps known to hold another step's weights.
-    excluded_of : mapping of str to collection of int
-        The same for single tensors, by name.
-    suspicious : collection of int
-        Steps whose values alone are wrong: compared with the final weights and with nothing else.
-    progress : callable, optional
-        Called with the rules applied so far.
-    """
+    """Find what is off the path of training; the `suspicious` are compared with the final weights and nothing else."""
     histories = tensor_histories(summaries, excluded, excluded_of)
     if not histories:
         return
@@ -99,11 +88,26 @@ def discontinuities(
     if early:
         yield final_weights(early, last, "nearly those")
     histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
+    means = averages(histories)
+    yield from (mean.finding() for mean in means)
+    every = sorted({int(step) for history in histories for step in history.steps})
+    begins = [0, *(every.index(mean.steps[0]) for mean in means), len(every)]
+    for begin, end in pairwise(begins):
+        rest = {*every[:begin], *every[end:]}
+        part = [history.without(rest) if rest else history for history in histories]
+        yield from _by_rules(_long_enough(part), summaries, progress)
+
+
+def _by_rules(
+    histories: Sequence[History], summaries: Sequence[CheckpointSummary], progress: Progress
+) -> Iterator[Finding]:
+    """Apply all rules to a stretch of a run, each to what the rules before it left."""
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(find_reversed, find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt),
+        *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched),
+        *(_broken, alone, scaled, branch, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))

@@ -161,16 +161,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
 def partial_duplicates(
     summaries: Sequence[CheckpointSummary], excluded: Collection[int], unchanged: Unchanged
 ) -> Iterator[Finding]:
-    """Report matrices and files that do not change while others do, and tensors that never change.
-
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    excluded : collection of int
-        Steps known to hold another step's weights.
-    unchanged : Unchanged
-        From `unchanged_tensors`.
-    """
+    """Report matrices and files that do not change while others do, and tensors that never change."""
     readable = _readable(summaries, excluded)
     if len(readable) < 2:
         return

@@ -152,16 +152,7 @@ def tensor_histories(
     excluded: Collection[int],
     excluded_of: Mapping[str, Collection[int]] | None = None,
 ) -> list[History]:
-    """Return the histories of all tensors that are known at enough steps.
-
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    excluded : collection of int
-        Steps to leave out.
-    excluded_of : mapping of str to collection of int, optional
-        Steps to leave out of some tensors, by name.
-    """
+    """Return the histories of all tensors known at enough steps, without those `excluded` of all or of some."""
     whole = [item for item in summaries if not item.error]
     found = []
     plan = Plan(whole)

@@ -25,14 +25,7 @@ gives 1."""
 
 
 def initialisation(summaries: Sequence[CheckpointSummary], excluded: Collection[int]) -> Iterator[Finding]:
-    """Judge step 0, if there is one and it was read.
-
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    excluded : collection of int
-        Steps known to hold another step's weights.
-    """
+    """Judge step 0, if there is one and it was read; steps that hold others' weights are `excluded`."""
     first = summaries[0]
     # A single checkpoint without a step in its name is called step 0.
     if first.step != 0 or first.error or len(summaries) < 2:

@@ -13,6 +13,10 @@ MIN_WIDTH = 4
 """Values of a row; shorter ones may be equal by chance."""
 MAX_LISTED = 64
 """Rows, columns or copies that are listed; the rest are counted."""
+MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8
+"""Values of a row, and rows of a block, that show whether a matrix was quantised."""
+MAX_OFF = 1e-3
+"""Of a multiple from a whole number; other values are as near by a chance of 0.002 each."""
 
 _Mask = NDArray[np.bool_]
 _Keys = NDArray[np.uint64]
@@ -29,36 +33,36 @@ class Lines(msgspec.Struct, frozen=True):
         Rows that are not zero, each with the first row that is the same.
     counts : tuple of int
         How many there are of each of the three.
+    is_quantised : bool
+        Whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4.
     """
 
     zero_rows: tuple[int, ...] = ()
     zero_columns: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
     counts: tuple[int, int, int] = (0, 0, 0)
+    is_quantised: bool = False
 
 
 NONE = Lines()
 
 
 class LinesFound:
-    """Finds the lines of a matrix that is read a few whole rows at a time.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    """
+    """Finds the lines of a matrix of some shape that is read a few whole rows at a time."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
         self._keys: list[_Keys] = []
         self._rows: list[_Mask] = []
         self._columns: _Mask | None = None
+        self._quantised = self._width >= MIN_QUANTISED_WIDTH
 
     def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
         """Add the next rows, flattened: as stored, and as floats."""
         if self._width >= MIN_WIDTH:
             self._keys.append(_keys(numbers.reshape(1, -1, self._width))[0])
             rows, columns = (found[0] for found in _zero(values.reshape(1, -1, self._width)))
+            self._quantised = self._quantised and bool(_quantised(values.reshape(1, -1, self._width))[0])
             self._rows.append(rows)
             self._columns = columns if self._columns is None else self._columns & columns
 
@@ -66,7 +70,7 @@ class LinesFound:
         """Return what was found."""
         if self._columns is None:
             return NONE
-        return _lines(np.concatenate(self._keys), np.concatenate(self._rows), self._columns)
+        return _lines(np.concatenate(self._keys), np.concatenate(self._rows), self._columns, self._quantised)
 
 
 def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> list[Lines]:
@@ -78,7 +82,9 @@ def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int
     rows, columns = _zero(values.reshape(len(values), -1, width))
     ordered = np.sort(keys, axis=1)
     some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | columns.any(axis=1)
-    return [_lines(keys[k], rows[k], columns[k]) if some[k] else NONE for k in range(len(numbers))]
+    even = _quantised(values.reshape(len(values), -1, width)) & (width >= MIN_QUANTISED_WIDTH)
+    each = zip(some | even, keys, rows, columns, even.tolist(), strict=True)
+    return [_lines(*found) if stands_out else NONE for stands_out, *found in each]
 
 
 @lru_cache(maxsize=8)
@@ -105,13 +111,25 @@ def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
     return rows, columns
 
 
-def _lines(keys: _Keys, rows: _Mask, columns: _Mask) -> Lines:
+def _quantised(values: NDArray[Any]) -> _Mask:
+    """Return which matrices have rows of many different multiples of a 127th, or a 7th, of their largest value."""
+    rows = values[:, :: max(1, values.shape[1] // N_QUANTISED_ROWS)].astype(np.float64)
+    top = np.abs(rows).max(axis=-1, keepdims=True)
+    found = np.zeros(len(values), np.bool_)
+    for levels in (127, 7):
+        scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=top > 0)
+        off, between = np.abs(scaled - np.rint(scaled)) < MAX_OFF, (np.rint(scaled) % levels != 0).mean(axis=(1, 2))
+        found |= off.all(axis=(1, 2)) & (between > 0.5)
+    return found
+
+
+def _lines(keys: _Keys, rows: _Mask, columns: _Mask, is_quantised: bool) -> Lines:
     if rows.all():
         return NONE  # the whole matrix is
     _, first, place, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     copies = np.flatnonzero((counts[place] > 1) & (first[place] != np.arange(len(keys))) & ~rows)
     zero_rows, zero_columns = np.flatnonzero(rows), np.flatnonzero(columns)
-    if not (len(copies) or len(zero_rows) or len(zero_columns)):
+    if not (len(copies) or len(zero_rows) or len(zero_columns) or is_quantised):
         return NONE
     pairs = tuple((int(k), int(first[place[k]])) for k in copies[:MAX_LISTED])
     return Lines(
@@ -119,6 +137,7 @@ def _lines(keys: _Keys, rows: _Mask, columns: _Mask) -> Lines:
         tuple(zero_columns[:MAX_LISTED].tolist()),
         pairs,
         (len(zero_rows), len(zero_columns), len(copies)),
+        is_quantised,
     )
 
 

@@ -28,6 +28,11 @@ MIN_ALONE = 4.0
 """How many times more than the median matrix loses in the same interval."""
 MAX_SHARED_MOVE = 2.0
 """How far the median matrix may move in that interval, in units of its largest movement nearby: a kick moves all."""
+MIN_OWN_LEAP = 3.0
+"""Or how many times further a matrix moves than in any interval nearby, on both sides, and than the median matrix does,
+while that does not move `MAX_SHARED_LEAP` times further. A part of it is replaced, or something was added to it. Real
+trainings reach 1.8, where a layer is thawed."""
+MAX_SHARED_LEAP = 1.5
 MIN_KEPT = 0.5
 """Share of its variance (the squared correlation) that a matrix keeps in every interval nearby, where values that have
 nothing to do with those before are a fault. In fast trainings small matrices soon lose their past without one."""
@@ -47,16 +52,16 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
     matrices = [history for history in histories if history.is_matrix]
     losses = {history.name: _losses(history) for history in matrices}
     of_interval: dict[tuple[int, int], dict[str, tuple[float, float]]] = defaultdict(dict)
+    moves = {history.name: _relative_moves(history) for history in matrices}
     for history in matrices:
-        moves = _relative_moves(history)
-        for k, (loss, move) in enumerate(zip(losses[history.name], moves, strict=True)):
+        for k, (loss, move) in enumerate(zip(losses[history.name], moves[history.name], strict=True)):
             of_interval[int(history.steps[k]), int(history.steps[k + 1])][history.name] = float(loss), float(move)
     by_step = {item.step: item for item in summaries}
     found: dict[int, dict[str, str]] = defaultdict(dict)
     last = max((int(history.steps[-1]) for history in matrices), default=0)
     for history in matrices:
-        loss = losses[history.name]
-        for k in np.flatnonzero(loss > MIN_LOSS).tolist():
+        loss, n = losses[history.name], len(history.steps)
+        for k in np.flatnonzero((loss > MIN_LOSS) | (moves[history.name] > MIN_OWN_LEAP)).tolist():
             before, step = int(history.steps[k]), int(history.steps[k + 1])
             own_move = of_interval[before, step][history.name][1]
             others = [v for name, v in of_interval[before, step].items() if name != history.name]
@@ -64,6 +69,10 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
                 how = _how(by_step[before].tensors[history.name], by_step[step].tensors[history.name], history, k)
                 if how != FRESH or _keeps_its_past(history, k):
                     found[step][history.name] = how
+                    continue
+            shared = float(np.quantile([move for _, move in others], 0.5, method="lower")) if others else np.inf
+            if 1 < k < n - 2 and own_move > MIN_OWN_LEAP * max(1.0, shared) and shared < MAX_SHARED_LEAP:
+                found[step][history.name] = "it moves far more than in any interval nearby"
     suspects = []
     for step, hows in sorted(found.items()):
         since = f"at step {step}" if step == last else f"from step {step} on"
@@ -96,7 +105,7 @@ def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
     """Return whether the other matrices go on as before in an interval in which one loses its past."""
     if not others:
         return True
-    their_loss, their_move = np.median(others, axis=0)
+    their_loss, their_move = np.quantile(others, 0.5, axis=0, method="lower")
     return bool(loss > MIN_ALONE * max(0.0, float(their_loss)) and their_move < MAX_SHARED_MOVE)
 
 

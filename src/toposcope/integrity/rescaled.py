@@ -36,6 +36,7 @@ def rescaled(histories: Sequence[History], summaries: Sequence[CheckpointSummary
             continue
         norms = np.log([by_step[step].tensors[history.name].norm for step in history.steps.tolist()])
         factor, rest = history.scale_factors()
+        rest = rest / np.maximum(factor, 1.0)  # scaled too
         growth = np.diff(norms)
         by_sketch = np.log(np.maximum(factor, 1e-3))
         usual, of_norm = _excess(growth, history.rounding)

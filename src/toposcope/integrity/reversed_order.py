@@ -73,14 +73,7 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
 
 
 def backwards(summaries: Sequence[CheckpointSummary], *, trained_at_first: bool) -> list[Finding]:
-    """Find a series whose last checkpoint is the beginning of its training.
-
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    trained_at_first : bool
-        Whether the values at step 0 are no initialisation's.
-    """
+    """Find a series that ends where a training begins; `trained_at_first` where step 0 is no initialisation."""
     items = [item for item in summaries if not item.error]
     if len(items) < MIN_LENGTH:
         return []

@@ -18,29 +18,37 @@ MIN_SHARE = 0.5
 
 
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints in float32 whose values have 16 bits, while most others have all of them."""
+    """Find checkpoints in float32 whose values have 16 bits, or 8, while most others, or those before, have all."""
     of_name: dict[str, dict[int, TensorSummary]] = defaultdict(dict)
     for item in summaries:
         for name, tensor in item.matrices.items():
             if tensor.dtype == "float32":
                 of_name[name][item.step] = tensor
-    is_rounded = {name: _are_rounded(of_step) for name, of_step in of_name.items()}
+    n_tensors = max((len(item.tensors) for item in summaries), default=0)
+    yield from _findings({name: _are_rounded(of_step) for name, of_step in of_name.items()}, 16, n_tensors)
+    quantised = {
+        name: {step: t.lines is not None and t.lines.is_quantised for step, t in of_step.items() if t.largest}
+        for name, of_step in of_name.items()
+    }
+    yield from _findings(quantised, 8, n_tensors)
+
+
+def _findings(is_rounded: Mapping[str, Mapping[int, bool]], bits: int, n_tensors: int) -> Iterator[Finding]:
     odd: dict[str, list[int]] = {
         name: [step for step, value in of_step.items() if value]
         for name, of_step in is_rounded.items()
-        if 2 * sum(of_step.values()) < len(of_step)
+        # Who trains in 16 bits may begin so at some step; nobody trains in 8.
+        if 2 * sum(of_step.values()) < len(of_step) or (bits == 8 and not any(list(of_step.values())[:2]))
     }
-    steps = sorted({step for of_name in odd.values() for step in of_name})
     incidents: dict[str, list[int]] = defaultdict(list)
-    for step in steps:
+    for step in sorted({step for of_name in odd.values() for step in of_name}):
         names = [name for name, of_name in odd.items() if step in of_name]
         if len(names) >= MIN_SHARE * sum(step in of_step for of_step in is_rounded.values()):
             for name in names:
                 incidents[name].append(step)
-    n_tensors = max((len(item.tensors) for item in summaries), default=0)
     for together, names in by_steps(incidents):
         message = (
-            f"{layers_text(names, n_tensors)}: rounded to 16 bits at {steps_text(together)}, while most others have "
+            f"{layers_text(names, n_tensors)}: rounded to {bits} bits at {steps_text(together)}, while others have "
             "full precision; save them as they were trained"
         )
         yield Finding("rounded", "fault", together, single(names), message)

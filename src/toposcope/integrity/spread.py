@@ -32,12 +32,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class SpreadSums:
-    """Running sums over a tensor that is read a few whole rows at a time.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    """
+    """Running sums over a tensor of some shape that is read a few whole rows at a time."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._width = math.prod(shape[1:]) if len(shape) >= 2 else 0

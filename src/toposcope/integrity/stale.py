@@ -37,18 +37,9 @@ def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSumma
 def stale_vectors(
     same: Mapping[str, Sequence[Sequence[CheckpointSummary]]], summaries: Sequence[CheckpointSummary]
 ) -> dict[str, dict[int, int]]:
-    """Find vectors that return, byte for byte, to what they were at another checkpoint.
+    """Return vectors that come back to what they were, with the steps and the step whose values each holds.
 
-    Parameters
-    ----------
-    same : mapping
-        By tensor, the groups of checkpoints in which it is the same.
-    summaries : sequence of CheckpointSummary
-
-    Returns
-    -------
-    dict
-        By tensor, the steps at which it is stale, each with the step whose values it holds.
+    `same` are, by tensor, the groups of checkpoints in which it is the same.
     """
     stale: dict[str, dict[int, int]] = defaultdict(dict)
     for name, groups in same.items():

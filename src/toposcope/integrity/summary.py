@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import roles
+from toposcope.checkpoints.buffers import named_buffer
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.coverage import Coverage
 from toposcope.checkpoints.formats import Entry, model_folder, torch_file
@@ -135,7 +136,7 @@ class CheckpointSummary(msgspec.Struct):
     files : dict of FileSummary
         Of weights, by name.
     tensors : dict of TensorSummary
-        By name; parameters: packed ones unpacked, without masks, fixed tables and other buffers.
+        By name; parameters, packed ones unpacked, and running statistics; no masks, fixed tables and other buffers.
     error, kind : str
         Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
     doubt : str
@@ -255,7 +256,7 @@ def recording_errors(summary: CheckpointSummary) -> Iterator[None]:
 
 def n_parameters(summaries: CheckpointSummary) -> int:
     """Count the parameters of a checkpoint that was read whole; a tied embedding counts once."""
-    count = sum(math.prod(tensor.shape) for tensor in summaries.tensors.values())
+    count = sum(math.prod(t.shape) for name, t in summaries.tensors.items() if not named_buffer(name, len(t.shape)))
     by_role = {t.role: t for t in summaries.tensors.values() if t.role in ("head", "embed") and t.is_matrix}
     head, embedding = by_role.get("head"), by_role.get("embed")
     tied = head and embedding and head.content_hash and head.content_hash == embedding.content_hash
@@ -263,8 +264,8 @@ def n_parameters(summaries: CheckpointSummary) -> int:
 
 
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
-    """Return the stored tensors that the doctor examines."""
-    return iter(checkpoint.weights.parameters())
+    """Return the stored tensors that the doctor examines: parameters, and the statistics of batch norms."""
+    return iter(checkpoint.weights.parameters(statistics=True))
 
 
 def _summarise_values(
