@@ -7,7 +7,8 @@ from importlib.resources import files
 
 import numpy as np
 
-from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
 from toposcope.forecasting.schedules.schedule import Schedule
@@ -30,17 +31,30 @@ FALLBACK = "last"
 LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
+CUTS = (0.3, 0.5, 0.75)
+"""Shares of what was seen from which the run is forecast to the last step seen."""
+LEVEL_SHARE, MIN_LEVEL_ROWS = 0.05, 3
+"""Late share of the rows whose median these forecasts are compared with."""
+OWN_ERRORS, UNLIKE_OWN_ERRORS, UNLIKE_FLOOR = 1.0, 2.0, 0.3
+"""Half width over the largest of these errors at the horizon to come; for runs unlike those of the table; and the least
+half width of these over ln(T / t), calibrated on made-up fine-tunes, toys and validation losses."""
+MIN_LANGUAGE_STEPS, MIN_LANGUAGE_SIZE = 5000, 1e7
+"""The language models of the table have so many steps or parameters at least."""
+FROM_SCRATCH, EARLY = 1.3, 0.02
+"""First over present loss of a run that learns from scratch, where its log begins within this share of its steps."""
+
 ErrorTable = dict[tuple[str, str], dict[float, float]]
 """Part and forecaster -> share of the run seen past its warm-up -> 90% quantile of the errors."""
 
 
-def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
+def with_interval(forecast: Forecast, log: Log, schedule: Schedule, own_error: float = 0.0) -> Forecast:
     """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and a remark on its source.
 
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
     errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its
     size. Runs of one size are alike, so the guarantee is not exact; the coverage is measured. With fewer siblings the
-    width is `shipped_width`; or the largest error of the few, or of siblings of other families, if these are wider.
+    width is `shipped_width`; or the largest error of the few, or of siblings of other families, if these are wider; or
+    by `own_error`, how far the same forecaster was off within this run (`error_in_run`), if that is.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     if len(relatives) >= MIN_ERRORS:
@@ -56,6 +70,14 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
         if len(relatives):
             width = max(width, float(relatives.max()))
             source += f", of which {len(relatives)} count where they are wider"
+        unlike = is_unlike_table(log, schedule)
+        own = own_error * (UNLIKE_OWN_ERRORS if unlike else OWN_ERRORS)
+        if unlike:
+            own = max(own, UNLIKE_FLOOR * _horizon(log, schedule))
+        if own > width:
+            width = own
+            source = "interval: errors of the same forecaster at earlier steps of this run"
+            source += ", twice as wide: few runs like it were measured" if unlike else "; siblings would narrow it"
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
     lowest, now = lowest_and_last(log)
     if now > MAX_RISE * lowest:
@@ -65,6 +87,49 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
         low, high = with_overfitting(log, schedule, low, high)
         source = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back; {source}"
     return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
+
+
+def error_in_run(forecaster: Forecaster, log: Log, schedule: Schedule) -> float:
+    """Return the largest error of a forecaster from earlier steps of the run to the last one seen, in ln(loss).
+
+    Each is scaled from its own horizon ln(t / cut) to the one to come, ln(T / t). It is 0 where none can be made.
+    """
+    horizon = _horizon(log, schedule)
+    errors = [0.0]
+    for seen, short in cached(log, schedule, "earlier steps", lambda: _earlier(log, schedule)):
+        try:
+            loss = forecaster.fit(seen, short, ()).loss
+        except RefusedError:
+            continue
+        reached = float(np.median(log.loss[-max(MIN_LEVEL_ROWS, round(LEVEL_SHARE * len(log.loss))) :]))
+        errors.append(abs(float(np.log(loss / reached))) * horizon / _horizon(seen, short))
+    return max(errors)
+
+
+def _earlier(log: Log, schedule: Schedule) -> list[tuple[Log, Schedule]]:
+    """Return the beginnings of what was seen, and the schedule to its last step."""
+    last = int(log.steps[-1])
+    rates = schedule.rates[: last + 1]
+    if last < 1 or not rates.max() > 0:
+        return []
+    short = Schedule(rates)
+    seen = [log.until(cut * last) for cut in CUTS]
+    return [(each, short) for each in seen if each is not None and each.steps[-1] > 0]
+
+
+def _horizon(log: Log, schedule: Schedule) -> float:
+    """Return ln(T / t), of the last step planned and the last one with a loss."""
+    return float(np.log(max(schedule.last_step / max(int(log.steps[-1]), 1), 1.0)))
+
+
+def is_unlike_table(log: Log, schedule: Schedule) -> bool:
+    """Return whether a run is unlike the language models of the table: by its slope, its size, or where it begins."""
+    if error_part(log, schedule).startswith(SLOPE):
+        return True
+    small = not log.parameters >= MIN_LANGUAGE_SIZE
+    begins_early = log.steps[0] <= EARLY * schedule.last_step
+    first, now = float(log.loss[:MIN_LEVEL_ROWS].max()), lowest_and_last(log)[1]
+    return (small and schedule.last_step < MIN_LANGUAGE_STEPS) or (begins_early and first < FROM_SCRATCH * now)
 
 
 def with_overfitting(log: Log, schedule: Schedule, low: float, high: float) -> tuple[float, float]:

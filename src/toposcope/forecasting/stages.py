@@ -1,0 +1,179 @@
+"""What the course of a loss says before any law is fitted: a new stage of training, or that no law describes it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.forecasters.power_law_fit import NORMAL, fit_power_law
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs import Log
+from toposcope.typing import Vector
+
+MIN_ROWS = 24
+"""Of a log whose course is judged."""
+MIN_WINDOW, WINDOW_SHARE = 6, 0.08
+"""Rows on either side of a jump to which lines are fitted, at least, and as a share of all."""
+MIN_JUMP, JUMP_NOISE = 0.04, 8.0
+"""Of the logarithm of the loss, and standard errors of the noise; a smaller jump is none."""
+MIN_LEFT = 0.3
+"""Share of a jump by which the loss still differs from the law before it; of a spike less is left."""
+MAX_RATE_JUMP = 0.05
+"""Share of the peak by which the learning rate changes at most beside a new stage; with more, it explains the jump."""
+EVEN = 0.15
+"""Relative difference of the distances between the beginnings of epochs."""
+MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
+MIN_RISE, RISE_NOISE, MIN_RISES = 0.08, 6.0, 2
+"""Of the logarithm of the loss, standard errors, and number: a loss that rises so far so often goes up and down."""
+PLATEAU_SHARE, MAX_PLATEAU_CHANGE, MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.3, 0.15, 0.5, 0.3
+"""Share of the blocks of a plateau, its change over the fall after it, that fall in ln(loss), its share of blocks."""
+
+
+class Stage(NamedTuple):
+    """A new stage of training: its first step, and by how much the logarithm of the loss jumped there."""
+
+    step: int
+    jump: float
+
+    def __str__(self) -> str:
+        verb = "rose" if self.jump > 0 else "fell"
+        return (
+            f"new stage since step {self.step:,}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
+            "learning rate explains; forecast from that step on"
+        )
+
+
+def new_stage(log: Log, schedule: Schedule) -> Stage | None:
+    """Return the last stage that begins with a jump of the loss for good; None if there is none.
+
+    Beside each row a line is fitted to those before and to those after it, of ln(loss) less the law of ``s1``. They
+    jump where the lines differ by more than 8 standard errors of the noise and by 4%, without a change of the learning
+    rate. Jumps at even distances are epochs, one that is undone is a spike.
+    """
+    return cached(log, schedule, "new stage", lambda: _new_stage(log, schedule))
+
+
+def _new_stage(log: Log, schedule: Schedule) -> Stage | None:
+    n = len(log.steps)
+    width = max(MIN_WINDOW, round(WINDOW_SHARE * n))
+    if n < max(MIN_ROWS, 3 * width) or log.is_validation:
+        return None
+    left = _left(log, schedule)
+    ends = _line_ends(left, width)
+    before, after = ends[: n - 2 * width + 1, 1], ends[width:, 0]
+    jumps = after - before  # at rows width, ..., n - width
+    limit = max(MIN_JUMP, JUMP_NOISE * _noise(left) * np.sqrt(8 / width))
+    places: list[int] = []
+    sizes = np.abs(jumps)
+    while sizes.max(initial=0.0) > limit:
+        place = int(np.argmax(sizes))
+        places.append(place + width)
+        sizes[max(place - width, 0) : place + width + 1] = 0
+    places = [place for place in sorted(places) if not _rate_jumps(log, schedule, place, width)]
+    if not places or _are_epochs(log, [place for place in places if jumps[place - width] < 0]):
+        return None
+    last = places[-1]
+    jump = float(jumps[last - width])
+    x, y = schedule.progress(np.maximum(log.steps[:last], 1)), log.loss[:last]
+    law = fit_power_law(x[last // 4 :], y[last // 4 :], np.ones(last - last // 4))
+    tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
+    gap = float(np.median(np.log(log.loss[tail] / law(schedule.progress(log.steps[tail])))))
+    first = float(np.median(log.loss[:MIN_WINDOW]))
+    if gap * jump <= MIN_LEFT * jump**2 or float(np.median(log.loss[tail])) > first:
+        return None
+    return Stage(int(log.steps[last]), jump)
+
+
+def _left(log: Log, schedule: Schedule) -> Vector:
+    """Return ln(loss) less a power law of progress, single rows replaced by medians of three."""
+    x = schedule.progress(np.maximum(log.steps, 1))
+    y = np.log(log.loss / fit_power_law(x, log.loss, np.ones(len(x)))(x))
+    return np.asarray(np.median(sliding_window_view(np.pad(y, 1, mode="edge"), 3), axis=1))
+
+
+def _line_ends(values: Vector, width: int) -> Vector:
+    """Return the values half a row before and after each window of the line fitted to it, shape (n - width + 1, 2)."""
+    x = np.arange(width) - (width - 1) / 2
+    weights = [1 / width + side * width / 2 * x / (x @ x) for side in (-1, 1)]
+    return np.asarray(sliding_window_view(values, width) @ np.array(weights).T)
+
+
+def _noise(values: Vector) -> float:
+    """Return the standard deviation of the noise, by second differences of values two rows apart."""
+    return NORMAL * float(np.median(np.abs(values[4:] - 2 * values[2:-2] + values[:-4]))) / np.sqrt(6)
+
+
+def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:
+    """Return whether the learning rate jumps near a row, or is still warming up."""
+    first, last = log.steps[max(place - width, 0)], log.steps[min(place + width, len(log.steps) - 1)]
+    changes = np.abs(np.diff(schedule.rates[first : last + 1 : max(1, (last - first) // (2 * width))]))
+    return bool(first < schedule.warm_up or changes.max(initial=0.0) > MAX_RATE_JUMP * schedule.peak)
+
+
+def _are_epochs(log: Log, places: list[int]) -> bool:
+    """Return whether falls are at even distances, that of the first one from step 0 included."""
+    distances = np.diff([0, *(log.steps[place] for place in places)])
+    return len(places) > 1 and bool(np.ptp(distances) <= EVEN * distances.max())
+
+
+def check_lawful(log: Log, schedule: Schedule) -> None:
+    """Refuse a loss that no law of a learning run describes.
+
+    Raises
+    ------
+    RefusedError
+        If it rises and falls again and again beyond its noise while the learning rate does not rise, or falls suddenly
+        after a plateau.
+    """
+    if len(log.loss) < MIN_ROWS:
+        return
+    y = np.log(log.loss)
+    parts = np.array_split(y, min(MAX_BLOCKS, len(y) // MIN_BLOCK_ROWS))
+    blocks = np.array([np.median(part) for part in parts])
+    noise = 1.25 * _noise(y) / np.sqrt(len(parts[0]))
+    rises = _rises(blocks, max(MIN_RISE, RISE_NOISE * noise))
+    rates = schedule.rates[: int(log.steps[-1]) + 1]
+    cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
+    if rises >= MIN_RISES and not cycles:
+        raise RefusedError(
+            f"{log.name}: the loss rises and falls again, {rises} times by more than its noise: no law of a run that "
+            "learns describes it, as of adversarial training or returns of a policy; no forecast is made"
+        )
+    end = _plateau_end(blocks)
+    if end:
+        step = int(log.steps[sum(map(len, parts[:end]))])
+        raise RefusedError(
+            f"{log.name}: the loss stood still until about step {step:,} and then fell suddenly by "
+            f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}: no law describes where such a fall ends"
+        )
+
+
+def _rises(blocks: Vector, limit: float) -> int:
+    """Return how often a series rises by more than a limit above its lowest value since it last fell by as much."""
+    count, low, high, rising = 0, blocks[0], blocks[0], False
+    for value in blocks[1:]:
+        low, high = min(low, value), max(high, value)
+        if not rising and value - low > limit:
+            rising, high = True, value
+            count += 1
+        elif rising and high - value > limit:
+            rising, low = False, value
+    return count
+
+
+def _plateau_end(blocks: Vector) -> int:
+    """Return the block at which a plateau from near the beginning ends in a sudden fall; 0 if there is none."""
+    n = len(blocks)
+    lowest = float(blocks.min())
+    for end in range(n - 1, round(PLATEAU_SHARE * n), -1):
+        fall = float(blocks[end - 1] - lowest)
+        begin = n // 10
+        if end - begin < PLATEAU_SHARE * n or fall < MIN_SUDDEN_FALL:
+            continue
+        flat = np.ptp(blocks[begin:end]) <= MAX_PLATEAU_CHANGE * fall
+        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - MIN_SUDDEN_FALL))
+        if flat and reached <= MAX_FALL_SHARE * n:
+            return end
+    return 0
