@@ -10,7 +10,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.intervals import LEVEL, band
+from toposcope.forecasting.intervals import LEVEL, RISEN, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
@@ -127,8 +127,12 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        rose = _best(log) or "".join(f"; {remark}" for remark in log.remarks if remark.startswith(ROSE))
-        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{rose}; default: {self.chosen}"
+        assert self.results is not None
+        stage = f"; {self.results.stage.headline()}" if self.results.stage is not None else ""
+        rose = [remark for remark in log.remarks if remark.startswith(ROSE)]
+        rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
+        said = _best(log) or "".join(f"; {remark}" for remark in rose)
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{stage}{said}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -169,6 +173,7 @@ class ForecastReport:
                 "last_step": schedule.last_step, "peak": schedule.peak, "warm_up": schedule.warm_up,
                 "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(log.last_seen),
             },
+            "new_stage": None if results is None or results.stage is None else results.stage.step,
             "fraction_seen": None if diverged else fraction_seen(log, schedule),
             "complete": results is None and not diverged,
             "final_loss": None if results is not None or diverged else {"loss": final, "standard_error": error},
@@ -265,7 +270,8 @@ def forecast(
     if ended or is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
     results = run_forecasters(log, plan, runs)
-    first = [remark for remark in log.remarks if remark.startswith(ROSE)]
+    first = [] if results.stage is None else [str(results.stage)]
+    first += [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:
         first.append(f"no law could be fitted: {results.refused['power_law']}")
     default = results.forecasts[results.chosen].remarks

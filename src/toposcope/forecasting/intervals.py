@@ -1,9 +1,11 @@
 """Intervals of forecasts: conformal over sibling runs, or from a shipped table of errors."""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from toposcope.forecasting.forecasters.baseline_laws import present_slope, resid
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
+from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Vector
 
 LEVEL = 0.9
@@ -31,30 +34,71 @@ FALLBACK = "last"
 LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
-CUTS = (0.3, 0.5, 0.75)
+CUTS = (0.3, 0.55, 0.75)
 """Shares of what was seen from which the run is forecast to the last step seen."""
-LEVEL_SHARE, MIN_LEVEL_ROWS = 0.05, 3
+END_SHARE, MIN_END_ROWS = 0.05, 3
 """Late share of the rows whose median these forecasts are compared with."""
-OWN_ERRORS, UNLIKE_OWN_ERRORS, UNLIKE_FLOOR = 1.0, 2.0, 0.3
-"""Half width over the largest of these errors at the horizon to come; for runs unlike those of the table; and the least
-half width of these over ln(T / t), calibrated on made-up fine-tunes, toys and validation losses."""
-MIN_LANGUAGE_STEPS, MIN_LANGUAGE_SIZE = 5000, 1e7
-"""The language models of the table have so many steps or parameters at least."""
-FROM_SCRATCH, EARLY = 1.3, 0.02
-"""First over present loss of a run that learns from scratch, where its log begins within this share of its steps."""
+UNSEEN = 0.25
+"""Half width over ln(T / t) for what nothing before shows: epochs that repeat, other data, overfitting. It is the 90%
+quantile of what errors were beyond all else, at the fraction where that was largest, each family counting the same."""
+MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, FIRST_SHARE = 1e7, 6.0, 0.03
+"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
+scratch, where its log begins within this share of its steps."""
+NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
+"""Units of a loss in a nat per token; a token is taken to have four bytes."""
+NOISE_RANGE, NOISE_OF_MEDIAN = 4.0, 1.25
+"""Standard deviations of a median that a level has to rise by to have risen; that of a median over that of a mean."""
+RISEN = "the loss has risen"
 
 ErrorTable = dict[tuple[str, str], dict[float, float]]
 """Part and forecaster -> share of the run seen past its warm-up -> 90% quantile of the errors."""
 
 
-def with_interval(forecast: Forecast, log: Log, schedule: Schedule, own_error: float = 0.0) -> Forecast:
+class OwnError(NamedTuple):
+    """How far a forecaster was off from an earlier step of the run to the last one seen.
+
+    Attributes
+    ----------
+    error : float
+        |ln(predicted / seen)|.
+    horizon : float
+        ln(t / cut) of these two steps.
+    shipped : float
+        The `shipped_width` of that forecast.
+    """
+
+    error: float
+    horizon: float
+    shipped: float
+
+
+def with_interval(
+    forecast: Forecast,
+    log: Log,
+    schedule: Schedule,
+    *,
+    own_errors: Sequence[OwnError] = (),
+    spread: float = 0.0,
+    jump: float = 0.0,
+) -> Forecast:
     """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and a remark on its source.
 
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
     errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its
     size. Runs of one size are alike, so the guarantee is not exact; the coverage is measured. With fewer siblings the
-    width is `shipped_width`; or the largest error of the few, or of siblings of other families, if these are wider; or
-    by `own_error`, how far the same forecaster was off within this run (`error_in_run`), if that is.
+    width is `width_alone`; or the largest error of the few, or of siblings of other families, if these are wider.
+
+    Parameters
+    ----------
+    forecast : Forecast
+    log : Log
+    schedule : Schedule
+    own_errors : sequence of OwnError
+        Of the same forecaster.
+    spread : float
+        How far the other forecasters are from it, in ln(loss).
+    jump : float
+        By how much ln(loss) jumped where the stage begins that the log is cut to; another may jump as far.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     if len(relatives) >= MIN_ERRORS:
@@ -62,59 +106,77 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule, own_error: f
         if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
             source += ", too few for 90%: the largest of them"
     else:
-        width, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
-        when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
-        source = f"interval: errors of other families' runs {when}; siblings would narrow it"
+        width, source = width_alone(forecast, log, schedule, own_errors, spread, jump)
         if len(strangers) >= MIN_ERRORS:
             width = max(width, quantile(strangers))
         if len(relatives):
             width = max(width, float(relatives.max()))
             source += f", of which {len(relatives)} count where they are wider"
-        unlike = is_unlike_table(log, schedule)
-        own = own_error * (UNLIKE_OWN_ERRORS if unlike else OWN_ERRORS)
-        if unlike:
-            own = max(own, UNLIKE_FLOOR * _horizon(log, schedule))
-        if own > width:
-            width = own
-            source = "interval: errors of the same forecaster at earlier steps of this run"
-            source += ", twice as wide: few runs like it were measured" if unlike else "; siblings would narrow it"
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
-    lowest, now = lowest_and_last(log)
-    if now > MAX_RISE * lowest:
-        high = max(high, now)
-        source = f"the loss has risen from {lowest:.4g} to {now:.4g}: laws of learning runs do not apply; {source}"
+    remarks = (*forecast.remarks, source)
+    if (lowest := risen_from(log)) is not None:
+        now = lowest_and_last(log)[1]
+        medians = _levels(log)[0]
+        steps = np.array([part.mean() for part in np.array_split(log.steps, len(medians))])
+        low, high = with_rise(steps, np.array(medians), schedule.last_step, min(low, lowest), max(high, now))
+        words = (
+            f"{RISEN} from {lowest:.4g} to {now:.4g}: it may go on so, or fall back; no law of a learning run applies"
+        )
+        remarks = (words, *remarks)
     if log.is_validation and log.overfits:
-        low, high = with_overfitting(log, schedule, low, high)
-        source = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back; {source}"
-    return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
+        low, high = with_rise(log.steps.astype(np.float64), log.loss, schedule.last_step, low, high)
+        words = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back"
+        remarks = (words, *remarks)
+    return replace(forecast, low=low, high=high, remarks=remarks)
 
 
-def error_in_run(forecaster: Forecaster, log: Log, schedule: Schedule) -> float:
-    """Return the largest error of a forecaster from earlier steps of the run to the last one seen, in ln(loss).
+def width_alone(
+    forecast: Forecast, log: Log, schedule: Schedule, own_errors: Sequence[OwnError], spread: float, jump: float
+) -> tuple[float, str]:
+    """Return the half width without siblings, and its source; parameters as of `with_interval`.
 
-    Each is scaled from its own horizon ln(t / cut) to the one to come, ln(T / t). It is 0 where none can be made.
+    For a language model as those of the table it is `shipped_width`, times the largest of the run's own errors over the
+    width they should have had, if that is above 1. For any other run five sources of errors add as independent ones do:
+    `shipped_width`, `spread`, the largest own error, taken to grow with the horizon ln(T / t), `jump`, and what nothing
+    before shows.
     """
+    shipped, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
+    when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
+    if not jump and is_like_table(log, schedule):
+        ratio = max((own.error / own.shipped for own in own_errors), default=0.0)
+        source = f"interval: errors of other families' runs {when}; siblings would narrow it"
+        if ratio > 1:
+            source = f"interval: {ratio:.2g} times the errors of other families' runs {when}, as earlier in this run"
+        return shipped * max(ratio, 1.0), source
     horizon = _horizon(log, schedule)
-    errors = [0.0]
+    own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
+    width = float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon]))
+    source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
+    return width, source
+
+
+def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
+    """Return how far a forecaster was off from earlier steps of a run to the last one seen, where it did not refuse."""
+    end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
+    errors = []
     for seen, short in cached(log, schedule, "earlier steps", lambda: _earlier(log, schedule)):
         try:
-            loss = forecaster.fit(seen, short, ()).loss
+            forecast = forecaster.fit(seen, short, ())
         except RefusedError:
             continue
-        reached = float(np.median(log.loss[-max(MIN_LEVEL_ROWS, round(LEVEL_SHARE * len(log.loss))) :]))
-        errors.append(abs(float(np.log(loss / reached))) * horizon / _horizon(seen, short))
-    return max(errors)
+        error, width = abs(float(np.log(forecast.loss / end))), shipped_width(forecast, seen, short)
+        errors.append(OwnError(error, _horizon(seen, short), width))
+    return errors
 
 
 def _earlier(log: Log, schedule: Schedule) -> list[tuple[Log, Schedule]]:
     """Return the beginnings of what was seen, and the schedule to its last step."""
     last = int(log.steps[-1])
     rates = schedule.rates[: last + 1]
-    if last < 1 or not rates.max() > 0:
+    if not rates.max() > 0:
         return []
-    short = Schedule(rates)
     seen = [log.until(cut * last) for cut in CUTS]
-    return [(each, short) for each in seen if each is not None and each.steps[-1] > 0]
+    return [(each, Schedule(rates)) for each in seen if each is not None and 0 < each.steps[-1] < last]
 
 
 def _horizon(log: Log, schedule: Schedule) -> float:
@@ -122,28 +184,35 @@ def _horizon(log: Log, schedule: Schedule) -> float:
     return float(np.log(max(schedule.last_step / max(int(log.steps[-1]), 1), 1.0)))
 
 
-def is_unlike_table(log: Log, schedule: Schedule) -> bool:
-    """Return whether a run is unlike the language models of the table: by its slope, its size, or where it begins."""
-    if error_part(log, schedule).startswith(SLOPE):
-        return True
-    small = not log.parameters >= MIN_LANGUAGE_SIZE
-    begins_early = log.steps[0] <= EARLY * schedule.last_step
-    first, now = float(log.loss[:MIN_LEVEL_ROWS].max()), lowest_and_last(log)[1]
-    return (small and schedule.last_step < MIN_LANGUAGE_STEPS) or (begins_early and first < FROM_SCRATCH * now)
+def is_like_table(log: Log, schedule: Schedule) -> bool:
+    """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
+    if not error_part(log, schedule).startswith(LANGUAGE):
+        return False
+    if log.steps[0] > FIRST_SHARE * schedule.last_step:
+        return bool(log.parameters >= MIN_LANGUAGE_SIZE)
+    return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
 
 
-def with_overfitting(log: Log, schedule: Schedule, low: float, high: float) -> tuple[float, float]:
-    """Return an interval from the best validation loss at most to that of a rise that goes on twice as fast.
+def risen_from(log: Log) -> float | None:
+    """Return the lowest level of a loss that has risen from it by a tenth and by more than its noise, else None."""
+    lowest, now = lowest_and_last(log)
+    noise = row_noise(log.loss) * NOISE_OF_MEDIAN / np.sqrt(min(MIN_PART_ROWS, len(log.loss)))
+    return lowest if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
 
-    Its pace is that since the best evaluation, or since the middle one after it, whichever is higher.
+
+def with_rise(steps: Vector, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
+    """Return an interval from the lowest loss at most to that of a rise that goes on to the last step twice as fast.
+
+    Its pace is that since the lowest loss, or since the middle one after it, whichever is higher.
     """
-    best, last, left = int(np.argmin(log.loss)), len(log.loss) - 1, schedule.last_step - int(log.steps[-1])
+    lowest, last = int(np.argmin(losses)), len(losses) - 1
     paces = [
-        (log.loss[last] - log.loss[begin]) / (log.steps[last] - log.steps[begin])
-        for begin in (best, (best + last) // 2)
+        (losses[last] - losses[begin]) / (steps[last] - steps[begin])
+        for begin in (lowest, (lowest + last) // 2)
+        if begin < last
     ]
-    high = max(high, float(log.loss[last] + MAX_SPEED_UP * max(*paces, 0) * max(left, 0)))
-    return min(low, float(log.loss[best])), high
+    high = max(high, float(losses[last] + MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
+    return min(low, float(losses[lowest])), high
 
 
 def lowest_and_last(log: Log) -> tuple[float, float]:
@@ -159,7 +228,7 @@ def lowest_and_last(log: Log) -> tuple[float, float]:
 def is_learning(log: Log) -> bool:
     """Return whether the loss changes at all, and has not risen: half of the way back, or while training overfits."""
     first, (lowest, last) = _levels(log)[0][0], lowest_and_last(log)
-    diverges = last > MAX_RISE * lowest and last - lowest > (first - lowest) / 2
+    diverges = risen_from(log) is not None and last - lowest > (first - lowest) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
     return not diverges and not constant and not (log.is_validation and log.overfits)
 

@@ -7,17 +7,18 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.forecasting.caching import cached
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.forecasters.power_law_fit import NORMAL, fit_power_law
+from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-from toposcope.typing import Vector
+from toposcope.logs.anomalies import row_noise
+from toposcope.typing import Steps, Vector
 
-MIN_ROWS = 24
-"""Of a log whose course is judged."""
+MIN_ROWS, MIN_FEW_ROWS = 24, 12
+"""Of a log that is searched for jumps and plateaus, and for rises."""
 MIN_WINDOW, WINDOW_SHARE = 6, 0.08
 """Rows on either side of a jump to which lines are fitted, at least, and as a share of all."""
-MIN_JUMP, JUMP_NOISE = 0.04, 8.0
-"""Of the logarithm of the loss, and standard errors of the noise; a smaller jump is none."""
+MIN_JUMP, JUMP_NOISE, MIN_SUDDEN = 0.04, 8.0, 0.5
+"""Of ln(loss), standard errors of the noise, and the share of a jump that three rows on either side show."""
 MIN_LEFT = 0.3
 """Share of a jump by which the loss still differs from the law before it; of a spike less is left."""
 MAX_RATE_JUMP = 0.05
@@ -25,8 +26,10 @@ MAX_RATE_JUMP = 0.05
 EVEN = 0.15
 """Relative difference of the distances between the beginnings of epochs."""
 MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
-MIN_RISE, RISE_NOISE, MIN_RISES = 0.08, 6.0, 2
-"""Of the logarithm of the loss, standard errors, and number: a loss that rises so far so often goes up and down."""
+MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2
+"""Of ln(loss), standard deviations of the noise, and number: a loss that rises so far so often goes up and down."""
+MIN_SHARE_ABOVE = 0.3
+"""Share of the blocks in which a loss lies above its first value."""
 PLATEAU_SHARE, MAX_PLATEAU_CHANGE, MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.3, 0.15, 0.5, 0.3
 """Share of the blocks of a plateau, its change over the fall after it, that fall in ln(loss), its share of blocks."""
 
@@ -37,11 +40,15 @@ class Stage(NamedTuple):
     step: int
     jump: float
 
+    def headline(self) -> str:
+        """Return what a forecast's first line says of it."""
+        return f"new stage since step {self.step:,}"
+
     def __str__(self) -> str:
         verb = "rose" if self.jump > 0 else "fell"
         return (
-            f"new stage since step {self.step:,}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
-            "learning rate explains; forecast from that step on"
+            f"{self.headline()}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no learning rate "
+            "explains; forecast from that step on"
         )
 
 
@@ -64,14 +71,18 @@ def _new_stage(log: Log, schedule: Schedule) -> Stage | None:
     ends = _line_ends(left, width)
     before, after = ends[: n - 2 * width + 1, 1], ends[width:, 0]
     jumps = after - before  # at rows width, ..., n - width
-    limit = max(MIN_JUMP, JUMP_NOISE * _noise(left) * np.sqrt(8 / width))
+    limit = max(MIN_JUMP, JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
     places: list[int] = []
     sizes = np.abs(jumps)
     while sizes.max(initial=0.0) > limit:
         place = int(np.argmax(sizes))
         places.append(place + width)
         sizes[max(place - width, 0) : place + width + 1] = 0
-    places = [place for place in sorted(places) if not _rate_jumps(log, schedule, place, width)]
+    places = [
+        place
+        for place in sorted(places)
+        if _is_sudden(left, place, jumps[place - width]) and not _rate_jumps(log, schedule, place, width)
+    ]
     if not places or _are_epochs(log, [place for place in places if jumps[place - width] < 0]):
         return None
     last = places[-1]
@@ -100,9 +111,10 @@ def _line_ends(values: Vector, width: int) -> Vector:
     return np.asarray(sliding_window_view(values, width) @ np.array(weights).T)
 
 
-def _noise(values: Vector) -> float:
-    """Return the standard deviation of the noise, by second differences of values two rows apart."""
-    return NORMAL * float(np.median(np.abs(values[4:] - 2 * values[2:-2] + values[:-4]))) / np.sqrt(6)
+def _is_sudden(values: Vector, place: int, jump: float) -> bool:
+    """Return whether few rows around a place show the jump; of a steep slope they show little."""
+    near = float(np.median(values[place : place + 3]) - np.median(values[place - 3 : place]))
+    return near * jump >= MIN_SUDDEN * jump**2
 
 
 def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:
@@ -118,35 +130,56 @@ def _are_epochs(log: Log, places: list[int]) -> bool:
     return len(places) > 1 and bool(np.ptp(distances) <= EVEN * distances.max())
 
 
-def check_lawful(log: Log, schedule: Schedule) -> None:
-    """Refuse a loss that no law of a learning run describes.
+def _blocks(log: Log) -> tuple[Vector, Steps, float]:
+    """Return the medians of ln(loss) over blocks of rows, their first steps, and the noise of a median."""
+    n = min(MAX_BLOCKS, len(log.loss) // MIN_BLOCK_ROWS)
+    parts = np.array_split(np.log(log.loss), n)
+    steps = np.array([part[0] for part in np.array_split(log.steps, n)])
+    return np.array([np.median(part) for part in parts]), steps, row_noise(np.log(log.loss)) / np.sqrt(len(parts[0]))
+
+
+def check_plateau(log: Log) -> None:
+    """Refuse a loss that stood still from near its beginning and then fell suddenly.
 
     Raises
     ------
     RefusedError
-        If it rises and falls again and again beyond its noise while the learning rate does not rise, or falls suddenly
-        after a plateau.
     """
     if len(log.loss) < MIN_ROWS:
         return
-    y = np.log(log.loss)
-    parts = np.array_split(y, min(MAX_BLOCKS, len(y) // MIN_BLOCK_ROWS))
-    blocks = np.array([np.median(part) for part in parts])
-    noise = 1.25 * _noise(y) / np.sqrt(len(parts[0]))
-    rises = _rises(blocks, max(MIN_RISE, RISE_NOISE * noise))
+    blocks, steps, _ = _blocks(log)
+    if end := _plateau_end(blocks):
+        raise RefusedError(
+            f"{log.name}: {log.target!r} stood still until about step {steps[end]:,} and then fell suddenly by "
+            f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}, as in grokking: no law describes where it ends"
+        )
+
+
+def check_course(log: Log, schedule: Schedule) -> None:
+    """Refuse a loss that lies above its first value, or goes up and down.
+
+    Raises
+    ------
+    RefusedError
+        If it does so beyond its noise, and the learning rate does not rise.
+    """
+    if len(log.loss) < MIN_FEW_ROWS:
+        return
+    blocks, _, noise = _blocks(log)
+    limit = RISE_NOISE * noise
+    above = float((blocks > blocks[0] + max(MIN_RISE, limit)).mean())
+    if above >= MIN_SHARE_ABOVE:
+        raise RefusedError(
+            f"{log.name}: {log.target!r} was above its first value, {np.exp(blocks[0]):.4g}, for {above:.0%} of what "
+            "was seen, as returns of a policy are, or a validation loss before grokking: no law describes where it ends"
+        )
+    rises = _rises(blocks, max(MIN_RISE, limit))
     rates = schedule.rates[: int(log.steps[-1]) + 1]
     cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
     if rises >= MIN_RISES and not cycles:
         raise RefusedError(
-            f"{log.name}: the loss rises and falls again, {rises} times by more than its noise: no law of a run that "
-            "learns describes it, as of adversarial training or returns of a policy; no forecast is made"
-        )
-    end = _plateau_end(blocks)
-    if end:
-        step = int(log.steps[sum(map(len, parts[:end]))])
-        raise RefusedError(
-            f"{log.name}: the loss stood still until about step {step:,} and then fell suddenly by "
-            f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}: no law describes where such a fall ends"
+            f"{log.name}: {log.target!r} rose and fell again {rises} times by more than its noise, as losses of "
+            "adversarial or reinforcement learning do: no law describes where it ends"
         )
 
 
