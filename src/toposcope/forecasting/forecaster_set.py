@@ -99,7 +99,7 @@ def run_forecasters(
     preferred = (*stacks, *PREFERRED, *laws) if is_learning(log) else ()
     chosen = next(name for name in (*preferred, LAST, *laws) if name in forecasts)
     low, high = forecasts[chosen].low, forecasts[chosen].high
-    if high > MAX_RANGE * low:
+    if len(made) > 1 and high > MAX_RANGE * low:
         raise RefusedError(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
             f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"

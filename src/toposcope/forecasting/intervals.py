@@ -41,9 +41,9 @@ END_SHARE, MIN_END_ROWS = 0.05, 3
 UNSEEN = 0.25
 """Half width over ln(T / t) for what nothing before shows: epochs that repeat, other data, overfitting. It is the 90%
 quantile of what errors were beyond all else, at the fraction where that was largest, each family counting the same."""
-MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, FIRST_SHARE = 1e7, 6.0, 0.03
+MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
 """Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
-scratch, where its log begins within this share of its steps."""
+scratch, where its log begins by this step."""
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
 NOISE_RANGE, NOISE_OF_MEDIAN = 4.0, 1.25
@@ -188,7 +188,7 @@ def is_like_table(log: Log, schedule: Schedule) -> bool:
     """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
     if not error_part(log, schedule).startswith(LANGUAGE):
         return False
-    if log.steps[0] > FIRST_SHARE * schedule.last_step:
+    if log.steps[0] > MAX_FIRST_STEP:
         return bool(log.parameters >= MIN_LANGUAGE_SIZE)
     return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
 
