@@ -96,10 +96,11 @@ def run_forecasters(
     # no law of a run that learns holds for one that diverges or does not change
     stacks = sorted((name for name in STACKS if name in forecasts), key=lambda name: _sibling_error(forecasts[name]))
     laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))
-    preferred = (*stacks, *PREFERRED, *laws) if is_learning(log) else ()
+    learns = is_learning(log)
+    preferred = (*stacks, *PREFERRED, *laws) if learns else ()
     chosen = next(name for name in (*preferred, LAST, *laws) if name in forecasts)
     low, high = forecasts[chosen].low, forecasts[chosen].high
-    if len(made) > 1 and high > MAX_RANGE * low:
+    if learns and len(made) > 1 and high > MAX_RANGE * low:
         raise RefusedError(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
             f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"

@@ -21,7 +21,8 @@ from toposcope.typing import Vector
 LEVEL = 0.9
 MIN_ERRORS = 8
 """Of siblings, for a conformal interval."""
-MAX_PARTS, MIN_PART_ROWS = 20, 5
+MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
+"""Parts of a log whose medians are its levels, their rows, and the rows of a log that has levels."""
 MAX_RISE = 1.1
 """The last loss over the lowest; noise does not rise by more."""
 MAX_SPEED_UP = 2
@@ -46,8 +47,8 @@ MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
 scratch, where its log begins by this step."""
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
-NOISE_RANGE, NOISE_OF_MEDIAN = 4.0, 1.25
-"""Standard deviations of a median that a level has to rise by to have risen; that of a median over that of a mean."""
+NOISE_RANGE, NOISE_OF_MEDIAN, FEW_NOISE = 4.0, 1.25, 0.1
+"""Standard deviations that a level rises by to have risen; that of a median over that of a mean; that of a few rows."""
 RISEN = "the loss has risen"
 
 ErrorTable = dict[tuple[str, str], dict[float, float]]
@@ -114,14 +115,13 @@ def with_interval(
             source += f", of which {len(relatives)} count where they are wider"
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
     remarks = (*forecast.remarks, source)
-    if (lowest := risen_from(log)) is not None:
-        now = lowest_and_last(log)[1]
-        medians = _levels(log)[0]
-        steps = np.array([part.mean() for part in np.array_split(log.steps, len(medians))])
-        low, high = with_rise(steps, np.array(medians), schedule.last_step, min(low, lowest), max(high, now))
-        words = (
-            f"{RISEN} from {lowest:.4g} to {now:.4g}: it may go on so, or fall back; no law of a learning run applies"
-        )
+    if (rise := risen(log)) is not None:
+        steps, levels = log.steps.astype(np.float64), log.loss
+        if len(levels) >= MIN_LEVEL_ROWS:
+            levels = np.array(_levels(log)[0])
+            steps = np.array([part.mean() for part in np.array_split(log.steps, len(levels))])
+        low, high = with_rise(steps, levels, schedule.last_step, min(low, rise[0]), max(high, rise[1]))
+        words = f"{RISEN} from {rise[0]:.4g} to {rise[1]:.4g}: it may go on so, or fall back, which no law says"
         remarks = (words, *remarks)
     if log.is_validation and log.overfits:
         low, high = with_rise(log.steps.astype(np.float64), log.loss, schedule.last_step, low, high)
@@ -193,11 +193,21 @@ def is_like_table(log: Log, schedule: Schedule) -> bool:
     return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
 
 
-def risen_from(log: Log) -> float | None:
-    """Return the lowest level of a loss that has risen from it by a tenth and by more than its noise, else None."""
+def risen(log: Log) -> tuple[float, float] | None:
+    """Return the lowest and the present level of a loss that has risen by a tenth and by more than its noise.
+
+    Levels are those of `lowest_and_last`; of a short log they are the lowest row, and the lower of the last two. Of
+    fewer than 5 rows the noise is not known, and taken to be a tenth.
+    """
     lowest, now = lowest_and_last(log)
-    noise = row_noise(log.loss) * NOISE_OF_MEDIAN / np.sqrt(min(MIN_PART_ROWS, len(log.loss)))
-    return lowest if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
+    n, noise = len(log.loss), row_noise(log.loss)
+    if n < MIN_LEVEL_ROWS:
+        lowest, now = float(log.loss.min()), float(log.loss[-2:].min())
+    if n < MIN_PART_ROWS:
+        now, noise = float(log.loss[-1]), FEW_NOISE * lowest
+    elif n >= MIN_LEVEL_ROWS:
+        noise *= NOISE_OF_MEDIAN / np.sqrt(MIN_PART_ROWS)
+    return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
 
 
 def with_rise(steps: Vector, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
@@ -227,8 +237,9 @@ def lowest_and_last(log: Log) -> tuple[float, float]:
 
 def is_learning(log: Log) -> bool:
     """Return whether the loss changes at all, and has not risen: half of the way back, or while training overfits."""
-    first, (lowest, last) = _levels(log)[0][0], lowest_and_last(log)
-    diverges = risen_from(log) is not None and last - lowest > (first - lowest) / 2
+    first, rise = _levels(log)[0][0], risen(log)
+    first = first if len(log.loss) >= MIN_LEVEL_ROWS else float(log.loss[0])
+    diverges = rise is not None and rise[1] - rise[0] > (first - rise[0]) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
     return not diverges and not constant and not (log.is_validation and log.overfits)
 

@@ -42,8 +42,6 @@ MAX_NOISE_RANGE, MAX_NOISE_RANGE_OF_FEW = 6, 4
 """Standard deviations between the lowest of evaluations and a usual one, of many and of few."""
 MIN_OVERFIT, MIN_OVERFIT_OF_FEW = 0.01, 0.02
 """Share of the best loss; less is no clear rise, of many evaluations and of few."""
-MIN_LAGGED_ROWS = 8
-"""Rows of a log whose noise is estimated two rows apart: tools average rows next to each other."""
 ROSE = "the loss rose again, or did not fall"
 MIN_SPIKE = 2.0
 """Times the median of five rows."""
@@ -195,8 +193,8 @@ def overfits(losses: Vector) -> bool:
 
 
 def row_noise(values: Vector) -> float:
-    """Return the standard deviation of the noise of rows, by second differences, of 8 or more rows two rows apart."""
-    lag = 2 if len(values) >= MIN_LAGGED_ROWS else 1
+    """Return the standard deviation of the noise of rows, by second differences; of 20 or more rows two rows apart."""
+    lag = 2 if len(values) >= MIN_ROWS else 1
     bends = values[2 * lag :] - 2 * values[lag:-lag] + values[: -2 * lag]
     return float(np.median(np.abs(bends))) * NORMAL_MAD / np.sqrt(6) if len(bends) else 0.0
 
