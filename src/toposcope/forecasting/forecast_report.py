@@ -129,7 +129,8 @@ class ForecastReport:
         low, high = (f"{end:.{digits}f}" for end in self.interval)
         assert self.results is not None
         stage = f"; {self.results.stage.headline()}" if self.results.stage is not None else ""
-        rose = [remark for remark in log.remarks if remark.startswith(ROSE)]
+        # a jump to a new stage explains why a loss rose
+        rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
         rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
         said = _best(log) or "".join(f"; {remark}" for remark in rose)
         return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{stage}{said}; default: {self.chosen}"
