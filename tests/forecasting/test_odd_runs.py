@@ -288,7 +288,7 @@ def test_own_errors_are_of_forecasts_that_see_nothing_later() -> None:
     assert max(each.error for each in own_errors(Median(), part(exact.log, 0.5), exact.schedule)) < 0.05
 
 
-def test_a_forecast_that_spans_two_decades_is_refused() -> None:
+def test_a_forecast_that_spans_three_decades_is_refused() -> None:
     steps = np.arange(10, 1001, 10)
     loss = np.maximum(5 * np.exp(-steps / 120.0), 1e-6) * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
     with pytest.raises(RefusedError, match=r"a 90% interval would go from .* cannot be told"):

@@ -123,7 +123,7 @@ def grokking(rng: np.random.Generator) -> Log:
     first, last = rng.uniform(2, 5), 10 ** rng.uniform(-3, -1)
 
     def loss(x: Vector, rate: Vector) -> Vector:
-        return last + first * (1 - 0.05 * x) / (1 + np.exp((x - at) / width))
+        return np.asarray(last + first * (1 - 0.05 * x) / (1 + np.exp((x - at) / width)))
 
     return _log(rng, "grokking", int(rng.integers(80, 500)), loss, rng.uniform(0.005, 0.05))
 
@@ -146,7 +146,7 @@ def adversarial(rng: np.random.Generator) -> Log:
 
     def loss(x: Vector, rate: Vector) -> Vector:
         waves = sum(np.sin(2 * np.pi * cycles * k * x + p) / k for k, p in zip((1, 1.7, 0.45), phase, strict=True))
-        return np.exp(height * waves / 1.5 + drift * x)
+        return np.asarray(np.exp(height * waves / 1.5 + drift * x))
 
     return _log(rng, "adversarial", int(rng.integers(100, 600)), loss, rng.uniform(0.02, 0.15))
 
@@ -223,7 +223,7 @@ def masked_fine_tune(rng: np.random.Generator) -> Log:
 
     def loss(x: Vector, rate: Vector) -> Vector:
         epoch = np.minimum(np.floor(x * epochs - 1e-9), epochs - 1).clip(0)
-        return first * (1 - fall * np.log1p(speed * x) / np.log1p(speed)) * (1 - drop) ** epoch
+        return np.asarray(first * (1 - fall * np.log1p(speed * x) / np.log1p(speed)) * (1 - drop) ** epoch)
 
     return _log(rng, "masked fine-tune", int(rng.integers(30, 300)), loss, rng.uniform(0.03, 0.15))
 
@@ -236,7 +236,7 @@ def curriculum(rng: np.random.Generator) -> Log:
 
     def loss(x: Vector, rate: Vector) -> Vector:
         level = floor + height * (1 + 100 * x) ** -a
-        return level * np.exp((harder * (x[:, None] >= at)).sum(axis=1))
+        return np.asarray(level * np.exp((harder * (x[:, None] >= at)).sum(axis=1)))
 
     return _log(rng, "curriculum", int(rng.integers(80, 600)), loss, rng.uniform(0.005, 0.04))
 
@@ -283,7 +283,7 @@ def memorisation(rng: np.random.Generator) -> Log:
     first, speed = rng.uniform(2, 5), rng.uniform(20, 80)
 
     def loss(x: Vector, rate: Vector) -> Vector:
-        return 0.01 + first * (1 + height * (1 - np.exp(-speed * x))) / (1 + np.exp((x - at) / width))
+        return np.asarray(0.01 + first * (1 + height * (1 - np.exp(-speed * x))) / (1 + np.exp((x - at) / width)))
 
     return _log(rng, "memorisation", int(rng.integers(40, 300)), loss, rng.uniform(0.005, 0.05), "val_loss")
 

@@ -14,6 +14,7 @@ from toposcope.forecasting.intervals import LEVEL, RISEN, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
+from toposcope.forecasting.stages import Stage
 from toposcope.forecasting.wording import counted, short
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
@@ -89,6 +90,11 @@ class ForecastReport:
         return None if self.results is None else self.results.forecasts[self.chosen]
 
     @property
+    def stage(self) -> Stage | None:
+        """The new stage of training that the forecast is made from; None if there is none."""
+        return None if self.results is None else self.results.stage
+
+    @property
     def loss(self) -> float:
         """The final loss: that of the default forecast, or of the complete run; NaN if the run diverged."""
         if self.log.diverged is not None:
@@ -127,8 +133,7 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        assert self.results is not None
-        stage = f"; {self.results.stage.headline()}" if self.results.stage is not None else ""
+        stage = "" if self.stage is None else f"; new stage since step {self.stage.step:,}"
         # a jump to a new stage explains why a loss rose
         rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
         rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
@@ -174,7 +179,7 @@ class ForecastReport:
                 "last_step": schedule.last_step, "peak": schedule.peak, "warm_up": schedule.warm_up,
                 "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(log.last_seen),
             },
-            "new_stage": None if results is None or results.stage is None else results.stage.step,
+            "new_stage": None if self.stage is None else self.stage.step,
             "fraction_seen": None if diverged else fraction_seen(log, schedule),
             "complete": results is None and not diverged,
             "final_loss": None if results is not None or diverged else {"loss": final, "standard_error": error},

@@ -18,7 +18,7 @@ STACKS = ("stack", "stack_norms")
 PREFERRED, LAST = ("median", "template"), "last"
 """Without them it is the first of these that does not refuse, else the law of the narrowest interval; without any
 law, and of a run whose loss rises or is constant, it is ``last``."""
-MAX_RANGE = 100.0
+MAX_RANGE = 1000.0
 """Ends of an interval over each other; a wider one is a refusal."""
 
 

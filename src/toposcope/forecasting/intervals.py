@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHA
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.logs.anomalies import row_noise
-from toposcope.typing import Vector
+from toposcope.typing import Steps, Vector
 
 LEVEL = 0.9
 MIN_ERRORS = 8
@@ -56,17 +56,7 @@ ErrorTable = dict[tuple[str, str], dict[float, float]]
 
 
 class OwnError(NamedTuple):
-    """How far a forecaster was off from an earlier step of the run to the last one seen.
-
-    Attributes
-    ----------
-    error : float
-        |ln(predicted / seen)|.
-    horizon : float
-        ln(t / cut) of these two steps.
-    shipped : float
-        The `shipped_width` of that forecast.
-    """
+    """Of a forecast from an earlier step to the last one seen: |ln(predicted / seen)|, ln(t / cut), `shipped_width`."""
 
     error: float
     horizon: float
@@ -91,11 +81,8 @@ def with_interval(
 
     Parameters
     ----------
-    forecast : Forecast
-    log : Log
-    schedule : Schedule
+    forecast, log, schedule
     own_errors : sequence of OwnError
-        Of the same forecaster.
     spread : float
         How far the other forecasters are from it, in ln(loss).
     jump : float
@@ -116,15 +103,15 @@ def with_interval(
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
     remarks = (*forecast.remarks, source)
     if (rise := risen(log)) is not None:
-        steps, levels = log.steps.astype(np.float64), log.loss
+        steps, levels = log.steps, log.loss
         if len(levels) >= MIN_LEVEL_ROWS:
             levels = np.array(_levels(log)[0])
-            steps = np.array([part.mean() for part in np.array_split(log.steps, len(levels))])
+            steps = np.array([part[-1] for part in np.array_split(log.steps, len(levels))])
         low, high = with_rise(steps, levels, schedule.last_step, min(low, rise[0]), max(high, rise[1]))
         words = f"{RISEN} from {rise[0]:.4g} to {rise[1]:.4g}: it may go on so, or fall back, which no law says"
         remarks = (words, *remarks)
     if log.is_validation and log.overfits:
-        low, high = with_rise(log.steps.astype(np.float64), log.loss, schedule.last_step, low, high)
+        low, high = with_rise(log.steps, log.loss, schedule.last_step, low, high)
         words = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back"
         remarks = (words, *remarks)
     return replace(forecast, low=low, high=high, remarks=remarks)
@@ -143,11 +130,9 @@ def width_alone(
     shipped, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
     when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
     if not jump and is_like_table(log, schedule):
-        ratio = max((own.error / own.shipped for own in own_errors), default=0.0)
-        source = f"interval: errors of other families' runs {when}; siblings would narrow it"
-        if ratio > 1:
-            source = f"interval: {ratio:.2g} times the errors of other families' runs {when}, as earlier in this run"
-        return shipped * max(ratio, 1.0), source
+        ratio = max((1.0, *(own.error / own.shipped for own in own_errors)))
+        times = f"{ratio:.2g} times the " if ratio > 1 else ""
+        return shipped * ratio, f"interval: {times}errors of other families' runs {when}; siblings would narrow it"
     horizon = _horizon(log, schedule)
     own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
     width = float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon]))
@@ -157,9 +142,16 @@ def width_alone(
 
 def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
     """Return how far a forecaster was off from earlier steps of a run to the last one seen, where it did not refuse."""
+    last = int(log.steps[-1])
+    if not schedule.rates[: last + 1].any():
+        return []
+    short = cached(log, schedule, "until now", lambda: Schedule(schedule.rates[: last + 1]))
     end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
     errors = []
-    for seen, short in cached(log, schedule, "earlier steps", lambda: _earlier(log, schedule)):
+    for cut in CUTS:
+        seen = cached(log, schedule, ("until", cut), partial(log.until, cut * last))
+        if seen is None or not 0 < seen.steps[-1] < last:
+            continue
         try:
             forecast = forecaster.fit(seen, short, ())
         except RefusedError:
@@ -167,16 +159,6 @@ def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[Own
         error, width = abs(float(np.log(forecast.loss / end))), shipped_width(forecast, seen, short)
         errors.append(OwnError(error, _horizon(seen, short), width))
     return errors
-
-
-def _earlier(log: Log, schedule: Schedule) -> list[tuple[Log, Schedule]]:
-    """Return the beginnings of what was seen, and the schedule to its last step."""
-    last = int(log.steps[-1])
-    rates = schedule.rates[: last + 1]
-    if not rates.max() > 0:
-        return []
-    seen = [log.until(cut * last) for cut in CUTS]
-    return [(each, Schedule(rates)) for each in seen if each is not None and 0 < each.steps[-1] < last]
 
 
 def _horizon(log: Log, schedule: Schedule) -> float:
@@ -210,17 +192,13 @@ def risen(log: Log) -> tuple[float, float] | None:
     return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
 
 
-def with_rise(steps: Vector, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
+def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
     """Return an interval from the lowest loss at most to that of a rise that goes on to the last step twice as fast.
 
     Its pace is that since the lowest loss, or since the middle one after it, whichever is higher.
     """
     lowest, last = int(np.argmin(losses)), len(losses) - 1
-    paces = [
-        (losses[last] - losses[begin]) / (steps[last] - steps[begin])
-        for begin in (lowest, (lowest + last) // 2)
-        if begin < last
-    ]
+    paces = [(losses[-1] - losses[i]) / (steps[-1] - steps[i]) for i in (lowest, (lowest + last) // 2) if i < last]
     high = max(high, float(losses[last] + MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
     return min(low, float(losses[lowest])), high
 

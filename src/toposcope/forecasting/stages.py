@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toposcope.forecasting.caching import cached
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
 from toposcope.forecasting.schedules.schedule import Schedule
@@ -40,15 +39,11 @@ class Stage(NamedTuple):
     step: int
     jump: float
 
-    def headline(self) -> str:
-        """Return what a forecast's first line says of it."""
-        return f"new stage since step {self.step:,}"
-
     def __str__(self) -> str:
         verb = "rose" if self.jump > 0 else "fell"
         return (
-            f"{self.headline()}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no learning rate "
-            "explains; forecast from that step on"
+            f"new stage since step {self.step:,}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
+            "learning rate explains; forecast from that step on"
         )
 
 
@@ -59,56 +54,36 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     jump where the lines differ by more than 8 standard errors of the noise and by 4%, without a change of the learning
     rate. Jumps at even distances are epochs, one that is undone is a spike.
     """
-    return cached(log, schedule, "new stage", lambda: _new_stage(log, schedule))
-
-
-def _new_stage(log: Log, schedule: Schedule) -> Stage | None:
     n = len(log.steps)
     width = max(MIN_WINDOW, round(WINDOW_SHARE * n))
     if n < max(MIN_ROWS, 3 * width) or log.is_validation:
         return None
-    left = _left(log, schedule)
-    ends = _line_ends(left, width)
-    before, after = ends[: n - 2 * width + 1, 1], ends[width:, 0]
-    jumps = after - before  # at rows width, ..., n - width
+    x = schedule.progress(np.maximum(log.steps, 1))
+    left = np.log(log.loss / fit_power_law(x, log.loss, np.ones(n))(x))
+    left = np.median(sliding_window_view(np.pad(left, 1, mode="edge"), 3), axis=1)
+    # values half a row before and after each window, of the line fitted to it
+    at = np.arange(width) - (width - 1) / 2
+    weights = np.array([1 / width + side * width / 2 * at / (at @ at) for side in (-1, 1)])
+    after, before = weights @ sliding_window_view(left, width).T
+    jumps = after[width:] - before[:-width]  # at rows width, ..., n - width
     limit = max(MIN_JUMP, JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
     places: list[int] = []
     sizes = np.abs(jumps)
     while sizes.max(initial=0.0) > limit:
         place = int(np.argmax(sizes))
-        places.append(place + width)
         sizes[max(place - width, 0) : place + width + 1] = 0
-    places = [
-        place
-        for place in sorted(places)
-        if _is_sudden(left, place, jumps[place - width]) and not _rate_jumps(log, schedule, place, width)
-    ]
-    if not places or _are_epochs(log, [place for place in places if jumps[place - width] < 0]):
+        if _is_sudden(left, place + width, jumps[place]) and not _rate_jumps(log, schedule, place + width, width):
+            places.append(place + width)
+    if not places or _are_epochs(log, sorted(place for place in places if jumps[place - width] < 0)):
         return None
-    last = places[-1]
+    last = max(places)
     jump = float(jumps[last - width])
-    x, y = schedule.progress(np.maximum(log.steps[:last], 1)), log.loss[:last]
-    law = fit_power_law(x[last // 4 :], y[last // 4 :], np.ones(last - last // 4))
+    law = fit_power_law(x[last // 4 : last], log.loss[last // 4 : last], np.ones(last - last // 4))
     tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
-    gap = float(np.median(np.log(log.loss[tail] / law(schedule.progress(log.steps[tail])))))
-    first = float(np.median(log.loss[:MIN_WINDOW]))
-    if gap * jump <= MIN_LEFT * jump**2 or float(np.median(log.loss[tail])) > first:
-        return None
-    return Stage(int(log.steps[last]), jump)
-
-
-def _left(log: Log, schedule: Schedule) -> Vector:
-    """Return ln(loss) less a power law of progress, single rows replaced by medians of three."""
-    x = schedule.progress(np.maximum(log.steps, 1))
-    y = np.log(log.loss / fit_power_law(x, log.loss, np.ones(len(x)))(x))
-    return np.asarray(np.median(sliding_window_view(np.pad(y, 1, mode="edge"), 3), axis=1))
-
-
-def _line_ends(values: Vector, width: int) -> Vector:
-    """Return the values half a row before and after each window of the line fitted to it, shape (n - width + 1, 2)."""
-    x = np.arange(width) - (width - 1) / 2
-    weights = [1 / width + side * width / 2 * x / (x @ x) for side in (-1, 1)]
-    return np.asarray(sliding_window_view(values, width) @ np.array(weights).T)
+    gap = float(np.median(np.log(log.loss[tail] / law(x[tail]))))
+    undone = gap * jump <= MIN_LEFT * jump**2
+    higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
+    return None if undone or higher else Stage(int(log.steps[last]), jump)
 
 
 def _is_sudden(values: Vector, place: int, jump: float) -> bool:
@@ -139,41 +114,35 @@ def _blocks(log: Log) -> tuple[Vector, Steps, float]:
 
 
 def check_plateau(log: Log) -> None:
-    """Refuse a loss that stood still from near its beginning and then fell suddenly.
-
-    Raises
-    ------
-    RefusedError
-    """
+    """Refuse (`RefusedError`) a loss that stood still from near its beginning and then fell suddenly."""
     if len(log.loss) < MIN_ROWS:
         return
     blocks, steps, _ = _blocks(log)
-    if end := _plateau_end(blocks):
-        raise RefusedError(
-            f"{log.name}: {log.target!r} stood still until about step {steps[end]:,} and then fell suddenly by "
-            f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}, as in grokking: no law describes where it ends"
-        )
+    n, begin = len(blocks), len(blocks) // 10
+    for end in range(n - 1, begin + round(PLATEAU_SHARE * n), -1):
+        fall = float(blocks[end - 1] - blocks.min())
+        flat = np.ptp(blocks[begin:end]) <= MAX_PLATEAU_CHANGE * fall
+        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - MIN_SUDDEN_FALL))
+        if fall >= MIN_SUDDEN_FALL and flat and reached <= MAX_FALL_SHARE * n:
+            raise RefusedError(
+                f"{log.name}: {log.target!r} stood still until about step {steps[end]:,} and then fell suddenly by "
+                f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}, as in grokking: no law describes where it ends"
+            )
 
 
 def check_course(log: Log, schedule: Schedule) -> None:
-    """Refuse a loss that lies above its first value, or goes up and down.
-
-    Raises
-    ------
-    RefusedError
-        If it does so beyond its noise, and the learning rate does not rise.
-    """
+    """Refuse (`RefusedError`) a loss that lies above its first value, or goes up and down where the rate does not."""
     if len(log.loss) < MIN_FEW_ROWS:
         return
     blocks, _, noise = _blocks(log)
-    limit = RISE_NOISE * noise
-    above = float((blocks > blocks[0] + max(MIN_RISE, limit)).mean())
+    limit = max(MIN_RISE, RISE_NOISE * noise)
+    above = float((blocks > blocks[0] + limit).mean())
     if above >= MIN_SHARE_ABOVE:
         raise RefusedError(
             f"{log.name}: {log.target!r} was above its first value, {np.exp(blocks[0]):.4g}, for {above:.0%} of what "
             "was seen, as returns of a policy are, or a validation loss before grokking: no law describes where it ends"
         )
-    rises = _rises(blocks, max(MIN_RISE, limit))
+    rises = _rises(blocks, limit)
     rates = schedule.rates[: int(log.steps[-1]) + 1]
     cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
     if rises >= MIN_RISES and not cycles:
@@ -194,19 +163,3 @@ def _rises(blocks: Vector, limit: float) -> int:
         elif rising and high - value > limit:
             rising, low = False, value
     return count
-
-
-def _plateau_end(blocks: Vector) -> int:
-    """Return the block at which a plateau from near the beginning ends in a sudden fall; 0 if there is none."""
-    n = len(blocks)
-    lowest = float(blocks.min())
-    for end in range(n - 1, round(PLATEAU_SHARE * n), -1):
-        fall = float(blocks[end - 1] - lowest)
-        begin = n // 10
-        if end - begin < PLATEAU_SHARE * n or fall < MIN_SUDDEN_FALL:
-            continue
-        flat = np.ptp(blocks[begin:end]) <= MAX_PLATEAU_CHANGE * fall
-        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - MIN_SUDDEN_FALL))
-        if flat and reached <= MAX_FALL_SHARE * n:
-            return end
-    return 0

@@ -144,9 +144,10 @@ class Log:
     def since(self, step: int) -> Self:
         """Return what was logged from a step on; rows of other losses stay."""
         n = int(np.searchsorted(self.steps, step))
-        norms = {name: values[n:] for name, values in self.norms.items()}
-        later = self.steps[n:], self.loss[n:], self.learning_rate[n:]
-        return replace(self, steps=later[0], loss=later[1], learning_rate=later[2], norms=norms)
+        later = {name: values[n:] for name, values in self.norms.items()}
+        return replace(
+            self, steps=self.steps[n:], loss=self.loss[n:], learning_rate=self.learning_rate[n:], norms=later
+        )
 
     def final_loss(self) -> tuple[float, float]:
         """Return the final loss and its standard error (``docs/methods/forecasting.md``).
