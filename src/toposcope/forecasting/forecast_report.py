@@ -256,7 +256,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final training loss 2.19 nats (90%: 2.01 to 2.38), column 'loss'; default: median>
+    <ForecastReport of now: final training loss 2.19 nats (90%: 1.80 to 2.66), column 'loss'; default: median>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)
