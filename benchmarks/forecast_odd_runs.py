@@ -1,6 +1,6 @@
 """Do 90% intervals hold for fine-tunes, data stages, toys and other runs without siblings, and how long siblings take.
 
-python benchmarks/forecast_odd_runs.py [--quick] [--curves FILE] [--out FOLDER]
+python benchmarks/forecast_odd_runs.py [--quick] [--runs N] [--curves FILE] [--out FOLDER]
 
 The runs are those of tests/support/odd_runs.py. Families that intervals were not made with are marked as held out.
 """
@@ -40,11 +40,14 @@ SPEED = [Column(title, key) for title, key in (("what", "what"), ("seconds", "se
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="Show that it works: two runs of a family.")
+@click.option(
+    "--runs", "n", type=click.IntRange(min=1), default=16, show_default=True, help="Of each synthetic family."
+)
 @click.option("--curves", type=click.Path(path_type=Path), default=CURVES, help="Published language models.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
-def main(quick: bool, curves: Path, out: Path) -> None:
+def main(quick: bool, n: int, curves: Path, out: Path) -> None:
     """Count the intervals that hold, at every fraction."""
-    n = 2 if quick else 40
+    n = 2 if quick else n
     halves = (
         ("made with", LAWFUL),
         ("held out", HELD_OUT),

@@ -81,7 +81,7 @@ def test_intervals_of_families_that_none_was_made_with_hold(fraction: float) -> 
 @pytest.mark.parametrize("kinds", [odd_runs.HELD_OUT, odd_runs.LAWFUL])
 @pytest.mark.parametrize("fraction", FRACTIONS)
 def test_intervals_hold_at_every_fraction(kinds: Sequence[Kind], fraction: float) -> None:
-    found = outcomes(kinds, fraction, 20, seed=3000)
+    found = outcomes(kinds, fraction, 8, seed=3000)
     assert share_held(found) >= 0.8
     assert share_refused(found) <= 0.15
 
