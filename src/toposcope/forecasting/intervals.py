@@ -135,9 +135,8 @@ def width_alone(
         return shipped * ratio, f"interval: {times}errors of other families' runs {when}; siblings would narrow it"
     horizon = _horizon(log, schedule)
     own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
-    width = float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon]))
     source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
-    return width, source
+    return float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon])), source
 
 
 def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
