@@ -20,7 +20,7 @@ from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
 from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest
-from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.window import LATE_SHARE
 from toposcope.forecasting.intervals import (
@@ -227,7 +227,10 @@ def forecast_alone(run: LoggedRun) -> list[Row]:
             continue
         schedule = planned(seen, last_step=run.schedule.last_step)
         part, share = error_part(seen, schedule), share_past_warm_up(seen, schedule)
-        results = run_forecasters(seen, schedule, ())
+        try:
+            results = run_forecasters(seen, schedule, ())
+        except RefusedError:
+            continue
         for name, made in results.forecasts.items():
             unit = error_unit(seen, schedule) / made.loss if part.startswith(SLOPE) and share > 0 else 1.0
             rows.append({

@@ -112,7 +112,7 @@ def test_continue_or_scale_is_also_answered_in_scores(ladder: tuple[Path, Path])
 
 def test_a_forecast_is_also_given_in_scores(ladder: tuple[Path, Path], tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
-    rows = [f"{i * 20},{2.2 + 3 * (20.0 * i) ** -0.35},0.0003,4e8,4e6" for i in range(1, 250)]
+    rows = [f"{i * 20},{2.2 + 3 * (20.0 * i) ** -0.35},0.0003,4e8,4e6" for i in range(10, 250)]
     log.write_text("step,loss,lr,N,tps\n" + "\n".join(rows) + "\n")
     command = ("forecast", log, "--schedule", "constant:steps=10000", "--ladder", ladder[1], "--task", "hellaswag")
     done = run(*command, "--out", tmp_path / "page")

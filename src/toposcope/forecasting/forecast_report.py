@@ -10,10 +10,11 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.intervals import LEVEL, band
+from toposcope.forecasting.intervals import LEVEL, RISEN, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
+from toposcope.forecasting.stages import Stage
 from toposcope.forecasting.wording import counted, short
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
@@ -89,6 +90,11 @@ class ForecastReport:
         return None if self.results is None else self.results.forecasts[self.chosen]
 
     @property
+    def stage(self) -> Stage | None:
+        """The new stage of training that the forecast is made from; None if there is none."""
+        return None if self.results is None else self.results.stage
+
+    @property
     def loss(self) -> float:
         """The final loss: that of the default forecast, or of the complete run; NaN if the run diverged."""
         if self.log.diverged is not None:
@@ -127,8 +133,12 @@ class ForecastReport:
                 f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        rose = _best(log) or "".join(f"; {remark}" for remark in log.remarks if remark.startswith(ROSE))
-        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{rose}; default: {self.chosen}"
+        stage = "" if self.stage is None else f"; new stage since step {self.stage.step:,}"
+        # a jump to a new stage explains why a loss rose
+        rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
+        rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
+        said = _best(log) or "".join(f"; {remark}" for remark in rose)
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{stage}{said}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -169,6 +179,7 @@ class ForecastReport:
                 "last_step": schedule.last_step, "peak": schedule.peak, "warm_up": schedule.warm_up,
                 "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(log.last_seen),
             },
+            "new_stage": None if self.stage is None else self.stage.step,
             "fraction_seen": None if diverged else fraction_seen(log, schedule),
             "complete": results is None and not diverged,
             "final_loss": None if results is not None or diverged else {"loss": final, "standard_error": error},
@@ -245,7 +256,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final training loss 2.19 nats (90%: 2.01 to 2.38), column 'loss'; default: median>
+    <ForecastReport of now: final training loss 2.19 nats (90%: 1.80 to 2.66), column 'loss'; default: median>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)
@@ -265,7 +276,8 @@ def forecast(
     if ended or is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
     results = run_forecasters(log, plan, runs)
-    first = [remark for remark in log.remarks if remark.startswith(ROSE)]
+    first = [] if results.stage is None else [str(results.stage)]
+    first += [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:
         first.append(f"no law could be fitted: {results.refused['power_law']}")
     default = results.forecasts[results.chosen].remarks

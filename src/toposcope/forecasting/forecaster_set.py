@@ -7,15 +7,19 @@ import numpy as np
 
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
-from toposcope.forecasting.intervals import is_learning, with_interval
+from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
 from toposcope.logs import Log
 
 DEFAULT = "default"
 STACKS = ("stack", "stack_norms")
 """The default is the one of these that errs less on the siblings, each held out with its size."""
-PREFERRED = ("median", "template")
-"""Without them it is the first of these that does not refuse; of a run whose loss rises or is constant, ``last``."""
+PREFERRED, LAST = ("median", "template"), "last"
+"""Without them it is the first of these that does not refuse, else the law of the narrowest interval; without any
+law, and of a run whose loss rises or is constant, it is ``last``."""
+MAX_RANGE = 1000.0
+"""Ends of an interval over each other; a wider one is a refusal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +34,14 @@ class ForecastSet:
         Name -> why the forecaster made none.
     chosen : str
         Name of the forecaster that is the default.
+    stage : Stage or None
+        The new stage of training that the forecasts are made from, if there is one.
     """
 
     forecasts: dict[str, Forecast]
     refused: dict[str, str]
     chosen: str
+    stage: Stage | None = None
 
 
 def run_forecasters(
@@ -56,22 +63,49 @@ def run_forecasters(
     Raises
     ------
     RefusedError
-        If all of them refuse.
+        If all of them refuse, or no law of a learning run describes the loss.
     """
-    forecasts: dict[str, Forecast] = {}
+    stage = None
+    if sum(run.log.family == log.family for run in siblings) < MIN_ERRORS:
+        check_plateau(log)
+        stage = new_stage(log, schedule)
+        if stage is not None:
+            log = log.since(stage.step)
+        check_course(log, schedule)
+    made: list[tuple[Forecaster, Forecast]] = []
     refused: dict[str, str] = {}
     for forecaster in all_forecasters() if forecasters is None else forecasters:
         try:
-            forecasts[forecaster.name] = with_interval(forecaster.fit(log, schedule, siblings), log, schedule)
+            made.append((forecaster, forecaster.fit(log, schedule, siblings)))
         except RefusedError as error:
             refused[forecaster.name] = str(error)
-    if not forecasts:
+    if not made:
         raise RefusedError(next(iter(refused.values())))
+    losses = np.log([each.loss for _, each in made])
+    forecasts = {
+        forecaster.name: with_interval(
+            each,
+            log,
+            schedule,
+            own_errors=own_errors(forecaster, log, schedule) if each.relatives.sum() < MIN_ERRORS else (),
+            spread=float(np.abs(losses - np.log(each.loss)).max()),
+            jump=0.0 if stage is None else abs(stage.jump),
+        )
+        for forecaster, each in made
+    }
     # no law of a run that learns holds for one that diverges or does not change
     stacks = sorted((name for name in STACKS if name in forecasts), key=lambda name: _sibling_error(forecasts[name]))
-    preferred = (*stacks, *PREFERRED) if is_learning(log) else ("last",)
-    chosen = next(name for name in (*preferred, *forecasts) if name in forecasts)
-    return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen)
+    laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))
+    learns = is_learning(log)
+    preferred = (*stacks, *PREFERRED, *laws) if learns else ()
+    chosen = next(name for name in (*preferred, LAST, *laws) if name in forecasts)
+    low, high = forecasts[chosen].low, forecasts[chosen].high
+    if learns and len(made) > 1 and high > MAX_RANGE * low:
+        raise RefusedError(
+            f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
+            f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"
+        )
+    return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen, stage)
 
 
 def _sibling_error(forecast: Forecast) -> float:

@@ -1,23 +1,28 @@
 """Intervals of forecasts: conformal over sibling runs, or from a shipped table of errors."""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-from toposcope.typing import Vector
+from toposcope.logs.anomalies import row_noise
+from toposcope.typing import Steps, Vector
 
 LEVEL = 0.9
 MIN_ERRORS = 8
 """Of siblings, for a conformal interval."""
-MAX_PARTS, MIN_PART_ROWS = 20, 5
+MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
+"""Parts of a log whose medians are its levels, their rows, and the rows of a log that has levels."""
 MAX_RISE = 1.1
 """The last loss over the lowest; noise does not rise by more."""
 MAX_SPEED_UP = 2
@@ -30,17 +35,58 @@ FALLBACK = "last"
 LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
+CUTS = (0.3, 0.55, 0.75)
+"""Shares of what was seen from which the run is forecast to the last step seen."""
+END_SHARE, MIN_END_ROWS = 0.05, 3
+"""Late share of the rows whose median these forecasts are compared with."""
+UNSEEN = 0.25
+"""Half width over ln(T / t) for what nothing before shows: epochs that repeat, other data, overfitting. It is the 90%
+quantile of what errors were beyond all else, at the fraction where that was largest, each family counting the same."""
+MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
+"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
+scratch, where its log begins by this step."""
+NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
+"""Units of a loss in a nat per token; a token is taken to have four bytes."""
+NOISE_RANGE, NOISE_OF_MEDIAN, FEW_NOISE = 4.0, 1.25, 0.1
+"""Standard deviations that a level rises by to have risen; that of a median over that of a mean; that of a few rows."""
+RISEN = "the loss has risen"
+
 ErrorTable = dict[tuple[str, str], dict[float, float]]
 """Part and forecaster -> share of the run seen past its warm-up -> 90% quantile of the errors."""
 
 
-def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
+class OwnError(NamedTuple):
+    """Of a forecast from an earlier step to the last one seen: |ln(predicted / seen)|, ln(t / cut), `shipped_width`."""
+
+    error: float
+    horizon: float
+    shipped: float
+
+
+def with_interval(
+    forecast: Forecast,
+    log: Log,
+    schedule: Schedule,
+    *,
+    own_errors: Sequence[OwnError] = (),
+    spread: float = 0.0,
+    jump: float = 0.0,
+) -> Forecast:
     """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and a remark on its source.
 
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
     errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its
     size. Runs of one size are alike, so the guarantee is not exact; the coverage is measured. With fewer siblings the
-    width is `shipped_width`; or the largest error of the few, or of siblings of other families, if these are wider.
+    width is `width_alone`; or the largest error of the few, or of siblings of other families, if these are wider.
+
+    Parameters
+    ----------
+    forecast, log, schedule
+    own_errors : sequence of OwnError
+    spread : float
+        How far the other forecasters are from it, in ln(loss).
+    jump : float
+        By how much ln(loss) jumped where the stage begins that the log is cut to; another may jump as far.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     if len(relatives) >= MIN_ERRORS:
@@ -48,37 +94,112 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
         if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
             source += ", too few for 90%: the largest of them"
     else:
-        width, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
-        when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
-        source = f"interval: errors of other families' runs {when}; siblings would narrow it"
+        width, source = width_alone(forecast, log, schedule, own_errors, spread, jump)
         if len(strangers) >= MIN_ERRORS:
             width = max(width, quantile(strangers))
         if len(relatives):
             width = max(width, float(relatives.max()))
             source += f", of which {len(relatives)} count where they are wider"
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
-    lowest, now = lowest_and_last(log)
-    if now > MAX_RISE * lowest:
-        high = max(high, now)
-        source = f"the loss has risen from {lowest:.4g} to {now:.4g}: laws of learning runs do not apply; {source}"
+    remarks = (*forecast.remarks, source)
+    if (rise := risen(log)) is not None:
+        steps, levels = log.steps, log.loss
+        if len(levels) >= MIN_LEVEL_ROWS:
+            levels = np.array(_levels(log)[0])
+            steps = np.array([part[-1] for part in np.array_split(log.steps, len(levels))])
+        low, high = with_rise(steps, levels, schedule.last_step, min(low, rise[0]), max(high, rise[1]))
+        words = f"{RISEN} from {rise[0]:.4g} to {rise[1]:.4g}: it may go on so, or fall back, which no law says"
+        remarks = (words, *remarks)
     if log.is_validation and log.overfits:
-        low, high = with_overfitting(log, schedule, low, high)
-        source = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back; {source}"
-    return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
+        low, high = with_rise(log.steps, log.loss, schedule.last_step, low, high)
+        words = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back"
+        remarks = (words, *remarks)
+    return replace(forecast, low=low, high=high, remarks=remarks)
 
 
-def with_overfitting(log: Log, schedule: Schedule, low: float, high: float) -> tuple[float, float]:
-    """Return an interval from the best validation loss at most to that of a rise that goes on twice as fast.
+def width_alone(
+    forecast: Forecast, log: Log, schedule: Schedule, own_errors: Sequence[OwnError], spread: float, jump: float
+) -> tuple[float, str]:
+    """Return the half width without siblings, and its source; parameters as of `with_interval`.
 
-    Its pace is that since the best evaluation, or since the middle one after it, whichever is higher.
+    For a language model as those of the table it is `shipped_width`, times the largest of the run's own errors over the
+    width they should have had, if that is above 1. For any other run five sources of errors add as independent ones do:
+    `shipped_width`, `spread`, the largest own error, taken to grow with the horizon ln(T / t), `jump`, and what nothing
+    before shows.
     """
-    best, last, left = int(np.argmin(log.loss)), len(log.loss) - 1, schedule.last_step - int(log.steps[-1])
-    paces = [
-        (log.loss[last] - log.loss[begin]) / (log.steps[last] - log.steps[begin])
-        for begin in (best, (best + last) // 2)
-    ]
-    high = max(high, float(log.loss[last] + MAX_SPEED_UP * max(*paces, 0) * max(left, 0)))
-    return min(low, float(log.loss[best])), high
+    shipped, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
+    when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
+    if not jump and is_like_table(log, schedule):
+        ratio = max((1.0, *(own.error / own.shipped for own in own_errors)))
+        times = f"{ratio:.2g} times the " if ratio > 1 else ""
+        return shipped * ratio, f"interval: {times}errors of other families' runs {when}; siblings would narrow it"
+    horizon = _horizon(log, schedule)
+    own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
+    source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
+    return float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon])), source
+
+
+def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
+    """Return how far a forecaster was off from earlier steps of a run to the last one seen, where it did not refuse."""
+    last = int(log.steps[-1])
+    if not schedule.rates[: last + 1].any():
+        return []
+    short = cached(log, schedule, "until now", lambda: Schedule(schedule.rates[: last + 1]))
+    end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
+    errors = []
+    for cut in CUTS:
+        seen = cached(log, schedule, ("until", cut), partial(log.until, cut * last))
+        if seen is None or not 0 < seen.steps[-1] < last:
+            continue
+        try:
+            forecast = forecaster.fit(seen, short, ())
+        except RefusedError:
+            continue
+        error, width = abs(float(np.log(forecast.loss / end))), shipped_width(forecast, seen, short)
+        errors.append(OwnError(error, _horizon(seen, short), width))
+    return errors
+
+
+def _horizon(log: Log, schedule: Schedule) -> float:
+    """Return ln(T / t), of the last step planned and the last one with a loss."""
+    return float(np.log(max(schedule.last_step / max(int(log.steps[-1]), 1), 1.0)))
+
+
+def is_like_table(log: Log, schedule: Schedule) -> bool:
+    """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
+    if not error_part(log, schedule).startswith(LANGUAGE):
+        return False
+    if log.steps[0] > MAX_FIRST_STEP:
+        return bool(log.parameters >= MIN_LANGUAGE_SIZE)
+    return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
+
+
+def risen(log: Log) -> tuple[float, float] | None:
+    """Return the lowest and the present level of a loss that has risen by a tenth and by more than its noise.
+
+    Levels are those of `lowest_and_last`; of a short log they are the lowest row, and the lower of the last two. Of
+    fewer than 5 rows the noise is not known, and taken to be a tenth.
+    """
+    lowest, now = lowest_and_last(log)
+    n, noise = len(log.loss), row_noise(log.loss)
+    if n < MIN_LEVEL_ROWS:
+        lowest, now = float(log.loss.min()), float(log.loss[-2:].min())
+    if n < MIN_PART_ROWS:
+        now, noise = float(log.loss[-1]), FEW_NOISE * lowest
+    elif n >= MIN_LEVEL_ROWS:
+        noise *= NOISE_OF_MEDIAN / np.sqrt(MIN_PART_ROWS)
+    return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
+
+
+def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
+    """Return an interval from the lowest loss at most to that of a rise that goes on to the last step twice as fast.
+
+    Its pace is that since the lowest loss, or since the middle one after it, whichever is higher.
+    """
+    lowest, last = int(np.argmin(losses)), len(losses) - 1
+    paces = [(losses[-1] - losses[i]) / (steps[-1] - steps[i]) for i in (lowest, (lowest + last) // 2) if i < last]
+    high = max(high, float(losses[last] + MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
+    return min(low, float(losses[lowest])), high
 
 
 def lowest_and_last(log: Log) -> tuple[float, float]:
@@ -93,8 +214,9 @@ def lowest_and_last(log: Log) -> tuple[float, float]:
 
 def is_learning(log: Log) -> bool:
     """Return whether the loss changes at all, and has not risen: half of the way back, or while training overfits."""
-    first, (lowest, last) = _levels(log)[0][0], lowest_and_last(log)
-    diverges = last > MAX_RISE * lowest and last - lowest > (first - lowest) / 2
+    first, rise = _levels(log)[0][0], risen(log)
+    first = first if len(log.loss) >= MIN_LEVEL_ROWS else float(log.loss[0])
+    diverges = rise is not None and rise[1] - rise[0] > (first - rise[0]) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
     return not diverges and not constant and not (log.is_validation and log.overfits)
 

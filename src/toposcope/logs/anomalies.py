@@ -37,11 +37,11 @@ quartile."""
 MIN_AFTER_BEST, N_AFTER_BEST = 2, 3
 """Evaluations after the best one for a rise to be seen, and the last of them whose median is compared."""
 MIN_BENDS = 12
-"""Evaluations whose noise is estimated."""
-MAX_NOISE_RANGE = 6
-"""Standard deviations between the lowest of many evaluations and a usual one."""
+"""Evaluations from which on they are many."""
+MAX_NOISE_RANGE, MAX_NOISE_RANGE_OF_FEW = 6, 4
+"""Standard deviations between the lowest of evaluations and a usual one, of many and of few."""
 MIN_OVERFIT, MIN_OVERFIT_OF_FEW = 0.01, 0.02
-"""Share of the best loss; less is no clear rise, the second where evaluations are too few to estimate their noise."""
+"""Share of the best loss; less is no clear rise, of many evaluations and of few."""
 ROSE = "the loss rose again, or did not fall"
 MIN_SPIKE = 2.0
 """Times the median of five rows."""
@@ -182,12 +182,21 @@ def overfits(losses: Vector) -> bool:
         # of one evaluation after the best, only a plain rise says something
         return bool(len(losses) > 2 and len(after) and after[0] > MIN_RISE * losses[best])
     rise = float(np.median(after[-N_AFTER_BEST:])) - float(losses[best])
-    if len(losses) < MIN_BENDS:
-        return rise > MIN_OVERFIT_OF_FEW * float(losses[best])
     # of a smooth curve most second differences are near 0, but for those where it turns
     bends = np.abs(np.diff(losses, 2))
+    if len(losses) < MIN_BENDS:
+        elsewhere = np.delete(bends, best - 1) if best else bends
+        noise = float(np.median(elsewhere)) * NORMAL_MAD / np.sqrt(6)
+        return bool(rise > max(MAX_NOISE_RANGE_OF_FEW * noise, MIN_OVERFIT_OF_FEW * float(losses[best])))
     noise = float(np.quantile(bends, 0.25)) / NORMAL_QUARTILE / np.sqrt(6)
     return bool(rise > max(MAX_NOISE_RANGE * noise, MIN_OVERFIT * float(losses[best])))
+
+
+def row_noise(values: Vector) -> float:
+    """Return the standard deviation of the noise of rows, by second differences; of 20 or more rows two rows apart."""
+    lag = 2 if len(values) >= MIN_ROWS else 1
+    bends = values[2 * lag :] - 2 * values[lag:-lag] + values[: -2 * lag]
+    return float(np.median(np.abs(bends))) * NORMAL_MAD / np.sqrt(6) if len(bends) else 0.0
 
 
 def spikes(steps: Steps, losses: Vector) -> list[str]:

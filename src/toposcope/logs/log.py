@@ -141,6 +141,14 @@ class Log:
             finished=self.finished and self.last_seen <= step,
         )
 
+    def since(self, step: int) -> Self:
+        """Return what was logged from a step on; rows of other losses stay."""
+        n = int(np.searchsorted(self.steps, step))
+        later = {name: values[n:] for name, values in self.norms.items()}
+        return replace(
+            self, steps=self.steps[n:], loss=self.loss[n:], learning_rate=self.learning_rate[n:], norms=later
+        )
+
     def final_loss(self) -> tuple[float, float]:
         """Return the final loss and its standard error (``docs/methods/forecasting.md``).
 

@@ -1,0 +1,165 @@
+"""What the course of a loss says before any law is fitted: a new stage of training, or that no law describes it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs import Log
+from toposcope.logs.anomalies import row_noise
+from toposcope.typing import Steps, Vector
+
+MIN_ROWS, MIN_FEW_ROWS = 24, 12
+"""Of a log that is searched for jumps and plateaus, and for rises."""
+MIN_WINDOW, WINDOW_SHARE = 6, 0.08
+"""Rows on either side of a jump to which lines are fitted, at least, and as a share of all."""
+MIN_JUMP, JUMP_NOISE, MIN_SUDDEN = 0.04, 8.0, 0.5
+"""Of ln(loss), standard errors of the noise, and the share of a jump that three rows on either side show."""
+MIN_LEFT = 0.3
+"""Share of a jump by which the loss still differs from the law before it; of a spike less is left."""
+MAX_RATE_JUMP = 0.05
+"""Share of the peak by which the learning rate changes at most beside a new stage; with more, it explains the jump."""
+EVEN = 0.15
+"""Relative difference of the distances between the beginnings of epochs."""
+MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
+MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2
+"""Of ln(loss), standard deviations of the noise, and number: a loss that rises so far so often goes up and down."""
+MIN_SHARE_ABOVE = 0.3
+"""Share of the blocks in which a loss lies above its first value."""
+PLATEAU_SHARE, MAX_PLATEAU_CHANGE, MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.3, 0.15, 0.5, 0.3
+"""Share of the blocks of a plateau, its change over the fall after it, that fall in ln(loss), its share of blocks."""
+
+
+class Stage(NamedTuple):
+    """A new stage of training: its first step, and by how much the logarithm of the loss jumped there."""
+
+    step: int
+    jump: float
+
+    def __str__(self) -> str:
+        verb = "rose" if self.jump > 0 else "fell"
+        return (
+            f"new stage since step {self.step:,}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
+            "learning rate explains; forecast from that step on"
+        )
+
+
+def new_stage(log: Log, schedule: Schedule) -> Stage | None:
+    """Return the last stage that begins with a jump of the loss for good; None if there is none.
+
+    Beside each row a line is fitted to those before and to those after it, of ln(loss) less the law of ``s1``. They
+    jump where the lines differ by more than 8 standard errors of the noise and by 4%, without a change of the learning
+    rate. Jumps at even distances are epochs, one that is undone is a spike.
+    """
+    n = len(log.steps)
+    width = max(MIN_WINDOW, round(WINDOW_SHARE * n))
+    if n < max(MIN_ROWS, 3 * width) or log.is_validation:
+        return None
+    x = schedule.progress(np.maximum(log.steps, 1))
+    left = np.log(log.loss / fit_power_law(x, log.loss, np.ones(n))(x))
+    left = np.median(sliding_window_view(np.pad(left, 1, mode="edge"), 3), axis=1)
+    # values half a row before and after each window, of the line fitted to it
+    at = np.arange(width) - (width - 1) / 2
+    weights = np.array([1 / width + side * width / 2 * at / (at @ at) for side in (-1, 1)])
+    after, before = weights @ sliding_window_view(left, width).T
+    jumps = after[width:] - before[:-width]  # at rows width, ..., n - width
+    limit = max(MIN_JUMP, JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
+    places: list[int] = []
+    sizes = np.abs(jumps)
+    while sizes.max(initial=0.0) > limit:
+        place = int(np.argmax(sizes))
+        sizes[max(place - width, 0) : place + width + 1] = 0
+        if _is_sudden(left, place + width, jumps[place]) and not _rate_jumps(log, schedule, place + width, width):
+            places.append(place + width)
+    if not places or _are_epochs(log, sorted(place for place in places if jumps[place - width] < 0)):
+        return None
+    last = max(places)
+    jump = float(jumps[last - width])
+    law = fit_power_law(x[last // 4 : last], log.loss[last // 4 : last], np.ones(last - last // 4))
+    tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
+    gap = float(np.median(np.log(log.loss[tail] / law(x[tail]))))
+    undone = gap * jump <= MIN_LEFT * jump**2
+    higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
+    return None if undone or higher else Stage(int(log.steps[last]), jump)
+
+
+def _is_sudden(values: Vector, place: int, jump: float) -> bool:
+    """Return whether few rows around a place show the jump; of a steep slope they show little."""
+    near = float(np.median(values[place : place + 3]) - np.median(values[place - 3 : place]))
+    return near * jump >= MIN_SUDDEN * jump**2
+
+
+def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:
+    """Return whether the learning rate jumps near a row, or is still warming up."""
+    first, last = log.steps[max(place - width, 0)], log.steps[min(place + width, len(log.steps) - 1)]
+    changes = np.abs(np.diff(schedule.rates[first : last + 1 : max(1, (last - first) // (2 * width))]))
+    return bool(first < schedule.warm_up or changes.max(initial=0.0) > MAX_RATE_JUMP * schedule.peak)
+
+
+def _are_epochs(log: Log, places: list[int]) -> bool:
+    """Return whether falls are at even distances, that of the first one from step 0 included."""
+    distances = np.diff([0, *(log.steps[place] for place in places)])
+    return len(places) > 1 and bool(np.ptp(distances) <= EVEN * distances.max())
+
+
+def _blocks(log: Log) -> tuple[Vector, Steps, float]:
+    """Return the medians of ln(loss) over blocks of rows, their first steps, and the noise of a median."""
+    n = min(MAX_BLOCKS, len(log.loss) // MIN_BLOCK_ROWS)
+    parts = np.array_split(np.log(log.loss), n)
+    steps = np.array([part[0] for part in np.array_split(log.steps, n)])
+    return np.array([np.median(part) for part in parts]), steps, row_noise(np.log(log.loss)) / np.sqrt(len(parts[0]))
+
+
+def check_plateau(log: Log) -> None:
+    """Refuse (`RefusedError`) a loss that stood still from near its beginning and then fell suddenly."""
+    if len(log.loss) < MIN_ROWS:
+        return
+    blocks, steps, _ = _blocks(log)
+    n, begin = len(blocks), len(blocks) // 10
+    for end in range(n - 1, begin + round(PLATEAU_SHARE * n), -1):
+        fall = float(blocks[end - 1] - blocks.min())
+        flat = np.ptp(blocks[begin:end]) <= MAX_PLATEAU_CHANGE * fall
+        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - MIN_SUDDEN_FALL))
+        if fall >= MIN_SUDDEN_FALL and flat and reached <= MAX_FALL_SHARE * n:
+            raise RefusedError(
+                f"{log.name}: {log.target!r} stood still until about step {steps[end]:,} and then fell suddenly by "
+                f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}, as in grokking: no law describes where it ends"
+            )
+
+
+def check_course(log: Log, schedule: Schedule) -> None:
+    """Refuse (`RefusedError`) a loss that lies above its first value, or goes up and down where the rate does not."""
+    if len(log.loss) < MIN_FEW_ROWS:
+        return
+    blocks, _, noise = _blocks(log)
+    limit = max(MIN_RISE, RISE_NOISE * noise)
+    above = float((blocks > blocks[0] + limit).mean())
+    if above >= MIN_SHARE_ABOVE:
+        raise RefusedError(
+            f"{log.name}: {log.target!r} was above its first value, {np.exp(blocks[0]):.4g}, for {above:.0%} of what "
+            "was seen, as returns of a policy are, or a validation loss before grokking: no law describes where it ends"
+        )
+    rises = _rises(blocks, limit)
+    rates = schedule.rates[: int(log.steps[-1]) + 1]
+    cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
+    if rises >= MIN_RISES and not cycles:
+        raise RefusedError(
+            f"{log.name}: {log.target!r} rose and fell again {rises} times by more than its noise, as losses of "
+            "adversarial or reinforcement learning do: no law describes where it ends"
+        )
+
+
+def _rises(blocks: Vector, limit: float) -> int:
+    """Return how often a series rises by more than a limit above its lowest value since it last fell by as much."""
+    count, low, high, rising = 0, blocks[0], blocks[0], False
+    for value in blocks[1:]:
+        low, high = min(low, value), max(high, value)
+        if not rising and value - low > limit:
+            rising, high = True, value
+            count += 1
+        elif rising and high - value > limit:
+            rising, low = False, value
+    return count

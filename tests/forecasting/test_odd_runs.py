@@ -1,0 +1,302 @@
+"""Runs that are no language model's first epoch: whether intervals hold, what is refused, and where a stage begins."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import odd_runs
+import pytest
+from click.testing import CliRunner
+from made_up_runs import made_up_run
+from numpy.typing import NDArray
+
+from toposcope.cli import toposcope
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecast_report import ForecastReport, forecast
+from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecaster_set import run_forecasters
+from toposcope.forecasting.forecasters.cooldown_laws import Median
+from toposcope.forecasting.intervals import UNSEEN, OwnError, own_errors, shipped_width, with_interval
+from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.stages import new_stage
+from toposcope.logs import Log
+from toposcope.logs.anomalies import overfits
+
+Vector = NDArray[np.float64]
+Kind = Callable[[np.random.Generator], Log]
+FRACTIONS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85)
+
+
+class Outcome(NamedTuple):
+    """Of a forecast: whether its interval holds the final loss, or why there is none."""
+
+    holds: bool
+    refused: str
+
+
+def part(log: Log, fraction: float) -> Log:
+    assert log.last_step is not None
+    seen = log.until(fraction * log.last_step)
+    assert seen is not None
+    return replace(seen, finished=False)
+
+
+def outcome(log: Log, fraction: float) -> Outcome:
+    try:
+        report = forecast(part(log, fraction))
+    except RefusedError as error:
+        return Outcome(False, str(error))
+    if report.results is None:
+        return Outcome(False, str(report.log.diverged))
+    low, high = report.interval
+    return Outcome(low <= log.final_loss()[0] <= high, "")
+
+
+def outcomes(kinds: Sequence[Kind], fraction: float, n: int, seed: int) -> list[Outcome]:
+    logs = [log for kind in kinds for log in odd_runs.logs(kind, n, seed) if len(log.steps) * fraction >= 2]
+    return [outcome(log, fraction) for log in logs]
+
+
+def share_held(found: Sequence[Outcome]) -> float:
+    return float(np.mean([one.holds for one in found if not one.refused]))
+
+
+def share_refused(found: Sequence[Outcome]) -> float:
+    return float(np.mean([bool(one.refused) for one in found]))
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+def test_intervals_of_families_that_none_was_made_with_hold(fraction: float) -> None:
+    """Asked of 90% intervals is at least 80%; before, it was 53% and 58% of these."""
+    found = outcomes(odd_runs.HELD_OUT, fraction, 4, seed=2000)
+    assert share_held(found) >= 0.8
+    assert share_refused(found) <= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [odd_runs.HELD_OUT, odd_runs.LAWFUL])
+@pytest.mark.parametrize("fraction", FRACTIONS)
+def test_intervals_hold_at_every_fraction(kinds: Sequence[Kind], fraction: float) -> None:
+    found = outcomes(kinds, fraction, 8, seed=3000)
+    assert share_held(found) >= 0.8
+    assert share_refused(found) <= 0.15
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (odd_runs.returns, "'episode_return' was above its first value, "),
+        (odd_runs.memorisation, "'val_loss' was above its first value, "),
+        (odd_runs.adversarial, "'loss' rose and fell again "),
+        (odd_runs.grokking, "'loss' stood still until about step "),
+    ],
+)
+def test_what_no_law_describes_is_refused_in_one_sentence(kind: Kind, words: str) -> None:
+    refused = [one.refused for one in outcomes([kind], 0.85, 12, seed=1) if one.refused]
+    assert len(refused) >= 8
+    assert sum(words in reason for reason in refused) >= len(refused) / 2
+    for reason in refused:
+        assert "\n" not in reason
+        assert reason.endswith(("no law describes where it ends", "cannot be told")) or "diverged" in reason
+
+
+def test_real_shapes_are_not_refused() -> None:
+    kinds = (odd_runs.language, odd_runs.small_language, odd_runs.averaged, odd_runs.restarts, odd_runs.distillation)
+    for fraction in (0.3, 0.7):
+        assert share_refused(outcomes(kinds, fraction, 3, seed=4)) == 0
+
+
+def staged(jump: float, seed: int, at: float = 0.4, n: int = 200) -> Log:
+    """A log whose loss jumps for good, at step 10 n at."""
+    rng = np.random.default_rng(seed)
+    steps = np.arange(10, 10 * n + 1, 10)
+    loss = (2 + 3 * (steps / 10.0) ** -0.5) * np.exp(np.where(steps > 10 * n * at, jump, 0.0))
+    return Log("staged", steps, loss * np.exp(0.01 * rng.normal(size=n)), np.full(n, 1e-3), 20 * n)
+
+
+@pytest.mark.parametrize("jump", [-0.3, -0.12, 0.12, 0.3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_new_stage_is_found_where_it_begins(jump: float, seed: int) -> None:
+    report = forecast(staged(jump, seed))
+    assert report.results is not None
+    stage = report.results.stage
+    assert stage is not None
+    assert abs(stage.step - 810) <= 20
+    assert stage.jump == pytest.approx(jump, abs=0.05)
+    words = f"new stage since step {stage.step:,}"
+    assert f"; {words}; default: " in report.headline()
+    assert report.remarks[0].startswith(f"{words}: the loss {'rose' if jump > 0 else 'fell'} by ")
+    assert report.to_dict()["new_stage"] == stage.step
+
+
+def test_a_forecast_after_a_new_stage_is_of_that_stage() -> None:
+    errors = []
+    for seed in range(4):
+        whole = replace(staged(0.3, seed, at=0.2, n=400), last_step=4000)
+        report = forecast(part(whole, 0.5))
+        assert report.results is not None
+        assert report.results.stage is not None
+        errors.append(abs(np.log(report.loss / whole.final_loss()[0])))
+    assert max(errors) < 0.05
+
+
+@pytest.mark.parametrize(
+    "kind", [odd_runs.language, odd_runs.small_language, odd_runs.averaged, odd_runs.rate_steps, odd_runs.overfitting]
+)
+def test_no_stage_without_a_jump_that_the_rate_leaves_unexplained(kind: Kind) -> None:
+    found = 0
+    for log in odd_runs.logs(kind, 15, seed=5):
+        seen = part(log, 0.85)
+        found += new_stage(seen, planned(seen)) is not None
+    assert found <= 1
+
+
+def test_epochs_are_no_stages() -> None:
+    steps = np.arange(1, 601)
+    for seed in range(4):
+        noise = np.random.default_rng(seed).normal(size=600)
+        loss = 2 * steps**-0.05 * 0.8 ** ((steps - 1) // 150) * np.exp(0.01 * noise)
+        log = Log("epochs", steps, loss, np.full(600, 1e-4), 900)
+        assert new_stage(log, planned(log)) is None
+
+
+def test_the_command_says_the_stage_and_the_reason_of_a_refusal(tmp_path: Path) -> None:
+    def told(log: Log, *more: str) -> tuple[int, str]:
+        path = tmp_path / f"{log.name}.csv"
+        rows = zip(log.steps, log.loss, log.learning_rate, strict=True)
+        lines = [f"{step},{loss:.6f},{rate},{log.last_step}\n" for step, loss, rate in rows]
+        path.write_text(f"step,{log.target},lr,max_steps\n" + "".join(lines))
+        done = CliRunner().invoke(toposcope, ["forecast", str(path), *more])
+        return done.exit_code, done.output
+
+    log = staged(0.3, 0)
+    code, output = told(log)
+    assert code == 0
+    assert "; new stage since step 810; default: " in output.splitlines()[0]
+    code, output = told(log, "--json")
+    assert (code, json.loads(output)["new_stage"]) == (0, 810)
+    x = np.linspace(0, 1, 120)
+    rising = 3 * (1 + (1 - np.exp(-20 * x))) * np.exp(0.02 * np.random.default_rng(0).normal(size=120))
+    log = Log("memory", np.arange(10, 1201, 10), rising, np.full(120, 1e-3), 2400, target="val_loss")
+    code, output = told(log)
+    assert code == 2
+    assert "'val_loss' was above its first value, " in output
+    assert len(output.strip().splitlines()) == 1
+
+
+def evaluations(n: int, rng: np.random.Generator, *, turns: bool) -> Vector:
+    x = (np.arange(n) + 1) / n
+    rise = rng.uniform(0.6, 1.2) * np.maximum(x - rng.uniform(0.2, 0.4), 0) if turns else 0
+    return np.asarray((1 + 0.8 * np.exp(-rng.uniform(2, 6) * x) + rise) * np.exp(0.03 * rng.normal(size=n)))
+
+
+@pytest.mark.parametrize("n", [5, 6, 8, 11])
+def test_noise_of_few_evaluations_is_no_overfitting(n: int) -> None:
+    """3% of noise was called a rise in a tenth to a third of runs that still fall."""
+    rng = np.random.default_rng(n)
+    falling = np.mean([overfits(evaluations(n, rng, turns=False)) for _ in range(300)])
+    turning = np.mean([overfits(evaluations(n, rng, turns=True)) for _ in range(300)])
+    assert falling <= 0.05
+    assert turning >= 0.6
+
+
+@pytest.mark.parametrize("n", [3, 5, 8, 12, 20, 40, 100])
+@pytest.mark.parametrize("target", ["loss", "eval_loss"])
+def test_a_loss_that_rose_below_its_first_value_is_said_to(n: int, target: str) -> None:
+    level = np.interp(np.linspace(0, 1, n), [0, 0.5, 1], [10.9, 3.5, 7.4])
+    loss = level * np.exp(0.02 * np.random.default_rng(n).normal(size=n))
+    report = forecast(Log("r", 10 * np.arange(1, n + 1), loss, np.full(n, 1e-3), target=target), last_step=20 * n)
+    assert "has risen " in report.headline()
+    low, high = report.interval
+    assert low <= 1.3 * loss.min()
+    assert high >= 10.9
+
+
+@pytest.mark.parametrize("n", [8, 12, 30, 120])
+def test_noise_is_no_rise(n: int) -> None:
+    said = 0
+    for seed in range(20):
+        steps = np.arange(10, 10 * n + 1, 10)
+        noise = 0.25 * np.random.default_rng([n, seed]).normal(size=n)
+        report = forecast(Log("r", steps, (1 + 2 * (steps / 10) ** -0.5) * np.exp(noise), np.full(n, 1e-3), 20 * n))
+        said += "has risen" in report.headline()
+    assert said <= 1
+
+
+def test_where_the_median_refuses_the_default_is_a_law_and_closer_than_the_last_value() -> None:
+    closer = []
+    for log in odd_runs.logs(odd_runs.stretched, 23, seed=3):
+        for fraction in (0.1, 0.2, 0.3):
+            seen = part(log, fraction)
+            try:
+                found = run_forecasters(seen, planned(seen), ())
+            except ToposcopeError:
+                continue
+            if "median" not in found.refused or len(found.forecasts) < 3:
+                continue
+            assert found.chosen not in ("last", "median")
+            ratios = {name: each.high / each.low for name, each in found.forecasts.items()}
+            assert ratios["default"] == min(ratio for name, ratio in ratios.items() if name != "last")
+            errors = [abs(np.log(found.forecasts[name].loss / log.final_loss()[0])) for name in ("default", "last")]
+            closer.append(errors[0] < errors[1])
+    assert len(closer) >= 5
+    assert np.mean(closer) >= 0.8
+
+
+def width(found: Forecast) -> float:
+    return float(np.log(found.high / found.loss))
+
+
+def test_own_errors_widen_the_interval_of_a_language_model_by_how_far_they_exceed_the_table() -> None:
+    run = made_up_run()
+    log = part(run.log, 0.3)
+    made = Forecast("median", 3.0)
+    shipped = shipped_width(made, log, run.schedule)
+    for ratio in (0.5, 1.0, 3.0):
+        own = [OwnError(0.02 * ratio, 1.0, 0.02), OwnError(0.001, 0.5, 0.02)]
+        found = with_interval(made, log, run.schedule, own_errors=own, spread=9.0)
+        assert width(found) == pytest.approx(shipped * max(ratio, 1))
+
+
+def test_widths_of_other_runs_add_up_as_independent_errors_do() -> None:
+    steps = np.arange(200, 4001, 20)
+    log = Log("tune", steps, 1 + (steps / 50.0) ** -0.5, np.full(len(steps), 1e-4), 8000)
+    schedule, made = Schedule(np.full(8001, 1e-4)), Forecast("median", 1.0)
+    own = [OwnError(0.1, 0.5, 0.01), OwnError(0.02, 0.05, 0.01)]
+    shipped, horizon = shipped_width(made, log, schedule), np.log(2)
+    found = with_interval(made, log, schedule, own_errors=own, spread=0.3, jump=0.2)
+    expected = np.sqrt(shipped**2 + 0.3**2 + 0.2**2 + (0.4 * horizon) ** 2 + (UNSEEN * horizon) ** 2)
+    assert width(found) == pytest.approx(expected)
+    assert found.remarks[-1].startswith("interval: errors earlier in this run and between laws")
+
+
+def test_own_errors_are_of_forecasts_that_see_nothing_later() -> None:
+    run = made_up_run(noise=0.01)
+    log = part(run.log, 0.5)
+    changed = log.loss.copy()
+    changed[int(0.8 * len(changed)) : -10] *= 1.05
+    one, two = (
+        own_errors(Median(), each, Schedule(run.schedule.rates)) for each in (replace(log), replace(log, loss=changed))
+    )
+    assert one == two
+    assert [each.horizon for each in one] == sorted((each.horizon for each in one), reverse=True)
+    exact = made_up_run(noise=0.0)
+    assert max(each.error for each in own_errors(Median(), part(exact.log, 0.5), exact.schedule)) < 0.05
+
+
+def test_a_forecast_that_spans_three_decades_is_refused() -> None:
+    steps = np.arange(10, 1001, 10)
+    loss = np.maximum(5 * np.exp(-steps / 120.0), 1e-6) * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
+    with pytest.raises(RefusedError, match=r"a 90% interval would go from .* cannot be told"):
+        forecast(Log("fast", steps, loss, np.full(100, 1e-3), 20000))
+
+
+def test_the_same_report_again() -> None:
+    def said(report: ForecastReport) -> str:
+        return json.dumps(report.to_dict(), default=str)
+
+    assert said(forecast(staged(0.3, 1))) == said(forecast(staged(0.3, 1)))
