@@ -1,6 +1,7 @@
 """The one error type of the library, what other errors say, and the advice on a name that does not exist."""
 
 from collections.abc import Iterable
+from json import JSONDecodeError
 
 MAX_FOREIGN_MESSAGE = 200
 """Characters of another library's message."""
@@ -14,7 +15,9 @@ def message_of(error: BaseException) -> str:
     """Return what an error says on one line; of another library's, the beginning, or its type if it says nothing."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if "\0" in getattr(error, "doc", "") or b"\0" in getattr(error, "object", b""):  # of JSON, of UTF-8
+    text = error.doc if isinstance(error, JSONDecodeError) else ""
+    content = error.object if isinstance(error, UnicodeDecodeError) else b""
+    if "\0" in text or b"\0" in content:
         return "zero bytes in it, as a crash leaves"
     message = " ".join(str(error).split())
     if message.startswith("Exceeds the limit (") and "integer string" in message:

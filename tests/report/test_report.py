@@ -130,7 +130,7 @@ def test_the_large_table_is_whole_without_the_script(folder: Path) -> None:
     )
     assert len(table.all("tbody")[0].all("tr")) == len(wanted)
     groups = [th.text() for th in table.all("th") if th.attributes["scope"] == "colgroup"]
-    assert [group.split()[0] for group in groups] == [str(i) for i in range(1, 10)]
+    assert [group.split()[0] for group in groups] == ["power", *(str(i) for i in range(1, 10))]
 
 
 def test_the_verdict_comes_first(folder: Path) -> None:

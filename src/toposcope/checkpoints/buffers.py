@@ -21,7 +21,7 @@ from toposcope.kernels.magnitudes import widened
 _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
     r"|running_(?:mean|var)|num_batches_tracked|masked_bias|tril|triu|(?:causal|attn|attention|subsequent|future)_mask"
-    r"|relative_(?:position|coords)_(?:index|table_index|bucket\w*)|num_updates|_extra_state|\w+_integer|sinusoid\w*|alibi(?:_\w+)?"
+    r"|relative_(?:position|coords)_(?:index|table_index|bucket\w*)|num_updates|(?:\w+_)?counter|_extra_state|\w+_integer|sinusoid\w*|alibi(?:_\w+)?"
 )
 _OF_PARAMETRISATION = re.compile(r"(?:^|\.)parametrizations\.\w+\.\d+\.")
 _MASK_CALLED_BIAS = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.bias$")
