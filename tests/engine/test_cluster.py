@@ -150,18 +150,17 @@ def test_one_of_two_nodes_lost_changes_nothing(cluster: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", ["last node", "node of the command"])
-def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(lost: str, tmp_path: Path) -> None:
+def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
     found = write_series(tmp_path / "found", list(range(0, 4000, 10)))
     declaration = series_study(found, WEIGHT_PROBES)
     (tmp_path / "small.toml").write_text(declaration.to_toml())
-    nodes = local_nodes(0) if lost == "last node" else None
+    nodes = local_nodes(0)
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     command = [sys.executable, "-m", "toposcope", "study", "run", "small.toml", "--out", "study", "--workers", "1"]
     with subprocess.Popen(
         [*command, "--engine", "ray"],
         cwd=tmp_path,
-        env=environment | ({"RAY_ADDRESS": nodes.address} if nodes else {}),
+        env=environment | {"RAY_ADDRESS": nodes.address},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -169,13 +168,9 @@ def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(lost: str, tmp_
         end = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < end and not n_measured(tmp_path / "study"):
             time.sleep(0.05)
-        if nodes:
-            nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
-        else:
-            kill_servers(process.pid, ["raylet"])
+        nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
         _, errors = process.communicate(timeout=120)
-    if nodes:
-        nodes.shutdown()
+    nodes.shutdown()
     line = errors.splitlines()[-1]
     assert process.returncode == 2, errors
     done = re.fullmatch(
@@ -189,15 +184,6 @@ def test_a_lost_cluster_is_one_line_and_the_same_command_goes_on(lost: str, tmp_
     assert kept.items() <= measurement_ids(tmp_path / "study").items()
     assert run_study(declaration, tmp_path / "pool", workers=1) == {}
     assert_same_study(tmp_path / "pool", tmp_path / "study")
-
-
-def kill_servers(parent: int, names: list[str]) -> None:
-    """Kill those children of a process that have one of some names."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            pid, name, _, its_parent = path.read_text().split()[:4]
-            if int(its_parent) == parent and name.strip("()") in names:
-                os.kill(int(pid), signal.SIGKILL)
 
 
 def kill_at_work(killed: list[int]) -> None:

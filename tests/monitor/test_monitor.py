@@ -204,12 +204,12 @@ def made(folder: Path, cases: dict[str, list[Attempt]]) -> str:
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_is_that_of_one_never_killed(tmp_path: Path) -> None:
     cases: dict[str, list[Attempt]] = {}
-    for seed, (n_kills, steps) in enumerate([(1, 60), (2, 63), (5, 119), (12, 160)]):
+    for seed, (n_kills, steps) in enumerate([(1, 60), (2, 63), (7, 100)]):
         killed = attempts_of(random.Random(seed), n_kills, steps)
         again = replace(killed[-1], resume_at=None)
         cases |= {f"killed {seed}": killed, f"undisturbed {seed}": [again], f"again {seed}": [*killed, again]}
     assert "disagrees" not in made(tmp_path, cases)
-    for seed in range(4):
+    for seed in range(3):
         expected = stored(tmp_path / f"undisturbed {seed}" / "run")
         assert stored(tmp_path / f"killed {seed}" / "run") == expected
         assert stored(tmp_path / f"again {seed}" / "run") == expected
