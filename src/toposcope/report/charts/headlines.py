@@ -89,5 +89,5 @@ def _title(rows: pl.DataFrame) -> str:
             in_all = len(held) == len(rows.filter(pl.col("quantity").is_in(names)))
             return title if in_all else f"{title} in at least one run"
     if rows.get_column("left").count():
-        return "Given the clocks, no quantity keeps a detectable correlation"
+        return "Given the clocks, no correlation is significant"
     return "Given the clocks, nothing is left to test"
