@@ -87,8 +87,8 @@ BETWEEN = (
 @command("monitor", "a tiny model, figures that mean little", None)
 def main(quick: bool, out: Path) -> None:
     """Compare the time of training steps, and write the results."""
+    from toposcope.monitor.measuring import warm_up
     from toposcope.monitor.monitor import DEFAULT_PROBES
-    from toposcope.monitor.warm_up import warm_up
 
     warm_up(list(DEFAULT_PROBES), "float32")  # compiles, once on a machine
     load, rows, accounts = os.getloadavg()[0], list[Row](), list[Row]()

@@ -44,8 +44,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def compiled_probes() -> None:
     """The kernels are compiled, so that monitors measure from the first step on."""
+    from toposcope.monitor.measuring import marker, warm_up
     from toposcope.monitor.monitor import DEFAULT_PROBES
-    from toposcope.monitor.warm_up import marker, warm_up
 
     if not marker("float32").exists():
         warm_up(DEFAULT_PROBES, "float32")

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.budget import Budget, Meter
-from toposcope.monitor.planning import Planner
-from toposcope.monitor.schedule import MAX_REGULAR, schedule
+from toposcope.monitor.budget import MAX_REGULAR, Budget, Meter, Planner, schedule
 from toposcope.probes import make_probes
 
 PROBES: list[dict[str, Any]] = [

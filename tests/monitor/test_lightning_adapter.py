@@ -8,7 +8,7 @@ import pytest
 import torch
 from recording_monitor import RecordingMonitor
 
-from toposcope.monitor.adapters.lightning import lightning_callback
+from toposcope.monitor.adapters import lightning_callback
 
 warnings.filterwarnings("ignore", module="lightning|pytorch_lightning")
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")

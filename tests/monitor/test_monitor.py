@@ -287,7 +287,7 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(
         written(store, *arguments)
 
     monkeypatch.setattr(Store, "append_log", append_log)
-    monkeypatch.setattr("toposcope.monitor.writing.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("toposcope.monitor.recording.RETRY_SECONDS", 0.0)
     model = model_of()
     monitor = Monitor(model, tmp_path / "run", every=5, quiet=True)
     train(model, monitor, 20)

@@ -17,10 +17,10 @@ from watched_training import EVERY, STEPS, WAYS, train
 
 import toposcope as ts
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.measuring import marker, warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES
 from toposcope.monitor.parameters import layout
 from toposcope.monitor.quantities import Quantities
-from toposcope.monitor.warm_up import marker, warm_up
 from toposcope.study.runner import locked
 from toposcope.study.store import Store
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from toposcope.monitor.adapters.optimizers import innermost
+from toposcope.monitor.adapters import innermost
 
 
 def test_a_plain_optimizer_is_itself() -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.monitor.neighbours import Neighbours
-from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.running_forecast import Neighbours, RunningForecast
 from toposcope.study.store import Store
 
 LAST = 4000

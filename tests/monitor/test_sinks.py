@@ -14,9 +14,8 @@ from outside_package import install
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event
 from toposcope.monitor.monitor import Monitor
-from toposcope.monitor.sinks import outlets
-from toposcope.monitor.sinks.opening import TrackerSearch, open_sinks, sink_makers
-from toposcope.monitor.sinks.outlets import Outlets
+from toposcope.monitor.sinks import opening
+from toposcope.monitor.sinks.opening import Outlets, TrackerSearch, open_sinks, sink_makers
 from toposcope.monitor.sinks.sink import Sink
 
 
@@ -94,7 +93,7 @@ def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
 
 
 def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "MAX_WAITING", 3)
+    monkeypatch.setattr(opening, "MAX_WAITING", 3)
     said: list[str] = []
     gate = threading.Event()
     slow, quick = Recorder(gate=gate), Recorder()
@@ -106,11 +105,11 @@ def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     sinks.close(timeout=0.05)
     assert said[0] == "slow did not finish in time; the events that it had not written are lost there"
     gate.set()
-    monkeypatch.setattr(outlets, "MAX_WAITING", 100)
+    monkeypatch.setattr(opening, "MAX_WAITING", 100)
 
 
 def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "MAX_WAITING", 3)
+    monkeypatch.setattr(opening, "MAX_WAITING", 3)
     said: list[str] = []
     gate, began = threading.Event(), threading.Event()
 
@@ -147,7 +146,7 @@ def test_the_sinks_of_a_run(
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "study.db").touch()
-    (sink,) = open_sinks(tmp_path / "mine", ignored, jsonl=tmp_path / "events.jsonl")
+    sink = open_sinks(tmp_path / "mine", ignored, jsonl=tmp_path / "events.jsonl")
     active.append(late)
     sink.put(measured(100))
     sink.put(alert(101))
@@ -161,7 +160,7 @@ def test_the_sinks_of_a_run(
 
 
 def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (sink,) = open_sinks(tmp_path, ignored, quiet=True)
+    sink = open_sinks(tmp_path, ignored, quiet=True)
     sink.put(measured(100))
     sink.put(alert(101))
     sink.close()
@@ -170,7 +169,7 @@ def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "events.jsonl").write_text("import torch\n")
-    (sink,) = open_sinks(tmp_path, ignored, jsonl=tmp_path / "events.jsonl")
+    sink = open_sinks(tmp_path, ignored, jsonl=tmp_path / "events.jsonl")
     sink.put(alert(1))
     sink.close()
     first, second = capsys.readouterr().err.splitlines()
@@ -207,7 +206,7 @@ class Pager:
 SINK = Pager
 """
     install(tmp_path / "site", monkeypatch, "toposcope.sinks", "pager", code)
-    (sink,) = open_sinks(tmp_path, ignored, quiet=True)
+    sink = open_sinks(tmp_path, ignored, quiet=True)
     sink.put(measured(100))
     sink.close()
     assert (tmp_path / "pages.txt").read_text() == "Measured 100\nclosed"
@@ -217,7 +216,7 @@ def test_a_package_at_fault_leaves_the_monitor_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_registry: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(tmp_path / "site", monkeypatch, "toposcope.sinks", "pager", "1 / 0", package="careless")
-    (sink,) = open_sinks(tmp_path, ignored, quiet=True)
+    sink = open_sinks(tmp_path, ignored, quiet=True)
     sink.put(measured(100))
     sink.put(alert(101))
     sink.close()

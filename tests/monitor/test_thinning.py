@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from toposcope.monitor.thinning import LOG_SHARE, MAX_EVERY, Thinning
+from toposcope.monitor.budget import LOG_SHARE, MAX_EVERY, Thinning
 
 STEP, ROW = 0.002, 20e-6
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from recording_monitor import RecordingMonitor
 
-from toposcope.monitor.adapters.trainer import trainer_callback
+from toposcope.monitor.adapters import trainer_callback
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 

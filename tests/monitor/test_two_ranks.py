@@ -9,9 +9,9 @@ import ranks
 import watched_ranks
 from watched_ranks import EVERY, STEPS
 
+from toposcope.monitor.measuring import marker, warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES
 from toposcope.monitor.parameters import layout
-from toposcope.monitor.warm_up import marker, warm_up
 
 pytestmark = pytest.mark.slow
 

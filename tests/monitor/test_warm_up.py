@@ -12,33 +12,33 @@ from compiled_kernels import newly_compiled
 from filelock import FileLock
 
 import toposcope as ts
-from toposcope.monitor import warm_up
+from toposcope.monitor import measuring
 from toposcope.monitor.monitor import DEFAULT_PROBES
 
 
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
+    monkeypatch.setattr(measuring, "marker", lambda dtype: tmp_path / dtype)
 
     def compile_all(_probes: object, dtype: str) -> None:
         compiled.append(dtype)
         (tmp_path / dtype).touch()
 
-    monkeypatch.setattr(warm_up, "warm_up", compile_all)
+    monkeypatch.setattr(measuring, "warm_up", compile_all)
     for dtype in ("float32", "float32", "bfloat16"):
-        warm_up.warm_up_once(DEFAULT_PROBES, dtype)
+        measuring.warm_up_once(DEFAULT_PROBES, dtype)
     assert compiled == ["float32", "bfloat16"]
 
 
 def test_monitors_that_begin_while_another_process_compiles_start_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
-    monkeypatch.setattr(warm_up, "_in_background", lambda *_: pytest.fail("a second process"))
+    monkeypatch.setattr(measuring, "marker", lambda dtype: tmp_path / dtype)
+    monkeypatch.setattr(measuring, "_in_background", lambda *_: pytest.fail("a second process"))
     compiled: list[str] = []
-    monkeypatch.setattr(warm_up, "warm_up", lambda _probes, dtype: compiled.append(dtype))
+    monkeypatch.setattr(measuring, "warm_up", lambda _probes, dtype: compiled.append(dtype))
     with FileLock(tmp_path / "float32.lock"):
-        several = [warm_up.Compilation(DEFAULT_PROBES, "float32") for _ in range(3)]
+        several = [measuring.Compilation(DEFAULT_PROBES, "float32") for _ in range(3)]
         assert not any(each.is_ready for each in several)
         (tmp_path / "float32").touch()
         assert all(each.is_ready for each in several)
@@ -46,13 +46,13 @@ def test_monitors_that_begin_while_another_process_compiles_start_none(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", warm_up.DTYPES)
+@pytest.mark.parametrize("dtype", measuring.DTYPES)
 def test_a_process_of_its_own_compiles_for_every_dtype(dtype: str) -> None:
-    compiling = warm_up.Compilation(DEFAULT_PROBES, dtype)
+    compiling = measuring.Compilation(DEFAULT_PROBES, dtype)
     if compiling._process is not None:
         assert compiling._process.wait() == 0
     assert compiling.is_ready
-    assert warm_up.marker(dtype).exists()
+    assert measuring.marker(dtype).exists()
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_a_process_of_its_own_compiles_for_every_dtype(dtype: str) -> None:
 def test_a_run_that_ends_before_waits_and_measures_its_last_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
+    monkeypatch.setattr(measuring, "marker", lambda dtype: tmp_path / dtype)
     model = torch.nn.Linear(8, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
@@ -75,8 +75,8 @@ def test_a_run_that_fails_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error would be shown a minute late."""
-    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
-    monkeypatch.setattr(warm_up.Compilation, "wait", lambda *_: pytest.fail("it waits"))
+    monkeypatch.setattr(measuring, "marker", lambda dtype: tmp_path / dtype)
+    monkeypatch.setattr(measuring.Compilation, "wait", lambda *_: pytest.fail("it waits"))
     model = torch.nn.Linear(8, 16)
     with FileLock(tmp_path / "float32.lock"), suppress(ZeroDivisionError), ts.Monitor(model, tmp_path / "run"):
         raise ZeroDivisionError

@@ -14,7 +14,7 @@ from monitored_events import alert, forecasted, ignored, measured
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Logged
 from toposcope.monitor.sinks import webhook
-from toposcope.monitor.sinks.outlets import Outlets
+from toposcope.monitor.sinks.opening import Outlets
 from toposcope.monitor.sinks.webhook import WebhookSink
 
 SECRET = "T0K3N-abc"

@@ -5,8 +5,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.monitor.measuring import StepMeasurements
-from toposcope.monitor.recording import MAX_DIAGRAM_STEPS, Recording
-from toposcope.monitor.writing import MAX_WAITING, RETRY_SECONDS, WriteQueue
+from toposcope.monitor.recording import MAX_DIAGRAM_STEPS, MAX_WAITING, RETRY_SECONDS, Recording, WriteQueue
 from toposcope.probes import Measurement, make_probes
 
 

@@ -9,9 +9,8 @@ import torch
 from safetensors.numpy import save_file
 
 from toposcope.checkpoints.in_memory import CheckpointInMemory
-from toposcope.monitor.measuring import Measurer, StepMeasurements
+from toposcope.monitor.measuring import Measurer, StepMeasurements, warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES
-from toposcope.monitor.warm_up import warm_up
 from toposcope.probes import make_probes
 from toposcope.probes.compiling import CALLS
 from toposcope.study import measure

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from toposcope.monitor.measuring import warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES, Monitor
 from toposcope.monitor.monitored_run import MonitoredRun
-from toposcope.monitor.warm_up import warm_up
 
 SAVE_EVERY = 7
 """No divisor of the measured steps, so that training resumes at measured steps and at others."""

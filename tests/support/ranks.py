@@ -13,9 +13,9 @@ from torch.multiprocessing.spawn import spawn
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor import quantities as quantities_module
-from toposcope.monitor.gathering import all_arrive, data_parallel, gather
 from toposcope.monitor.parameters import layout, watched
 from toposcope.monitor.quantities import Quantities
+from toposcope.monitor.shards import all_arrive, data_parallel, gather
 
 TIMEOUT_SECONDS = 60
 

@@ -32,7 +32,7 @@ class RecordingMonitor:
         self._called("attach")
         self.step = step or 0
         self.began_at.append(self.step)
-        from toposcope.monitor.adapters.optimizers import innermost
+        from toposcope.monitor.adapters import innermost
 
         innermost(optimizer).register_step_post_hook(self._after_step)
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from toposcope.monitor import ranks as rank_group
+from toposcope.monitor.budget import Planner
 from toposcope.monitor.monitor import Monitor
-from toposcope.monitor.planning import Planner
 from toposcope.monitor.quantities import Quantities
 from toposcope.monitor.session import Session
 

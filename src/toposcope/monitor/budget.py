@@ -1,10 +1,63 @@
-"""The monitor's budget: its cost so far, the training time so far, and what each probe may spend."""
+"""What the monitor may spend: its cost so far, which steps and layers it measures, which rows of the log it keeps."""
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from statistics import median
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs.columns import identify_columns
+from toposcope.probes import Probe
+from toposcope.probes.probe import Shape
+
+Due = Callable[[int], bool]
+"""Takes the step; returns whether to measure."""
+
+MAX_REGULAR = 500
+"""The interval doubles after this many measurements, and each time the run has doubled in length since, so that the
+number of measurements grows with the logarithm of the length."""
+STEPS_PER_DECADE = 20
+"""Log-spaced steps per decade."""
+
+
+def schedule(every: int | str | Due) -> Due:
+    """Return a function that says whether to measure a step.
+
+    Parameters
+    ----------
+    every : int, "log" or callable
+        A number of steps; log-spaced steps, 20 per decade; or such a function.
+
+    Raises
+    ------
+    ToposcopeError
+        If `every` is none of these.
+    """
+    if callable(every):
+        return every
+    if every == "log":
+        return _is_log_spaced
+    if isinstance(every, int) and not isinstance(every, bool) and every > 0:
+        return lambda step: step % every == 0 and step % interval_at(every, step) == 0
+    raise ToposcopeError(f'every is {every!r}; give a number of steps, "log", or a function of the step')
+
+
+def interval_at(every: int, step: int) -> int:
+    """Return the number of steps between measurements around a step."""
+    doublings = max(0, math.ceil(math.log2(max(step, 1) / (every * MAX_REGULAR))))
+    return int(every * 2**doublings)
+
+
+def _is_log_spaced(step: int) -> bool:
+    if step < 1:
+        return step == 0
+    exponent = round(STEPS_PER_DECADE * math.log10(step))
+    return step == round(10 ** (exponent / STEPS_PER_DECADE))
+
 
 Clock = Callable[[], float]
 """Returns the time in seconds."""
@@ -226,3 +279,185 @@ class Budget:
                     self._accounts[name] -= surplus
                     for other in saving:
                         self._accounts[other] += surplus / len(saving)
+
+
+MAX_WAIT = 10
+"""Due steps that a probe may wait until it can afford all layers; if it needs more, it measures a few layers at a time,
+in turn."""
+START_SECONDS = 2.0
+"""Expected seconds of the measurement before the first step and of that after the last, both outside the budget."""
+
+
+@dataclass
+class Plan:
+    """What to measure at a step.
+
+    Attributes
+    ----------
+    wanted : dict
+        Layer -> probes.
+    skipped : list of str
+        What is skipped, each with the reason.
+    """
+
+    wanted: dict[str, list[Probe]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, probe: Probe, layers: Sequence[str]) -> None:
+        """Add layers to be measured with a probe."""
+        for layer in layers:
+            self.wanted.setdefault(layer, []).append(probe)
+
+
+class Planner:
+    """Decides what to measure.
+
+    Parameters
+    ----------
+    probes : sequence of Probe
+        A probe that compares diagrams comes after the one that computes them.
+    shapes : mapping of str to Shape
+        Shapes of the analysed layers.
+    budget : Budget
+    """
+
+    def __init__(self, probes: Sequence[Probe], shapes: Mapping[str, Shape], budget: Budget) -> None:
+        self._probes, self._layers, self._budget = probes, list(shapes), budget
+        self._sources = {probe: probe.source(probes) for probe in probes}
+        self._turn = dict.fromkeys(probes, 0)
+        for probe in probes:
+            for layer, shape in shapes.items():
+                budget.expect(probe.name(), layer, probe.expected_seconds({layer: shape}))
+
+    def at_ends(self) -> Plan:
+        """Plan the measurement before the first step or after the last."""
+        plan, total = Plan(), 0.0
+        for probe in self._probes:
+            cost = self._budget.expected(probe.name(), self._layers)
+            if total + cost <= START_SECONDS:
+                plan.add(probe, self._layers)
+                total += cost
+            else:
+                plan.skipped.append(f"{probe.name()}: measuring all layers would take {cost:.2g} s")
+        return plan
+
+    def at(self, interval: float) -> Plan:
+        """Plan a due step; `interval` is the training time between due steps in seconds."""
+        budget, plan, ahead = self._budget, Plan(), 0.0
+        whole = {probe.name(): budget.expected(probe.name(), self._layers) for probe in self._probes}
+        budget.redistribute()
+        for probe in self._probes:
+            name, source = probe.name(), self._sources[probe]
+            layers = self._layers if source is None else [n for n in self._layers if source in plan.wanted.get(n, ())]
+            if not layers:
+                continue
+            if not budget.affords(name, layers, ahead=ahead):
+                layers = self._few(probe, layers, interval, ahead)
+            if layers:
+                plan.add(probe, layers)
+                ahead += budget.needed(name, layers)
+            if len(layers) < len(self._layers):
+                left = f"{len(self._layers) - len(layers)} of {len(self._layers)} layers" if layers else "all layers"
+                plan.skipped.append(f"{name}: {left}; measuring all takes {whole[name]:.2g} s")
+        return plan
+
+    def _few(self, probe: Probe, layers: Sequence[str], interval: float, ahead: float) -> list[str]:
+        """Return as many layers as are affordable, in turn; none if the probe should wait until it can afford all."""
+        budget, name = self._budget, probe.name()
+        income = budget.share * interval / len(self._probes)
+        if budget.needed(name, layers) <= MAX_WAIT * income:
+            return []
+        first, available = self._turn[probe], budget.available(name, ahead)
+        turns = [*layers[first:], *layers[:first]]
+        needed = accumulate(budget.needed(name, [layer]) for layer in turns)
+        few = turns[: sum(seconds <= available for seconds in needed)]
+        self._turn[probe] = (first + len(few)) % len(layers)
+        return few
+
+
+LOG_SHARE = 0.25
+"""Share of the budget that log rows may take."""
+FIRST_ROW_SECONDS = 50e-6
+"""Expected cost of a row before any was written."""
+SMOOTHING = 0.2
+"""Weight of the last write in the moving average of the cost of a row."""
+MAX_EVERY = 1024
+
+
+class Thinning:
+    """Keeps the first row of each kind in every block of steps, and all rows with a validation loss.
+
+    Rows are of one kind if they have the same names and agree in whether all values are finite. The length of a block
+    is a power of two.
+
+    Parameters
+    ----------
+    share : float
+        Share of the training time that the monitor may take.
+
+    Attributes
+    ----------
+    every : int
+        Length of a block in steps.
+    n_dropped : int
+        Rows dropped so far.
+
+    Examples
+    --------
+    >>> from toposcope.monitor.budget import Thinning
+    >>> thinning = Thinning(share=0.01)
+    >>> thinning.adapt(step_seconds=0.002, n_rows=200, seconds=200 * 20e-6)
+    >>> kept = [step for step in range(1, 17) if thinning.keeps(step, {"loss": 3.0})]
+    >>> thinning.every, kept
+    (16, [1, 16])
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._row_seconds = FIRST_ROW_SECONDS
+        self._block = -1
+        self._seen: set[tuple[bool, tuple[str, ...]]] = set()
+        self._n_kinds = 1
+        self._last: tuple[int, Mapping[str, float]] | None = None
+        self.every, self.n_dropped = 1, 0
+
+    def keeps(self, step: int, values: Mapping[str, float]) -> bool:
+        """Return whether to keep a row."""
+        if self.every == 1:
+            return True
+        if step // self.every != self._block:
+            self._block = step // self.every
+            self._n_kinds = max(1, len(self._seen))
+            self._seen.clear()
+        names = tuple(values)
+        kind = all(map(math.isfinite, values.values())), names
+        if kind in self._seen and not _has_validation(names):
+            self._last = step, values
+            self.n_dropped += 1
+            return False
+        self._seen.add(kind)
+        self._last = None
+        return True
+
+    def last_dropped(self) -> tuple[int, Mapping[str, float]] | None:
+        """Return the last row if it was dropped, so that the end of the run can be stored."""
+        last, self._last = self._last, None
+        self.n_dropped -= last is not None
+        return last
+
+    def adapt(self, step_seconds: float, n_rows: int, seconds: float) -> None:
+        """Adapt the block length to the cost of `n_rows` rows that took `seconds` to write."""
+        if not n_rows or not step_seconds > 0:
+            return
+        self._row_seconds += SMOOTHING * (seconds / n_rows - self._row_seconds)
+        wanted = self._n_kinds * self._row_seconds / (LOG_SHARE * self._share * step_seconds)
+        every = min(MAX_EVERY, 1 << max(0, math.ceil(math.log2(max(wanted, 1.0)))))
+        # hysteresis: shorten blocks only if that is clearly affordable
+        if every > self.every or 3 * wanted < self.every:
+            self.every, self._block = every, -1
+
+
+@lru_cache(maxsize=256)
+def _has_validation(names: tuple[str, ...]) -> bool:
+    columns = identify_columns(names)
+    return any(target.validation for target in (*columns.losses, *columns.accuracies))

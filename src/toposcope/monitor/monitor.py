@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import FixedBatch
-from toposcope.monitor.adapters.optimizers import innermost
-from toposcope.monitor.budget import Clock
+from toposcope.monitor.adapters import innermost
+from toposcope.monitor.budget import Clock, Due, interval_at, schedule
 from toposcope.monitor.monitored_run import MonitoredRun, measuring_probes, n_parameters, parameter_ids, steps_made
 from toposcope.monitor.parameters import unmeasured
 from toposcope.monitor.ranks import Follower, RankGroup
 from toposcope.monitor.recording import RunInfo, study_name
-from toposcope.monitor.schedule import Due, interval_at, schedule
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.sinks.webhook import check_address
@@ -282,13 +281,13 @@ class Monitor:
 
     def for_trainer(self) -> Any:
         """Return a callback that runs this monitor in the Trainer of transformers."""
-        from toposcope.monitor.adapters.trainer import trainer_callback
+        from toposcope.monitor.adapters import trainer_callback
 
         return trainer_callback(self)
 
     def for_lightning(self) -> Any:
         """Return a callback that runs this monitor in the Trainer of Lightning."""
-        from toposcope.monitor.adapters.lightning import lightning_callback
+        from toposcope.monitor.adapters import lightning_callback
 
         return lightning_callback(self)
 

@@ -11,23 +11,20 @@ import torch
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations, FixedBatch
-from toposcope.monitor.alerts.wording import MAX_NAMED
-from toposcope.monitor.budget import Budget, Clock, Meter
-from toposcope.monitor.checkpoint_queue import DOCTOR
-from toposcope.monitor.events import Note
-from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
+from toposcope.monitor.budget import START_SECONDS, Budget, Clock, Meter, Plan, Planner
+from toposcope.monitor.events import MAX_NAMED, Note
+from toposcope.monitor.measuring import Compilation
 from toposcope.monitor.parameters import watched
-from toposcope.monitor.planning import START_SECONDS, Plan, Planner
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.ranks import RankGroup
 from toposcope.monitor.recording import RunInfo
 from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.saved_checkpoints import DOCTOR
 from toposcope.monitor.session import STORING, Session
-from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import say
-from toposcope.monitor.warm_up import Compilation
 from toposcope.monitor.watching import FORECAST, Watch
-from toposcope.monitor.worker import Worker
+from toposcope.monitor.worker import Finish, Saved, Snapshot, StepEnd, StepStart, Worker, Write
 from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
@@ -82,7 +79,7 @@ class MonitoredRun:
         share: float,
         step: int,
         clock: Clock,
-        open_sinks: Callable[[Callable[[float], None]], list[Sink]],
+        open_sinks: Callable[[Callable[[float], None]], RunSinks],
         batch: FixedBatch | None,
     ) -> None:
         self.ranks, self._layers = ranks, ranks.layers
@@ -116,7 +113,7 @@ class MonitoredRun:
         self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in self._layers.values()]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())
-        self._worker: Worker[Job] = Worker(
+        self._worker = Worker(
             self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
         )
         self._dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.gathering import Copy, rank
 from toposcope.monitor.norms import distances, has_nonzero, nonfinite, norms, precision
-from toposcope.monitor.shards import Sharding, Slots, as_placed, local
+from toposcope.monitor.shards import Copy, Sharding, Slots, as_placed, local, rank
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.budget import Clock, Meter
-from toposcope.monitor.gathering import Copy, all_arrive, data_parallel, gather
 from toposcope.monitor.parameters import layout, watched
 from toposcope.monitor.quantities import PendingQuantities, Quantities
+from toposcope.monitor.shards import Copy, all_arrive, data_parallel, gather
 
 if TYPE_CHECKING:
     from torch.nn import Module

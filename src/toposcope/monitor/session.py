@@ -12,16 +12,14 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
-from toposcope.monitor.budget import Budget
-from toposcope.monitor.checkpoint_queue import CheckpointQueue
+from toposcope.monitor.budget import Budget, Thinning
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
-from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.monitor.measuring import Measurer, StepMeasurements
-from toposcope.monitor.recording import Earlier, Recording, RunInfo
-from toposcope.monitor.sinks.sink import Sink
-from toposcope.monitor.thinning import Thinning
+from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue
+from toposcope.monitor.saved_checkpoints import CheckpointQueue
+from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.watching import Watch
-from toposcope.monitor.writing import WriteQueue
+from toposcope.monitor.worker import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
@@ -46,7 +44,7 @@ class Session:
     step : int
         Step at which the run starts or resumes.
     budget : Budget
-    sinks : list of Sink
+    sinks : RunSinks
     watch : Watch
     say : callable
         Takes a message for the user.
@@ -61,7 +59,7 @@ class Session:
         layers: Sequence[Layer],
         step: int,
         budget: Budget,
-        sinks: list[Sink],
+        sinks: RunSinks,
         watch: Watch,
         say: Callable[[str], None],
         other_probes: Sequence[Probe] = (),
@@ -158,12 +156,7 @@ class Session:
 
     def _dispatch(self, event: Event) -> None:
         """Send an event to the sinks and the watch, and process the events that the watch raises."""
-        for sink in list(self._sinks):
-            try:
-                sink.put(event)
-            except Exception as error:  # noqa: BLE001 - a failing tracker must not stop other trackers or the training
-                self._sinks.remove(sink)
-                self._say(f"{type(sink).__name__} failed and is closed: {type(error).__name__}: {error}")
+        self._sinks.put(event)
         self._store_and_dispatch(self._watch(event))
 
     @contextmanager
@@ -311,17 +304,13 @@ class Session:
         self._write()
         has_diverged = job.status == "complete" and self._watch.diverged is not None
         self._writes.close(DIVERGED if has_diverged else job.status, job.step)
-        self._close_sinks()
+        self._sinks.close()
 
     def release(self) -> None:
         """Close the study and the sinks after a failure."""
         if self._writes.recording is not None:
             self._writes.recording.release()
-        self._close_sinks()
-
-    def _close_sinks(self) -> None:
-        for sink in self._sinks:
-            sink.close()
+        self._sinks.close()
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

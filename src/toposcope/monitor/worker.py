@@ -1,12 +1,68 @@
-"""The monitor's own thread, with a queue of jobs whose tensors have a bounded total size."""
+"""The monitor's own thread, and the jobs that the training thread queues for it."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-Job = TypeVar("Job")
+from toposcope.checkpoints import Layer
+from toposcope.monitor.activations import Activations
+from toposcope.monitor.quantities import PendingQuantities
+from toposcope.monitor.shards import Copy
+from toposcope.probes import Probe
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Measure a copy of one layer."""
+
+    layer: Layer
+    copy: Copy
+    probes: Sequence[Probe]
+
+
+@dataclass(frozen=True)
+class StepStart:
+    """Begin the measurement of a step; `is_extra` if it is not due, and measured only because training resumes here."""
+
+    step: int
+    is_extra: bool = False
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """End the measurement of a step, with what the training thread measured."""
+
+    training: PendingQuantities
+    activations: Activations | None = None
+    skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write everything that waits: a checkpoint is being saved, from which training may resume."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Finish the run."""
+
+    status: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Examine a saved checkpoint."""
+
+    path: Path
+    step: int
+
+
+Job = Snapshot | StepStart | StepEnd | Saved | Write | Finish
+
 
 MAX_WAIT_SECONDS = 10.0
 """Time that a job waits for room in the queue; a hanging disk must not block the training for longer."""
@@ -14,7 +70,7 @@ IDLE_SECONDS = 0.25
 """Interval at which a thread without jobs calls `idle`."""
 
 
-class Worker(Generic[Job]):
+class Worker:
     """A thread and its queue.
 
     Parameters

@@ -1,9 +1,12 @@
-"""Opens the sinks of a run: the requested ones, and those for trackers that are in use.
+"""Opens the sinks of a run, each on its own thread: the requested ones, and those for trackers that are in use.
 
 A module of this package, or an entry point of the group ``toposcope.sinks`` in another package, adds a tracker by
 defining ``SINK``, a `SinkMaker`.
 """
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,54 +15,106 @@ from types import ModuleType
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.monitor.events import Event, Measured
 from toposcope.monitor.sinks.jsonl import JsonlSink
-from toposcope.monitor.sinks.outlets import Outlets
 from toposcope.monitor.sinks.sink import Sink, SinkMaker
 from toposcope.monitor.sinks.terminal import TerminalSink, say
 from toposcope.monitor.sinks.webhook import WebhookSink
 from toposcope.plugins import collect
 
-PACKAGE = "toposcope.monitor.sinks"
-LOOKS = (1, 2, 4, 8)
-"""Measurements at which to search for trackers that were started since."""
+MAX_WAITING = 20_000
+"""Queued events of a slow sink; beyond that the oldest are dropped, and their number is reported at the end."""
 
 
-def open_sinks(
-    directory: Path,
-    spent: Callable[[float], None],
-    *,
-    jsonl: str | Path | None = None,
-    webhook: str | None = None,
-    quiet: bool = False,
-) -> list[Sink]:
-    """Open the sinks of a run. Call this on the training thread, where trackers know their active run.
+class Outlets:
+    """Sends events to every sink.
 
     Parameters
     ----------
-    directory : Path
-        Directory of the run.
+    say : callable
+        Takes a message for the user: a sink failed, or could not keep up. Called on the threads of sinks.
     spent : callable
-        Takes the CPU seconds that the threads of sinks spent.
-    jsonl : str or Path, optional
-        File to which every event is appended.
-    webhook : str, optional
-        URL to which alerts are posted.
-    quiet : bool
-        Show alerts only in the terminal.
+        Takes the CPU seconds that a sink spent on an event. Called on its thread.
     """
-    outlets = Outlets(say, spent)
-    if webhook is not None:
-        outlets.add("webhook", WebhookSink(webhook, directory.resolve().name))
-    if jsonl is not None:
+
+    def __init__(self, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
+        self._say, self._spent = say, spent
+        self._outlets: dict[str, _Outlet] = {}
+
+    def add(self, name: str, sink: Sink) -> None:
+        """Add a sink, which gets all later events."""
+        self._outlets[name] = _Outlet(name, sink, self._say, self._spent)
+
+    def put(self, event: Event) -> None:
+        """Send an event to all sinks, without waiting for any."""
+        for outlet in list(self._outlets.values()):
+            outlet.put(event)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Let the sinks empty their queues, within `timeout` seconds in all."""
+        deadline = time.monotonic() + timeout
+        for outlet in self._outlets.values():
+            outlet.end()
+        for outlet in self._outlets.values():
+            outlet.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Outlet:
+    """One sink, its thread and its queue."""
+
+    def __init__(self, name: str, sink: Sink, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
+        self._name, self._sink, self._say, self._spent = name, sink, say, spent
+        self._waiting: deque[Event] = deque()
+        self._changed = threading.Condition()
+        self._ending = False
+        self._n_dropped = 0
+        self._thread = threading.Thread(target=self._run, name=f"toposcope-{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        with self._changed:
+            if self._ending:
+                return
+            if len(self._waiting) >= MAX_WAITING:
+                self._waiting.popleft()
+                self._n_dropped += 1
+            self._waiting.append(event)
+            self._changed.notify()
+
+    def end(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._say(f"{self._name} did not finish in time; the events that it had not written are lost there")
+        elif self._n_dropped:
+            self._say(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
+
+    def _run(self) -> None:
         try:
-            outlets.add(str(jsonl), JsonlSink(Path(jsonl)))
-        except ToposcopeError as error:
-            say(f"{error}; events are not written to it")
-    here = Path.cwd()
-    shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
-    hint = f"live page: toposcope show {shown}"
-    database = directory / "study.db"  # absent if the directory cannot be used
-    outlets.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))
-    return [_WithTrackers(outlets, TrackerSearch(directory))]
+            try:
+                while (event := self._next()) is not None:
+                    started = time.thread_time()
+                    self._sink.put(event)
+                    self._spent(time.thread_time() - started)
+            finally:
+                self._sink.close()
+        except Exception as error:  # noqa: BLE001 - a failure closes only this sink
+            self.end()
+            self._say(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
+
+    def _next(self) -> Event | None:
+        """Return the next event, waiting for it; None at the end."""
+        with self._changed:
+            while not self._waiting and not self._ending:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+
+PACKAGE = "toposcope.monitor.sinks"
+LOOKS = (1, 2, 4, 8)
+"""Measurements at which to search for trackers that were started since."""
 
 
 @cache
@@ -119,29 +174,67 @@ class TrackerSearch:
         return opened
 
 
-class _WithTrackers:
+class RunSinks(Outlets):
     """All sinks of a run; searches for further trackers after measurements.
 
     From the monitor's thread it can find TensorBoard and W&B. MLflow and trackio know their run on the training thread
     only, so they are found only if they were started before the monitor.
     """
 
-    def __init__(self, outlets: Outlets, search: TrackerSearch) -> None:
-        self._outlets, self._search = outlets, search
-        self._n_reported = 0
-        self._look()
+    def __init__(self, directory: Path, spent: Callable[[float], None]) -> None:
+        super().__init__(say, spent)
+        self._search, self._n_reported = TrackerSearch(directory), 0
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Search for trackers."""
         for name, sink in self._search.look().items():
-            self._outlets.add(name, sink)
+            self.add(name, sink)
         for name, error in list(self._search.failures.items())[self._n_reported :]:
             say(f"{name}: not used ({message_of(error)})")
         self._n_reported = len(self._search.failures)
 
     def put(self, event: Event) -> None:
+        """Send an event to all sinks."""
         if isinstance(event, Measured):
-            self._look()
-        self._outlets.put(event)
+            self.look()
+        super().put(event)
 
-    def close(self) -> None:
-        self._outlets.close()
+
+def open_sinks(
+    directory: Path,
+    spent: Callable[[float], None],
+    *,
+    jsonl: str | Path | None = None,
+    webhook: str | None = None,
+    quiet: bool = False,
+) -> RunSinks:
+    """Open the sinks of a run. Call this on the training thread, where trackers know their active run.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the run.
+    spent : callable
+        Takes the CPU seconds that the threads of sinks spent.
+    jsonl : str or Path, optional
+        File to which every event is appended.
+    webhook : str, optional
+        URL to which alerts are posted.
+    quiet : bool
+        Show alerts only in the terminal.
+    """
+    sinks = RunSinks(directory, spent)
+    if webhook is not None:
+        sinks.add("webhook", WebhookSink(webhook, directory.resolve().name))
+    if jsonl is not None:
+        try:
+            sinks.add(str(jsonl), JsonlSink(Path(jsonl)))
+        except ToposcopeError as error:
+            say(f"{error}; events are not written to it")
+    here = Path.cwd()
+    shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
+    hint = f"live page: toposcope show {shown}"
+    database = directory / "study.db"  # absent if the directory cannot be used
+    sinks.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))
+    sinks.look()
+    return sinks

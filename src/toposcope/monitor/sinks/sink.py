@@ -1,9 +1,12 @@
-"""The protocol of sinks, which receive the events of a monitor."""
+"""The protocol of sinks, which receive the events of a monitor, and what those for trackers share."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from toposcope.monitor.events import Event
+from toposcope.monitor.events import Alert, Event, Forecasted, Measured
+from toposcope.probes.feature import NETWORK
 
 
 class Sink(Protocol):
@@ -28,3 +31,67 @@ class SinkMaker(Protocol):
         It is called on the training thread first, since trackers know the active run by thread or by context. It must
         inspect `sys.modules` only, and import or start nothing.
         """
+
+
+ALERTS = "toposcope/alerts"
+"""Name under which trackers get the number of alerts so far."""
+_NOT_ALLOWED = re.compile(r"[^\w.-]+", re.ASCII)
+
+
+def tracked_values(event: Event) -> dict[str, float]:
+    """Return the values of an event for a tracker, by name; none for values that the loop logged.
+
+    Of a measurement, only the rows of the network are sent: hundreds of layers would flood a tracker, and are in the
+    study.
+
+    Examples
+    --------
+    >>> tracked_values(Measured(100, {("network", "rips"): {"total": 1.5}, ("layers.0", "rips"): {"total": 2.0}}))
+    {'toposcope/network/rips/total': 1.5}
+    """
+    match event:
+        case Measured(rows=rows):
+            return {
+                f"toposcope/{NETWORK}/{_part(probe)}/{_part(statistic)}": float(value)
+                for (layer, probe), statistics in rows.items()
+                if layer == NETWORK
+                for statistic, value in statistics.items()
+            }
+        case Forecasted(loss=loss, low=low, high=high):
+            return {
+                "toposcope/forecast/final_loss": loss,
+                "toposcope/forecast/low": low,
+                "toposcope/forecast/high": high,
+            }
+        case _:
+            return {}
+
+
+def _part(name: str) -> str:
+    return _NOT_ALLOWED.sub("_", name)
+
+
+class Tracker:
+    """A sink for a tracker: a subclass says how it reports values of a step, and the text of an alert."""
+
+    _n_alerts = 0
+
+    def put(self, event: Event) -> None:
+        """Report one event; of an alert, also how many there were."""
+        values = tracked_values(event)
+        if isinstance(event, Alert):
+            self._n_alerts += 1
+            values = {ALERTS: self._n_alerts}
+            self.alert(event)
+        self.report(event.step, values)
+
+    def alert(self, alert: Alert) -> None:
+        """Report the text of an alert."""
+        raise NotImplementedError
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Report the values of a step, possibly none."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave the run open; whoever started it ends it."""

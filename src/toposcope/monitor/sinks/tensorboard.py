@@ -2,42 +2,39 @@
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from toposcope.monitor.events import Alert, Event
-from toposcope.monitor.sinks.values import ALERTS, tracked_values
+from toposcope.monitor.sinks.sink import Tracker
 
 WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 """Modules that define a `SummaryWriter`, with the same interface."""
 
 
-class TensorBoardSink:
-    """Adds scalars, and alerts as text, at the steps of the monitor.
+class TensorBoardSink(Tracker):
+    """Adds scalars, and alerts as text, at the steps of the monitor; nothing if the writer is closed.
 
-    Parameters
-    ----------
-    writer : SummaryWriter
+    A closed writer would open another file.
     """
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
-        self._n_alerts = 0
 
     def put(self, event: Event) -> None:
-        """Report one event, unless the writer is closed: it would open another file."""
-        if not _is_open(self._writer):
-            return
-        for name, value in tracked_values(event).items():
-            self._writer.add_scalar(name, value, event.step)
-        if isinstance(event, Alert):
-            self._n_alerts += 1
-            self._writer.add_scalar(ALERTS, self._n_alerts, event.step)
-            self._writer.add_text("toposcope/alert", event.message, event.step)
+        """Report one event."""
+        if _is_open(self._writer):
+            super().put(event)
 
-    def close(self) -> None:
-        """Leave the writer open; whoever opened it closes it."""
+    def alert(self, alert: Alert) -> None:
+        """Add a text."""
+        self._writer.add_text("toposcope/alert", alert.message, alert.step)
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Add scalars."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
 
 
 def _is_open(writer: Any) -> bool:

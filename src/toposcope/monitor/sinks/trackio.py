@@ -1,45 +1,39 @@
 """trackio: reports to the run that is active on the training thread."""
 
 import sys
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.events import Alert, Event
-from toposcope.monitor.sinks.values import ALERTS, tracked_values
+from toposcope.monitor.events import Alert
+from toposcope.monitor.sinks.sink import Tracker
 
 TOO_OLD = "this version of trackio cannot log at a given step; install trackio 0.40 or newer"
 
 
-class TrackioSink:
+class TrackioSink(Tracker):
     """Logs values at the step of the run's own last row, and sends alerts as trackio's alerts.
 
     A higher step would shift the steps of the run's next rows. The step of the monitor is logged as ``toposcope/step``,
     which can be chosen as the horizontal axis.
-
-    Parameters
-    ----------
-    run : trackio.Run
     """
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._n_alerts = 0
 
-    def put(self, event: Event) -> None:
-        """Report one event."""
-        values = tracked_values(event)
-        row = max(0, self._run._next_step - 1)  # noqa: SLF001 - trackio exposes it nowhere else
-        if isinstance(event, Alert):
-            self._n_alerts += 1
-            values = {ALERTS: self._n_alerts}
-            self._run.alert(f"toposcope: {event.kind}", event.message, step=row)
+    def alert(self, alert: Alert) -> None:
+        """Send an alert."""
+        self._run.alert(f"toposcope: {alert.kind}", alert.message, step=self._row())
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Log values at the step of the last row."""
         if values:
-            self._run.log({**values, "toposcope/step": event.step}, step=row)
+            self._run.log({**values, "toposcope/step": step}, step=self._row())
 
-    def close(self) -> None:
-        """Leave the run open; whoever started it ends it."""
+    def _row(self) -> int:
+        return max(0, self._run._next_step - 1)  # noqa: SLF001 - trackio exposes it nowhere else
 
 
 def SINK(directory: Path) -> TrackioSink | None:  # noqa: N802 - the name of a registry

@@ -2,11 +2,12 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from toposcope.monitor.events import Alert, Event
-from toposcope.monitor.sinks.values import ALERTS, tracked_values
+from toposcope.monitor.sinks.sink import Tracker
 
 STEP = "toposcope/step"
 MAX_TITLE = 63
@@ -14,22 +15,17 @@ MIN_SECONDS_BETWEEN = 1.0
 """Seconds between checks for a new row while values wait for one."""
 
 
-class WandbSink:
+class WandbSink(Tracker):
     """Adds values to the run's own rows, and sends alerts as W&B's alerts.
 
     W&B counts rows, and drops rows of the run whose step is below that count, so this sink must not add any. Each row
     gets the values of one measured step, and that step as ``toposcope/step``, the horizontal axis. If several steps are
     measured before the run logs its next row, W&B shows the last one; the study has all of them.
-
-    Parameters
-    ----------
-    run : wandb.Run
     """
 
     def __init__(self, run: Any) -> None:
         self._run = run
         self._defined = False
-        self._n_alerts = 0
         self._waiting: dict[str, float] = {}
         """Values of one step of the monitor that are not in a row yet."""
         self._next_look = 0.0
@@ -38,16 +34,18 @@ class WandbSink:
 
     def put(self, event: Event) -> None:
         """Report one event, unless the run has finished."""
-        if not self._is_active():
-            return
-        values = tracked_values(event)
-        if isinstance(event, Alert):
-            self._n_alerts += 1
-            values = {ALERTS: self._n_alerts}
-            self._run.alert(f"toposcope: {event.kind}"[:MAX_TITLE], event.message, level="WARN")
+        if _active_run() is self._run:
+            super().put(event)
+
+    def alert(self, alert: Alert) -> None:
+        """Send an alert."""
+        self._run.alert(f"toposcope: {alert.kind}"[:MAX_TITLE], alert.message, level="WARN")
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep values until a row can take them."""
         if values:
-            same_step = self._waiting.get(STEP) == event.step
-            self._waiting = {**(self._waiting if same_step else {}), **values, STEP: event.step}
+            same_step = self._waiting.get(STEP) == step
+            self._waiting = {**(self._waiting if same_step else {}), **values, STEP: step}
         if values or (self._waiting and time.monotonic() >= self._next_look):
             self._write()
 
@@ -66,11 +64,8 @@ class WandbSink:
 
     def close(self) -> None:
         """Write the waiting values; leave the run open."""
-        if self._is_active():
+        if _active_run() is self._run:
             self._write()
-
-    def _is_active(self) -> bool:
-        return _active_run() is self._run
 
 
 def _active_run() -> Any:

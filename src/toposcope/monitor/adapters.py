@@ -1,18 +1,129 @@
-"""The callback for the Trainer of Lightning, from either of its packages."""
+"""Callbacks for training frameworks: the Trainer of transformers, and that of Lightning from either of its packages."""
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toposcope.monitor.adapters.guarding import guarded
-from toposcope.monitor.adapters.optimizers import innermost
-from toposcope.monitor.adapters.values import scalar_values
+from toposcope.errors import message_of
 from toposcope.monitor.sinks.terminal import say
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from toposcope.monitor.monitor import Monitor
+
+
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a method of a callback so that an exception is printed once, and the callback does nothing from then on."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> None:
+        if getattr(self, "_is_broken", False):
+            return
+        try:
+            method(self, *arguments, **named)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
+            self._is_broken = True
+            say(f"{type(error).__name__}: {message_of(error)}; training continues without the monitor")
+
+    return call
+
+
+MAX_DEPTH = 8
+
+
+def innermost(optimizer: Any) -> "Optimizer":
+    """Return the torch optimizer whose ``step`` is called once for each update of the weights.
+
+    Accelerate calls the ``step`` of its wrapper for every micro-batch, and also when mixed precision skips the update.
+    Hooks registered on a wrapper are never called.
+    """
+    from torch.optim import Optimizer
+
+    for _ in range(MAX_DEPTH):
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, Optimizer):
+            break
+        optimizer = inner
+    found: Optimizer = optimizer
+    return found
+
+
+RESERVED = frozenset({"self", "step"})
+"""Names that `Monitor.log` uses for its own parameters."""
+
+
+def scalar_values(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are numbers or tensors with one element, unchanged."""
+    return {
+        name: value
+        for name, value in logs.items()
+        if name not in RESERVED and (isinstance(value, Real) or _is_scalar_tensor(value))
+    }
+
+
+def _is_scalar_tensor(value: Any) -> bool:
+    from torch import Tensor
+
+    return isinstance(value, Tensor) and value.numel() == 1
+
+
+SUMMARY = "train_runtime"
+"""A key of the Trainer's last log, which holds means over the whole run rather than values of a step."""
+
+
+def trainer_callback(monitor: "Monitor") -> Any:
+    """Return a `TrainerCallback` that runs a monitor.
+
+    Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.
+    """
+    from transformers import TrainerCallback
+
+    class MonitorCallback(TrainerCallback):  # type: ignore[misc]
+        """Passes the model and the logs to the monitor; changes nothing in the Trainer."""
+
+        @guarded
+        def on_train_begin(
+            self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+        ) -> None:
+            """Attach the monitor at the step where the Trainer starts or resumes."""
+            monitor.watch(model, last_step=state.max_steps)
+            monitor.attach(optimizer, step=state.global_step)
+
+        @guarded
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """Use the step of the Trainer."""
+            monitor.step = state.global_step
+
+        @guarded
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            """Log what the Trainer logs.
+
+            The last log of a run closes the monitor: after it, the Trainer may load the best checkpoint.
+            """
+            if SUMMARY in (logs or {}):
+                monitor.close()
+            else:
+                monitor.log(step=state.global_step, **scalar_values(logs or {}))
+
+        @guarded
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """Report a saved checkpoint."""
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            if path.is_dir():
+                monitor.saved(path, step=state.global_step)
+
+        @guarded
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """Close the monitor."""
+            monitor.close()
+
+    return MonitorCallback()
+
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

@@ -1,19 +1,67 @@
-"""Estimates the upper tail of a stream's noise, and the limit that the next value exceeds with a given probability.
-
-There are two such limits, and the smaller one counts:
-
-- By the record. Of n exchangeable values with a tail of index 2 (as heavy as Student's t with 2 degrees of freedom),
-  the next exceeds c times the largest with probability 1 / (n c^2). This holds from the first values on.
-- By a fitted tail. Excesses over a high quantile follow a generalised Pareto distribution (Balkema and de Haan 1974;
-  Pickands 1975). It is fitted as by Zhang and Stephens (2009); its shape is shrunk towards 1/2 as by Vehtari et al.
-  (2024) and raised by its standard error. The larger of the fits at two quantiles counts.
-"""
+"""How far noise alone carries a value: rates of false alarms, the tail of a stream, and one alert per fault."""
 
 import math
 
 import numpy as np
 
 from toposcope.typing import Vector
+
+FALSE_ALARM_RATE = 1e-5
+"""False alarms per step of all checks together, on runs in which only noise changes: one in 100,000 steps."""
+SHARES = {
+    "loss spike": 0.2,
+    "gradient spike": 0.2,
+    "layer gradient spike": 0.09,
+    "dead layer": 0.09,
+    "frozen layer": 0.09,
+    "dead units": 0.09,
+    "rank collapse": 0.09,
+    "norm running away": 0.09,
+}
+"""Share of that rate by check; the rest is reserved for checks without a noise model."""
+MAX_GAP = 1000
+"""Longest gap between two values, in steps, over which a check's rate adds up."""
+
+
+def rate_of(check: str, gap: int) -> float:
+    """Return the probability of a false alarm that a check may spend on a value `gap` steps after the last."""
+    return FALSE_ALARM_RATE * SHARES[check] * min(max(gap, 1), MAX_GAP)
+
+
+class Latch:
+    """Decides whether a check may raise an alert for one place.
+
+    Parameters
+    ----------
+    recovery : int
+        Normal values that must follow the first alert before another. Each alert doubles the number, so that a run that
+        looks faulty now and then by its nature raises few alerts.
+    """
+
+    def __init__(self, recovery: int) -> None:
+        self._recovery = recovery
+        self._left = 0
+        self.n_alerts = 0
+
+    @property
+    def armed(self) -> bool:
+        """Whether the next faulty value raises an alert."""
+        return self._left == 0
+
+    def faulty(self) -> bool:
+        """Record a faulty value; return whether it raises an alert."""
+        raised = self.armed
+        self._left = self._recovery
+        if raised:
+            self._recovery *= 2
+            self.n_alerts += 1
+        return raised
+
+    def normal(self) -> None:
+        """Record a normal value."""
+        if self._left:
+            self._left -= 1
+
 
 SMALLEST = 0.05
 """Lower end of the histogram; smaller values count as this."""

@@ -1,1 +1,0 @@
-"""Callbacks for training frameworks, one file each."""

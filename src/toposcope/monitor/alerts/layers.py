@@ -1,0 +1,507 @@
+"""Faults that the measured layers show: spikes, collapses, growth without bound, layers that stop learning."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
+from toposcope.monitor.events import Alert, Measured, factor, layers_named, number
+from toposcope.probes.feature import NETWORK
+from toposcope.typing import Vector
+
+
+def of_layers(event: Measured, probe: str, statistic: str) -> dict[str, float]:
+    """Return a statistic by layer without NaN; that of the network only if no layer has it."""
+    found = {
+        layer: row[statistic]
+        for (layer, name), row in event.rows.items()
+        if name == probe and statistic in row and row[statistic] == row[statistic]
+    }
+    return found if len(found) <= 1 else {layer: value for layer, value in found.items() if layer != NETWORK}
+
+
+def logarithms(values: Mapping[str, float]) -> tuple[list[str], Vector]:
+    """Return the layers with a positive, finite value, and the logarithms of the values."""
+    layers = [layer for layer, value in values.items() if 0 < value < float("inf")]
+    return layers, np.log([values[layer] for layer in layers])
+
+
+def alert_of_layers(
+    kind: str,
+    event: Measured,
+    last: int,
+    layers: Sequence[str],
+    n_layers: int,
+    what: str,
+    evidence: Mapping[str, float],
+) -> Alert:
+    """Return one alert for one or several layers, the worst first; `what` happened to that one."""
+    which = f" Affected: {layers_named(layers, n_layers)}." if len(layers) > 1 else ""
+    before = f" (last measured at step {last:,})" if last else ""
+    message = f"{layers[0]}: {what} at step {event.step:,}{before}.{which}"
+    numbers = {**evidence, "layers": float(len(layers))}
+    return Alert(kind, event.step, min(last + 1, event.step), layers[0], message, numbers)
+
+
+N_LEVEL = 3
+"""Measurements whose median is the level of a layer; few, so that a trend does not count as noise."""
+N_LONG = 15
+"""Measurements of the long median, so that the return from an excursion is not a deviation."""
+N_NOISE = 64
+"""Differences between consecutive measurements whose median absolute value is the noise of a layer."""
+MIN_VALUES = 8
+"""Measurements of a layer before it is judged."""
+POOLED_WEIGHT = 8
+"""Weight of the median noise of all layers, in differences, if it exceeds the layer's own."""
+
+
+class Baseline(NamedTuple):
+    """Level (over a few values and over many) and noise of layers, and which have enough values to be judged."""
+
+    level: Vector
+    long_level: Vector
+    noise: Vector
+    ready: NDArray[np.bool_]
+
+    @property
+    def low(self) -> Vector:
+        """Level from which falls are measured."""
+        return np.minimum(self.level, self.long_level)
+
+    @property
+    def high(self) -> Vector:
+        """Level from which rises are measured."""
+        return np.maximum(self.level, self.long_level)
+
+
+class LayerHistory:
+    """Recent values of one statistic of every layer, in constant memory; `min_noise` is for constant ones."""
+
+    def __init__(self, min_noise: float) -> None:
+        self._min_noise = min_noise
+        self._columns: dict[str, int] = {}
+        self._values = np.empty((N_LEVEL, 0))
+        self._long = np.empty((N_LONG, 0))
+        self._differences = np.empty((N_NOISE, 0))
+        self._counts = np.empty(0, np.int64)
+
+    def columns(self, layers: Sequence[str]) -> NDArray[np.int64]:
+        """Return the columns of layers, adding new layers."""
+        new = [layer for layer in layers if layer not in self._columns]
+        if new:
+            self._columns |= {layer: len(self._columns) + k for k, layer in enumerate(new)}
+            self._values = _widened(self._values, len(new))
+            self._long = _widened(self._long, len(new))
+            self._differences = _widened(self._differences, len(new))
+            self._counts = np.concatenate([self._counts, np.zeros(len(new), np.int64)])
+        return np.array([self._columns[layer] for layer in layers], np.int64)
+
+    def forget(self, layers: Sequence[str]) -> None:
+        """Begin anew with layers whose training changed."""
+        columns = [self._columns[layer] for layer in layers if layer in self._columns]
+        self._counts[columns] = 0
+        for values in (self._values, self._long, self._differences):
+            values[:, columns] = np.nan
+
+    def baseline(self, columns: NDArray[np.int64]) -> Baseline:
+        """Return the level and noise of layers, before new values are added."""
+        counts = self._counts[columns]
+        level = _medians(self._values[:, columns], np.minimum(counts, N_LEVEL))
+        long_level = _medians(self._long[:, columns], np.minimum(counts, N_LONG))
+        n = np.clip(counts - 1, 0, N_NOISE)
+        noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
+        pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
+        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_VALUES)
+
+    def add(self, columns: NDArray[np.int64], values: Vector) -> None:
+        """Add new values, which must be finite."""
+        counts = self._counts[columns]
+        last = self._values[(counts - 1) % N_LEVEL, columns]
+        self._values[counts % N_LEVEL, columns] = values
+        self._long[counts % N_LONG, columns] = values
+        later = counts > 0
+        self._differences[(counts[later] - 1) % N_NOISE, columns[later]] = np.abs(values - last)[later]
+        self._counts[columns] += 1
+
+
+def _widened(array: Vector, n_columns: int) -> Vector:
+    return np.concatenate([array, np.full((len(array), n_columns), np.nan)], axis=1)
+
+
+def _medians(values: Vector, counts: NDArray[np.int64]) -> Vector:
+    """Return the median of each column's first `counts` values, the rest being NaN."""
+    ordered = np.sort(values, axis=0)
+    return np.asarray(ordered[np.minimum(counts // 2, len(ordered) - 1), np.arange(ordered.shape[1])])
+
+
+MIN_UNITS = 8.0
+"""Least deviation that is reported, in units of noise."""
+MIN_MEASUREMENTS = 4
+"""Measurements whose largest deviation is known before any layer is judged."""
+MAX_FAULTY = 10
+"""Consecutive faulty measurements of a layer after which they become its new level."""
+MAX_EXCLUDED_ALERTS = 2
+"""Alerts whose deviations are excluded from the noise; those of further alerts count as noise of the run."""
+
+
+class LayerCheck:
+    """Finds layers whose statistic deviates from its level by more than noise explains.
+
+    The limit follows from the largest deviation over all layers at each measurement. `tail_index` is the exponent with
+    which the probability of a deviation falls in the heaviest tail assumed; with `in_logs`, deviations are differences
+    of logarithms, where such a tail is exponential.
+    """
+
+    def __init__(
+        self, name: str, min_change: float, tail_index: float, min_noise: float, *, in_logs: bool = True
+    ) -> None:
+        self._name, self._min_change, self._tail_index, self._in_logs = name, min_change, tail_index, in_logs
+        self.history = LayerHistory(min_noise)
+        self._tail, self._largest, self._n_alerts = Tail(), 0.0, 0
+        self._latches: dict[str, Latch] = {}
+        self._streaks: dict[str, int] = {}
+        self.limit = math.inf
+
+    def departed(
+        self, gap: int, layers: Sequence[str], values: Vector, *, falls: bool = False
+    ) -> tuple[Baseline, NDArray[np.bool_], list[int]]:
+        """Return the baseline, which layers rose from it (or fell), and the places of new ones, the worst first."""
+        columns = self.history.columns(layers)
+        baseline = self.history.baseline(columns)
+        deviations = baseline.low - values if falls else values - baseline.high
+        faulty = self.faulty(gap, deviations, baseline)
+        newly = self.newly(layers, faulty)
+        self.learn(columns, layers, values, faulty)
+        return baseline, faulty, sorted(newly, key=lambda k: -deviations[k])
+
+    def faulty(self, gap: int, deviations: Vector, baseline: Baseline) -> NDArray[np.bool_]:
+        """Return which layers deviate upwards by more than noise explains, `gap` steps after the last measurement."""
+        ready = baseline.ready
+        if not ready.any():
+            return np.zeros(len(ready), np.bool_)
+        units = np.where(ready, deviations / baseline.noise, 0.0)
+        above = np.zeros(len(ready), np.bool_)
+        if self._tail.count >= MIN_MEASUREMENTS:
+            rate = rate_of(self._name, gap)
+            self.limit = max(MIN_UNITS, self._tail.limit(rate))
+            above = ready & (units > MIN_UNITS) & ((units > self.limit) | (deviations > self._bound(rate)))
+        self._largest = max(self._largest, float(deviations[ready & ~above].max(initial=0.0)))
+        self._tail.add(float(units[~above].max(initial=0.0)))
+        return above & (deviations > self._min_change)
+
+    def _bound(self, rate: float) -> float:
+        """Return the bound that follows from the largest deviation so far, whatever the noise of a layer."""
+        odds = max(1.0, 1 / (self._tail.count * rate))
+        if self._in_logs:
+            return self._largest + math.log(odds) / self._tail_index
+        return float(self._largest * odds ** (1 / self._tail_index))
+
+    def newly(self, layers: Sequence[str], faulty: NDArray[np.bool_]) -> list[int]:
+        """Return the positions of the layers that raise an alert now, not while the fault of an earlier one lasts."""
+        found = []
+        for position, layer in enumerate(layers):
+            if faulty[position]:
+                if self._latches.setdefault(layer, Latch(1)).faulty():
+                    found.append(position)
+                self._streaks[layer] = self._streaks.get(layer, 0) + 1
+            elif layer in self._latches:
+                self._latches[layer].normal()
+                self._streaks.pop(layer, None)
+        self._n_alerts += bool(found)
+        if found and self._n_alerts > MAX_EXCLUDED_ALERTS and math.isfinite(self.limit):
+            self._tail.add(self.limit)
+        return found
+
+    def learn(
+        self, columns: NDArray[np.int64], layers: Sequence[str], values: Vector, faulty: NDArray[np.bool_]
+    ) -> None:
+        """Update the levels with normal values, and with faulty ones that have lasted for so long that they are new."""
+        lasting = np.array([self._streaks.get(layer, 0) > MAX_FAULTY for layer in layers], np.bool_)
+        learnt = ~faulty | lasting
+        self.history.add(columns[learnt], values[learnt])
+
+
+MIN_LEVEL_NOISE = 0.005
+"""Floor of the noise estimate, relative to the level."""
+RISE_TAIL_INDEX = 2.0
+"""Index of the heaviest tail of rises: that of Student's t with 2 degrees of freedom."""
+FALL_TAIL_INDEX = 1.0
+"""Index of the tail of falls, for values with a density near 0."""
+
+
+class Departures:
+    """Detects layers whose positive statistic rises, or falls, by more than its noise explains.
+
+    `check` is its name in `SHARES`, `kind` that of its alerts; `min_factor` is the least rise or fall of an alert.
+    """
+
+    def __init__(
+        self, check: str, kind: str, probe: str, statistic: str, min_factor: float, *, falls: bool = False
+    ) -> None:
+        self._kind, self._probe, self._statistic, self._falls = kind, probe, statistic, falls
+        # deviations are in logarithms, where a power-law tail becomes exponential
+        tail_index = FALL_TAIL_INDEX if falls else RISE_TAIL_INDEX
+        self._check = LayerCheck(check, math.log(min_factor), tail_index, MIN_LEVEL_NOISE)
+        self.history = self._check.history
+        self.alerted: dict[str, int] = {}
+        """Step of the last alert of each layer."""
+
+    def measured(self, event: Measured, last: int) -> list[Alert]:
+        """Check a measurement; `last` is the step of the previous one."""
+        layers, values = logarithms(of_layers(event, self._probe, self._statistic))
+        if not layers:
+            return []
+        baseline, _, newly = self._check.departed(event.step - last, layers, values, falls=self._falls)
+        if not newly:
+            return []
+        self.alerted |= {layers[k]: event.step for k in newly}
+        first = newly[0]
+        value, noise = float(np.exp(values)[first]), float(baseline.noise[first])
+        level = float(np.exp(baseline.low if self._falls else baseline.high)[first])
+        change = level / value if self._falls else value / level
+        what = (
+            f"its {self._statistic.replace('_', ' ')} {'fell' if self._falls else 'rose'} from about {number(level)} to"
+            f" {number(value)}, a factor of {factor(change)} while its noise is {100 * noise:.2g}%,"
+        )
+        evidence = {"value": value, "level": level, "noise": noise * level, "limit": self._check.limit}
+        return [alert_of_layers(self._kind, event, last, [layers[k] for k in newly], len(layers), what, evidence)]
+
+
+MIN_STOP_NOISE = 0.02
+"""Floor of the noise estimate of gradients and updates, relative to the level."""
+MAX_TRANSIENTS = 2
+"""Transient zeros after which zeros must last twice as long to raise an alert, and so on."""
+MIN_STOP_FALL = 30.0
+"""Factor by which a gradient or an update must fall, relative to other layers."""
+MAX_NORMAL_FALL = 6.0
+"""Deepest transient fall, in units of noise, with which a single 0 is an alert; after deeper ones, it must last."""
+MIN_NOISE_VALUES = 16
+"""Values from which the noise of a layer is known well enough for that."""
+STOP_TAIL_INDEX = 1.0
+"""Index of the tail of falls, for values with a density near 0."""
+MIN_DEAD_NOISE = 0.005
+"""Floor of the noise estimate of the share of dead units."""
+MIN_DEAD_RISE = 0.1
+"""Least rise of the share of dead units that raises an alert."""
+DEAD_TAIL_INDEX = 3.0
+"""Index of the tail of rises of that share, which is bounded."""
+
+
+class Stillness:
+    """Detects layers that stop learning; a layer raises one alert, by the first of three checks that sees it."""
+
+    def __init__(self) -> None:
+        self.checks: tuple[_StopCheck | _DeadUnitCheck, ...] = (
+            _StopCheck("dead layer", ("gradient_norm",)),
+            _StopCheck("frozen layer", ("update_ratio", "update_norm")),
+            _DeadUnitCheck(),
+        )
+
+    def measured(self, event: Measured, last: int) -> list[Alert]:
+        """Check a measurement; `last` is the step of the previous one."""
+        alerts = []
+        for check in self.checks:
+            reported = set[str]().union(*(other.down for other in self.checks if other is not check))
+            alert = check.measured(event, last, reported)
+            if alert is not None:
+                alerts.append(alert)
+        return alerts
+
+
+class _StopCheck:
+    """Detects layers whose gradient, or update, vanishes while those of other layers do not."""
+
+    def __init__(self, name: str, statistics: tuple[str, ...]) -> None:
+        self._name, self._statistics = name, statistics
+        self._check = LayerCheck(name, math.log(MIN_STOP_FALL), STOP_TAIL_INDEX, MIN_STOP_NOISE)
+        self.history = self._check.history
+        self._seen: dict[str, int] = {}
+        self._zeros: dict[str, int] = {}
+        self._min_duration, self._n_transients = 1, 0
+        self._deepest = 0.0
+        self.down: set[str] = set()
+
+    def measured(self, event: Measured, last: int, reported: set[str]) -> Alert | None:
+        """Check a measurement; layers that another check reported raise no alert."""
+        found = ((name, of_layers(event, "training", name)) for name in self._statistics)
+        statistic, values = next((pair for pair in found if pair[1]), ("", {}))
+        if len(values) < 2:
+            return None  # nothing to compare with
+        stopped, level = self._stopped(event.step - last, values)
+        down = set(stopped) | self._all_zero(values)
+        layers = list(values)
+        newly = [layers[k] for k in self._check.newly(layers, np.array([layer in down for layer in layers]))]
+        self.down = (self.down - values.keys()) | down
+        new = sorted((layer for layer in newly if layer not in reported), key=values.__getitem__)
+        if not new:
+            return None
+        first = new[0]
+        before = f", down from about {number(level[first])}," if first in level else ""
+        name = statistic.replace("_", " ")
+        what = f"its {name} is {number(values[first])}{before} while those of other layers are normal"
+        evidence = {"value": values[first], "others": float(np.median(list(values.values())))}
+        if first in level:
+            evidence["level"] = level[first]
+        return alert_of_layers(self._name, event, last, new, len(values), what, evidence)
+
+    def _stopped(self, gap: int, values: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
+        """Return the layers that fell to nearly 0 relative to the others, and the level of each layer."""
+        layers, logs = logarithms(values)
+        if not layers:
+            return [], {}
+        columns = self.history.columns(layers)
+        baseline = self.history.baseline(columns)
+        falls = np.where(baseline.ready, baseline.low - logs, 0.0)
+        falls = falls - _of_others(falls, baseline.ready)
+        faulty = self._check.faulty(gap, falls, baseline)
+        known = np.array([self._seen.get(layer, 0) >= MIN_NOISE_VALUES for layer in layers]) & baseline.ready & ~faulty
+        self._deepest = max(self._deepest, float((-np.expm1(-falls) / baseline.noise)[known].max(initial=0.0)))
+        self._check.learn(columns, layers, logs, faulty)
+        for layer in layers:
+            self._seen[layer] = self._seen.get(layer, 0) + 1
+        usual = {layers[k]: math.exp(baseline.level[k]) for k in np.flatnonzero(baseline.ready)}
+        return [layers[k] for k in np.flatnonzero(faulty)], usual
+
+    def _all_zero(self, values: Mapping[str, float]) -> set[str]:
+        """Return the layers that became exactly 0 while most others are not."""
+        zero = {layer for layer, value in values.items() if value == 0}
+        alive = {layer for layer in values if self._seen.get(layer, 0) >= MIN_VALUES}
+        for layer in self._zeros.keys() - zero:
+            if layer in values and self._zeros.pop(layer) >= self._min_duration:
+                self._n_transients += 1
+                self._min_duration *= 2 if self._n_transients >= MAX_TRANSIENTS else 1
+        if 2 * len(zero & alive) > len(alive):
+            return set()
+        for layer in zero & alive:
+            self._zeros[layer] = self._zeros.get(layer, 0) + 1
+        needed = max(self._min_duration, 2 if self._deepest > MAX_NORMAL_FALL else 1)
+        return {layer for layer in zero & alive if self._zeros[layer] >= needed}
+
+
+def _of_others(falls: Vector, ready: np.typing.NDArray[np.bool_]) -> Vector:
+    """Return the median fall of the other layers; a falling learning rate lowers all of them."""
+    n = int(ready.sum())
+    if n < 2:
+        return np.zeros(len(falls))
+    if n == 2:
+        return np.where(ready, falls[ready].sum() - falls, 0.0)
+    return np.full(len(falls), float(np.median(falls[ready])))
+
+
+class _DeadUnitCheck:
+    """Detects layers whose share of dead units jumps."""
+
+    def __init__(self) -> None:
+        self._check = LayerCheck("dead units", MIN_DEAD_RISE, DEAD_TAIL_INDEX, MIN_DEAD_NOISE, in_logs=False)
+        self.history = self._check.history
+        self.down: set[str] = set()
+
+    def measured(self, event: Measured, last: int, reported: set[str]) -> Alert | None:
+        """Check a measurement; layers that another check reported raise no alert."""
+        shares = {n: share for n, share in of_layers(event, "training", "dead_units").items() if math.isfinite(share)}
+        layers, values = list(shares), np.array(list(shares.values()))
+        if not layers:
+            return None
+        baseline, faulty, newly = self._check.departed(event.step - last, layers, values)
+        self.down = (self.down - shares.keys()) | {layers[k] for k in np.flatnonzero(faulty)}
+        newly = [k for k in newly if layers[k] not in reported]
+        if not newly:
+            return None
+        value, level, noise = (float(of[newly[0]]) for of in (values, baseline.high, baseline.noise))
+        what = f"{value:.0%} of its units have no gradient, up from about {level:.0%},"
+        evidence = {"value": value, "level": level, "noise": noise, "limit": self._check.limit}
+        return alert_of_layers("dead units", event, last, [layers[k] for k in newly], len(layers), what, evidence)
+
+
+MIN_GROWTH = 5.0
+"""Growth over the highest level of the first half; a sum of updates grows by 4 under a linear warm-up."""
+MIN_ACCELERATION = 1.5
+"""That growth relative to the range over the second quarter of the run, both in logarithms."""
+MIN_GROWTH_NOISE = 0.001
+"""Floor of the noise estimate, relative to the level."""
+MIN_GROWTH_UNITS = 8.0
+"""That growth in units of the noise."""
+MIN_GROWTH_MEASUREMENTS = 32
+LEVEL_EVERY = 4
+"""Measurements from one stored level to the next."""
+MAX_LEVELS = 64
+
+
+class SlowGrowth:
+    """Detects layers whose norm grows exponentially, but too slowly for a jump at any one measurement."""
+
+    def __init__(self) -> None:
+        self._history = LayerHistory(MIN_GROWTH_NOISE)
+        self._levels: list[tuple[int, Vector, Vector]] = []
+        self._n_measurements = 0
+        self._latches: dict[str, Latch] = {}
+
+    def measured(self, event: Measured, last: int, alerted: Mapping[str, int]) -> list[Alert]:
+        """Check a measurement; `alerted` has the step of each layer's last alert by `Departures`."""
+        values = of_layers(event, "training", "weight_norm")
+        layers, logs = logarithms(values)
+        if not layers:
+            return []
+        columns = self._history.columns(layers)
+        self._history.add(columns, logs)
+        self._n_measurements += 1
+        if self._n_measurements % LEVEL_EVERY:
+            return []
+        baseline = self._history.baseline(columns)
+        whole = np.full(int(columns.max()) + 1, np.nan)
+        whole[columns] = baseline.level
+        grown = (
+            self._grown(event.step, whole) if self._n_measurements >= MIN_GROWTH_MEASUREMENTS else np.zeros(len(whole))
+        )
+        grown[columns] *= grown[columns] > MIN_GROWTH_UNITS * baseline.noise
+        self._store(event.step, whole)
+        newly = []
+        for layer, column in zip(layers, columns.tolist(), strict=True):
+            latch = self._latches.setdefault(layer, Latch(LEVEL_EVERY))
+            if not grown[column]:
+                latch.normal()
+            elif latch.faulty() and alerted.get(layer, 0) <= event.step / 2:
+                newly.append((float(grown[column]), layer))
+        if not newly:
+            return []
+        newly.sort(reverse=True)
+        growth, first = newly[0]
+        what = (
+            f"its weight norm is {number(values[first])}, {factor(math.exp(growth))} times what it was"
+            f" by step {event.step // 2:,}, and still growing as fast,"
+        )
+        evidence = {"value": values[first], "level": values[first] / math.exp(growth), "limit": MIN_GROWTH}
+        names = [layer for _, layer in newly]
+        return [alert_of_layers("norm running away", event, last, names, len(layers), what, evidence)]
+
+    def _grown(self, step: int, levels: Vector) -> Vector:
+        """Return the growth of each layer over the second half of the run if it is excessive, else 0."""
+        quarter = [(low, high) for end, low, high in self._levels if step / 4 < end <= step / 2]
+        before = [high for end, _, high in self._levels if end <= step / 2]
+        if len(quarter) < 2:
+            return np.zeros(len(levels))
+        n = len(levels)
+        lowest = np.fmin.reduce([_fitted(low, n) for low, _ in quarter])
+        highest = np.fmax.reduce([_fitted(high, n) for _, high in quarter])
+        growth = levels - np.fmax.reduce([_fitted(high, n) for high in before])
+        enough = (growth > math.log(MIN_GROWTH)) & (growth > MIN_ACCELERATION * (highest - lowest))
+        return np.where(enough, growth, 0.0)
+
+    def _store(self, step: int, levels: Vector) -> None:
+        self._levels.append((step, levels, levels))
+        if len(self._levels) == MAX_LEVELS:
+            merged = []
+            for (_, low, high), (end, next_low, next_high) in zip(self._levels[::2], self._levels[1::2], strict=True):
+                n = len(next_low)
+                merged.append((end, np.fmin(_fitted(low, n), next_low), np.fmax(_fitted(high, n), next_high)))
+            self._levels = merged
+
+
+def _fitted(levels: Vector, n: int) -> Vector:
+    """Return levels for n layers, NaN for layers added later."""
+    found = np.full(n, np.nan)
+    found[: min(n, len(levels))] = levels[:n]
+    return found
