@@ -19,8 +19,8 @@ import toposcope as ts
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
 from toposcope.integrity.series_summaries import summarise_series
-from toposcope.integrity.spread import SpreadSums
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
+from toposcope.integrity.tensor_values import SpreadSums
 from toposcope.logs import LogTable
 
 STEPS = [0, *range(100, 1100, 100)]

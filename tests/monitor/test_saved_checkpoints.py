@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import save_file
 from small_checkpoints import model_folder
 
-from toposcope.checkpoints import series
-from toposcope.integrity import doctor, summarise
+from toposcope.integrity import doctor
 from toposcope.monitor.saved_checkpoints import MAX_KEPT, SavedCheckpoints
 
 NAME = "layers.0.mlp.up_proj.weight"
@@ -61,14 +60,6 @@ def test_a_checkpoint_may_be_saved_again_over_its_manifest(tmp_path: Path) -> No
         write(tmp_path, 100, weights(value))
         assert saved.saved(tmp_path / "step100", 100) == []
     assert doctor(tmp_path, deep=True).findings == []
-
-
-def test_a_resumed_run_goes_on_from_the_summaries(tmp_path: Path) -> None:
-    for step in (100, 200):
-        write(tmp_path, step, weights(step))
-    saved = SavedCheckpoints([summarise(checkpoint, deep=True) for checkpoint in series(tmp_path)])
-    write(tmp_path, 300, weights(200))
-    assert [f.check for f in saved.saved(tmp_path / "step300", 300)] == ["duplicate"]
 
 
 def test_an_unreadable_checkpoint_is_a_finding(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 from read_page import read
 
 from toposcope.integrity import Diagnosis
-from toposcope.integrity.checks import CHECKS
-from toposcope.integrity.finding import Finding
+from toposcope.integrity.finding import CHECKS, Finding
 from toposcope.report.charts.findings import findings_chart
 from toposcope.report.doctor import write_diagnosis
 

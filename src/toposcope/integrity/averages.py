@@ -1,7 +1,4 @@
-"""Checkpoints that are means of others: an average at the end, a merge from which a run goes on, an interpolated one.
-
-What a training moves has directions of its own; a mean lies in the plane of the checkpoints that it is made of.
-"""
+"""Checkpoints that are made of others: means, interpolated ones, early ones with nearly the final weights."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +7,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import MAX_STRETCH, NEARBY, History
+from toposcope.integrity.histories import MAX_STRETCH, History, complete_matrices, nearby
 from toposcope.typing import Vector
 
 MAX_REST = 0.6
@@ -27,10 +24,9 @@ MAX_SHARE = 1e-4
 
 def averages(histories: Sequence[History]) -> list[Suspect]:
     """Find means of earlier checkpoints: the last one, or one from which the run goes on."""
-    matrices = [history for history in histories if history.is_matrix]
-    count = max((len(history.steps) for history in matrices), default=0)
-    complete = [history for history in matrices if len(history.steps) == count]
-    if 2 * len(complete) <= len(matrices) or count <= MIN_BEHIND:
+    complete = complete_matrices(histories)
+    count = len(complete[0].steps) if complete else 0
+    if count <= MIN_BEHIND:
         return []
     moves = np.stack([history.squared_moves + history.rounding_floor()[1:] for history in complete])
     jumps = np.median(moves[:, 1:-1] / np.maximum(moves[:, :-2], moves[:, 2:]), axis=0) > MIN_JUMP**2
@@ -44,7 +40,7 @@ def averages(histories: Sequence[History]) -> list[Suspect]:
             here = int(complete[0].steps[k])
             what = f"step {here} is" if k == count - 1 else f"from step {here} on the run goes on from"
             reason = f"{what} about a mean of {1 / np.square(weights).sum():.0f} checkpoints before it, such as {parts}"
-            suspects.append(Suspect((here,), [h.name for h in histories], len(histories), "average", reason, "note"))
+            suspects.append(Suspect((here,), [h.name for h in histories], "average", reason, "note"))
     return suspects
 
 
@@ -76,17 +72,75 @@ def interpolated(histories: Sequence[History]) -> list[Suspect]:
         turned = squares - np.einsum("ij,ij->i", across, history.values[:-2]) ** 2 / history.squared_norms[:-2]
         floor = history.rounding_floor()[1:-1]
         for k in np.flatnonzero((rests < floor) & (shares > 0.01) & (shares < 0.99)).tolist():
-            near = [j for j in range(max(0, k - NEARBY), min(len(rests), k + NEARBY + 1)) if j != k]
+            near = nearby(k, len(rests))
             if (rests[k] + floor[k]) * max(squares[near]) < MAX_SHARE * turned[k] * min(rests[near]):
                 before, step, after = history.steps[k : k + 3].tolist()
                 layers[before, step, after].append(history.name)
-    return [
-        Suspect(
-            (step,),
-            names,
-            len(histories),
-            "off path",
-            f"step {step} lies on the line from step {before} to step {after}, to the last digit: interpolated",
-        )
-        for (before, step, after), names in sorted(layers.items())
-    ]
+    reason = "step {1} lies on the line from step {0} to step {2}, to the last digit: interpolated"
+    return [Suspect((k[1],), names, "off path", reason.format(*k)) for k, names in sorted(layers.items())]
+
+
+MAX_NEARNESS = 0.5
+"""Distance to the last checkpoint, relative to that of many later ones, and to that to its own neighbours."""
+MAX_RIVAL_NEARNESS = 1.1
+"""Distance to the last checkpoint, relative to that to any other; the last few may hardly differ."""
+MIN_LATER_SHARE = 1 / 3
+"""Share of the later checkpoints, and three at least, that must be further away; some of them may be wrong."""
+MIN_DETOUR = 1.25
+"""A stretch lies between its neighbours if the squared distances to them add up to less than so many times the squared
+distance between them."""
+
+
+def nearly_final(histories: Sequence[History], last: int) -> list[int]:
+    """Return the early steps whose weights belong to the last checkpoint, by a vote of the matrices."""
+    votes: dict[int, list[bool]] = defaultdict(list)
+    for history in histories:
+        if history.is_matrix and history.steps[-1] == last:
+            for step, near in zip(history.steps.tolist(), _belongs_to_last(history), strict=True):
+                votes[step].append(near)
+    return [step for step, near in sorted(votes.items()) if 2 * sum(near) > len(near)]
+
+
+def _belongs_to_last(history: History) -> list[bool]:
+    """Return which checkpoints are nearer to the last than many later ones are, and than to their own neighbours.
+
+    On any path the later checkpoints are nearer; about a fixed point all are equally far.
+    """
+    floor = float(history.rounding_floor()[-1])
+    distances = np.sqrt(np.square(history.values - history.values[-1]).sum(axis=1) + floor / 4)
+    steps = np.sqrt(history.squared_moves + floor)
+    n = len(distances)
+    # Of each, how many of those after it are further away; the last itself is not.
+    further = np.triu(MAX_NEARNESS * distances > distances[:, None], 1).sum(axis=1)
+    n_later = n - 2 - np.arange(n)
+    enough = further >= np.maximum(np.minimum(3, n_later), MIN_LATER_SHARE * n_later)
+    near_last: list[bool] = (enough & (n_later > 0)).tolist()
+    others = history.values[[k for k in range(n - 1) if not near_last[k]]]
+    for k in np.flatnonzero(near_last).tolist():
+        # If another late checkpoint is nearer still, the weights are that one's.
+        nearest = np.square(others - history.values[k]).sum(axis=1).min(initial=np.inf)
+        near_last[k] = bool(distances[k] <= MAX_RIVAL_NEARNESS * np.sqrt(nearest + floor))
+    begin = 0
+    while begin < n:
+        end = begin
+        while end < n and near_last[end]:
+            end += 1
+        # A stretch must stand out at both ends.
+        around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
+        if end > begin and (
+            MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
+        ):
+            near_last[begin:end] = [False] * (end - begin)
+        begin = end + 1
+    return near_last
+
+
+def _is_between(history: History, begin: int, end: int) -> bool:
+    """Return whether a stretch lies between its neighbours, as noise does where the learning rate falls."""
+    if begin == 0 or end == len(history.steps):
+        return False
+    there, back, across = (
+        float(np.square(history.values[a] - history.values[b]).sum())
+        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
+    )
+    return there + back < MIN_DETOUR * across

@@ -12,22 +12,18 @@ from toposcope.checkpoints.coverage import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import (
     counters,
-    dead_parts,
     discontinuity,
     duplicates,
     foreign_log,
     initialisation,
-    outlying,
-    reversed_order,
-    rounding,
+    order,
     step_grid,
     values,
 )
 from toposcope.integrity.finding import Finding, short_steps, steps_text
-from toposcope.integrity.layouts import Plan, layouts
+from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
-from toposcope.integrity.unlike_manifest import unlike_manifest
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
@@ -189,29 +185,31 @@ def diagnose(
     whole = list(duplicates.whole_duplicates(summaries, log))
     excluded = _steps_with_foreign_weights(summaries, whole)
     unchanged = duplicates.unchanged_tensors(summaries, excluded)
-    outliers = outlying.outlying_values(summaries)
+    plan = Plan([summary for summary in summaries if not summary.error])
+    outliers = values.outlying_values(plan)
     left_out = {name: set(steps) for name, steps in unchanged.final.items()}
     for name, steps_of in unchanged.stale.items():
         left_out.setdefault(name, set()).update(steps_of)
     for outlier in outliers:
         left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
-    whole_files = [summary for summary in summaries if not summary.error]
-    plan = Plan(whole_files)
     misplaced = [
         finding
-        for part in plan.parts(whole_files)
+        for part in plan.parts()
         for finding in discontinuity.discontinuities(part, excluded, left_out, suspicious, progress)
     ]
     told = [
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
-        *reversed_order.backwards(summaries, trained_at_first=0 in suspicious),
+        *order.backwards(summaries, trained_at_first=0 in suspicious),
     ]
     # Where counters, or the log, show that checkpoints lie in each other's place, that explains all but their values.
-    orders = _largest([f for f in told if f.check == "order"])
-    moved = {step for order in orders for step in order.steps}
-    told = [*orders, *(f for f in told if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps))]
+    moved_to = _largest([f for f in told if f.check == "order"])
+    moved = {step for f in moved_to for step in f.steps}
+    told = [
+        *moved_to,
+        *(f for f in told if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps)),
+    ]
     misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
     dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
@@ -222,13 +220,13 @@ def diagnose(
         *told,
         *counters.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
-        *layouts(whole_files, plan),
+        *layouts(plan),
         *values.not_finite(summaries),
         *dead,
-        *dead_parts.dead_parts(whole_files, plan),
+        *values.dead_parts(plan),
         *unlike_manifest(summaries),
-        *outlying.findings(outliers, summaries),
-        *rounding.rounded(summaries),
+        *values.outlier_findings(outliers, summaries),
+        *values.rounded(summaries),
         *whole,
         *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
         *misplaced,
@@ -237,7 +235,7 @@ def diagnose(
         wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
     findings = _without_what_pruning_does(findings)
-    findings = _with_changes_of_plan(findings, plan, [summary.step for summary in whole_files])
+    findings = _with_changes_of_plan(findings, plan)
     return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
 
 
@@ -252,15 +250,15 @@ def _largest(findings: Sequence[Finding]) -> list[Finding]:
 
 def _without_what_pruning_does(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out leaps and shrinking weights at a step at which parts of most matrices become zero on purpose."""
-    pruned = {step for f in findings if f.message.endswith(dead_parts.AS_BY_PRUNING) for step in f.steps}
+    pruned = {step for f in findings if f.message.endswith(values.AS_BY_PRUNING) for step in f.steps}
     return [f for f in findings if f.check not in ("leap", "break", "scaled") or not pruned.issuperset(f.steps)]
 
 
-def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan, steps: Sequence[int]) -> list[Finding]:
+def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan) -> list[Finding]:
     """Add the changes of plan; what else begins with the same step belongs to them."""
     rest, notes = list(findings), []
     for step in plan.changes:
-        absorbed = plan.absorbed(step, rest, steps)
+        absorbed = plan.absorbed(step, rest)
         rest = [finding for finding in rest if finding not in absorbed]
         notes.append(plan.finding(step, [finding.message for finding in absorbed]))
     return rest + notes

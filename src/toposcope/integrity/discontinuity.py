@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from toposcope.integrity.averages import averages, interpolated
-from toposcope.integrity.branches import branched
+from toposcope.integrity.averages import averages, interpolated, nearly_final
+from toposcope.integrity.breaks import branched, replaced, rescaled
 from toposcope.integrity.duplicates import final_weights
 from toposcope.integrity.finding import Finding, Suspect, steps_text
 from toposcope.integrity.histories import (
@@ -24,15 +24,12 @@ from toposcope.integrity.histories import (
     NEARBY,
     QUARTERS,
     History,
+    nearby,
     summed,
     tensor_histories,
 )
-from toposcope.integrity.nearly_final import nearly_final
-from toposcope.integrity.replaced import replaced
-from toposcope.integrity.rescaled import rescaled
-from toposcope.integrity.reversed_order import find_reversed
+from toposcope.integrity.order import find_reversed, find_swaps
 from toposcope.integrity.summary import CheckpointSummary
-from toposcope.integrity.swaps import find_swaps
 from toposcope.progress import Progress, silent
 from toposcope.typing import Steps, Vector
 
@@ -89,7 +86,7 @@ def discontinuities(
         yield final_weights(early, last, "nearly those")
     histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
     means = averages(histories)
-    yield from (mean.finding() for mean in means)
+    yield from (mean.finding(len(histories)) for mean in means)
     every = sorted({int(step) for history in histories for step in history.steps})
     begins = [0, *(every.index(mean.steps[0]) for mean in means), len(every)]
     for begin, end in pairwise(begins):
@@ -115,7 +112,7 @@ def _by_rules(
             if suspect.check in ("break", "leap") and suspect.steps in reported:
                 continue
             reported.add(suspect.steps)
-            yield suspect.finding()
+            yield suspect.finding(len(histories))
             if suspect.check not in ("break", "leap"):
                 # What matrices show of a checkpoint holds for its vectors, which show less.
                 concerned = vectors.union(suspect.layers)
@@ -159,18 +156,15 @@ def _off_path(histories: Sequence[History], longest: int = MAX_STRETCH) -> list[
         if len(of_matrices) >= MIN_MATRICES and (median := float(np.median(of_matrices))) > MIN_DETOUR_OF_MOST:
             layers[step,] = [history.name for history in histories]
             ratios[step,] = [median]
-    return [
-        Suspect(
-            steps,
-            names,
-            len(histories),
-            "off path",
-            f"{steps_text(steps)} {'is' if len(steps) == 1 else 'are'} off the path: "
-            f"{_times(float(np.median(ratios[steps])))} further from the neighbours than these from each other",
-        )
-        for steps, names in sorted(layers.items())
-        if len(names) >= MIN_AGREEING or not matrices.isdisjoint(names) or max(ratios[steps]) > MIN_DETOUR_OF_VECTOR
-    ]
+    suspects = []
+    for steps, names in sorted(layers.items()):
+        if len(names) >= MIN_AGREEING or not matrices.isdisjoint(names) or max(ratios[steps]) > MIN_DETOUR_OF_VECTOR:
+            further = (
+                f"{_times(float(np.median(ratios[steps])))} further from the neighbours than these from each other"
+            )
+            reason = f"{steps_text(steps)} {'is' if len(steps) == 1 else 'are'} off the path: {further}"
+            suspects.append(Suspect(steps, names, "off path", reason))
+    return suspects
 
 
 def _times(ratio: float) -> str:
@@ -277,7 +271,7 @@ def _stretched(histories: Sequence[History]) -> list[Suspect]:
             k += 1
     return [
         *(
-            Suspect(steps, names, len(histories), "scaled", f"{steps_text(steps)} is a multiple of its neighbours")
+            Suspect(steps, names, "scaled", f"{steps_text(steps)} is a multiple of its neighbours")
             for steps, names in sorted(pulses.items())
         ),
         *_lasting(histories, jumps),
@@ -305,10 +299,10 @@ def _lasting(histories: Sequence[History], jumps: dict[int, list[tuple[str, floa
             wrong = step if step == every[-1] else every[0]
             shown_factor = factor if step == every[-1] else 1 / factor
             reason = f"step {wrong} is {shown_factor:.3g} times its neighbour"
-            yield Suspect((wrong,), [n for n, _ in named], len(histories), "scaled", reason)
+            yield Suspect((wrong,), [n for n, _ in named], "scaled", reason)
         else:
             reason = f"from step {step} on the weights are {factor:.3g} times what they were"
-            yield Suspect((step,), [n for n, _ in named], len(histories), "break", reason)
+            yield Suspect((step,), [n for n, _ in named], "break", reason)
 
 
 def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
@@ -321,7 +315,7 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
         elapsed = np.diff(history.steps)
         growth = history.squared_norms[1:] / history.squared_norms[:-1]
         for k in np.flatnonzero((correlation < MAX_CORRELATION) & (growth < MAX_GROWTH**2)):
-            near = [j for j in range(max(0, int(k) - NEARBY), min(len(fall), int(k) + NEARBY + 1)) if j != k]
+            near = nearby(int(k), len(fall))
             pace = float(np.median(fall[near] / elapsed[near]))
             # Weights may forget their initialisation between the first two checkpoints; nothing of the kind may follow.
             settled = k > 0 or bool(np.all(fall[1:4] < -np.log(0.95)))
@@ -335,10 +329,10 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
         if step in (every[1], every[-1]):
             wrong = every[0] if step == every[1] else step
             reason = f"step {wrong} has nothing in common with its neighbour"
-            yield Suspect((wrong,), layers, len(histories), "off path", reason)
+            yield Suspect((wrong,), layers, "off path", reason)
         else:
             reason = f"from step {step} on the weights have nothing in common with those before"
-            yield Suspect((step,), layers, len(histories), "break", reason)
+            yield Suspect((step,), layers, "break", reason)
 
 
 def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
@@ -362,11 +356,11 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
             layers = _all_if_most([name for name, _ in moves], histories)
             reason = f"just before step {step} the weights move {further}"
             if step == last:
-                yield Suspect((step,), layers, len(histories), "off path", reason)
+                yield Suspect((step,), layers, "off path", reason)
             else:
                 # The weights alone do not show whether a run was kicked or a checkpoint was damaged for good.
                 reason += "; a learning rate far too high, a batch of wrong data, or noise added to the checkpoints"
-                yield Suspect((step,), layers, len(histories), "leap", reason, "note")
+                yield Suspect((step,), layers, "leap", reason, "note")
 
 
 def _beyond_next(distances: Vector, elapsed: Steps) -> list[int]:

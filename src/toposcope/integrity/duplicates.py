@@ -1,18 +1,128 @@
 """Checkpoints, files and tensors that are byte-identical under two steps, though training should have moved them."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.integrity import stale
-from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
+from toposcope.integrity.finding import (
+    Finding,
+    by_steps,
+    findings_of_layers,
+    layers_text,
+    short_steps,
+    single,
+    steps_text,
+)
 from toposcope.integrity.summary import WINDOW_SIZE, CheckpointSummary, TensorSummary
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
+
+
+MIN_VECTOR_SHARE = 0.9
+"""Share of the values of a vector that must change in every interval beside its equals, in single precision."""
+MIN_VECTOR_VALUES = 4
+"""Values of such a vector."""
+MIN_VECTOR_CHANGES = 20.0
+"""Values that must change in lower precision, where a value often stays by rounding: by chance, exp(-20)."""
+MIN_FROZEN = 3
+"""Checkpoints over which a frozen layer is the same."""
+EMBEDDINGS = ("embed", "pos_embed", "head")
+
+Runs = list[list[CheckpointSummary]]
+"""Unbroken stretches of checkpoints, each a list."""
+
+
+def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> Runs:
+    """Split checkpoints into stretches that follow each other among those that hold a tensor."""
+    place = {item.step: k for k, item in enumerate(held)}
+    runs: Runs = []
+    for item in group:
+        if runs and place[item.step] == place[runs[-1][-1].step] + 1:
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    return runs
+
+
+def stale_vectors(
+    same: Mapping[str, Sequence[Sequence[CheckpointSummary]]], summaries: Sequence[CheckpointSummary]
+) -> dict[str, dict[int, int]]:
+    """Return vectors that come back to what they were, with the steps and the step whose values each holds.
+
+    `same` are, by tensor, the groups of checkpoints in which it is the same.
+    """
+    stale: dict[str, dict[int, int]] = defaultdict(dict)
+    for name, groups in same.items():
+        held = [item for item in summaries if name in item.tensors]
+        for group in groups:
+            if group[0].tensors[name].is_matrix or group[0].tensors[name].is_zero:
+                continue
+            runs = stretches(group, held)
+            if len(runs) > 1 and _moved_between(name, runs, held):
+                # Of a vector that does not change any more the earlier value is right, of single ones the nearer.
+                right = min(runs, key=lambda run: (len(run) > 1, _distance_to_neighbours(name, run, held)))
+                stale[name] |= {item.step: right[0].step for run in runs if run is not right for item in run}
+    return dict(stale)
+
+
+def stale_findings(stale: Mapping[str, Mapping[int, int]], n_tensors: int) -> Iterator[Finding]:
+    """Report stale vectors."""
+    for steps, names in by_steps(stale):
+        old = sorted({step for name in names for step in stale[name].values()})
+        message = (
+            f"{layers_text(names, n_tensors)}: at {steps_text(steps)} byte for byte as at step {short_steps(old)}, "
+            "though it changed in between; fetch or save it again"
+        )
+        yield Finding("still", "fault", steps, single(names), message)
+
+
+def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
+    """Return whether a tensor is the same from some step on, or up to one, together with the rest of its layer."""
+    held = [item for item in summaries if name in item.tensors]
+    if len(group) < MIN_FROZEN or len(stretches(group, held)) > 1:
+        return False
+    if group[0] is not held[0] and group[-1] is not held[-1]:
+        return False
+    layer = name.rpartition(".")[0]
+    while layer:
+        rest = [other for other in group[0].tensors if other != name and other.startswith(f"{layer}.")]
+        if rest:
+            return all(_is_same(other, group) for other in rest)
+        if group[0].tensors[name].role in EMBEDDINGS:
+            return True
+        layer = layer.rpartition(".")[0]
+    return group[0].tensors[name].role in EMBEDDINGS
+
+
+def _is_same(name: str, group: Sequence[CheckpointSummary]) -> bool:
+    known = [tensor for item in group if (tensor := item.tensors.get(name))]
+    return len({tensor.content_hash or tensor.spot for tensor in known}) == 1
+
+
+def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> bool:
+    """Return whether so much of a vector changed in between that it cannot have returned by chance."""
+    tensor = runs[0][0].tensors[name]
+    members = {item.step for run in runs for item in run}
+    begin, end = runs[0][0].step, runs[-1][-1].step
+    between = [item.tensors[name] for item in held if begin < item.step < end and item.step not in members]
+    share = min((_changed(tensor, other, unknown=0.0) for other in between), default=0.0)
+    count = int(np.prod(tensor.shape))
+    if tensor.dtype in ("float32", "float64"):
+        return count >= MIN_VECTOR_VALUES and share >= MIN_VECTOR_SHARE
+    return count * share >= MIN_VECTOR_CHANGES
+
+
+def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> float:
+    """Return the mean distance from a stretch to the checkpoints before and after it."""
+    begin, end = (next(k for k, item in enumerate(held) if item is run[at]) for at in (0, -1))
+    beside = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
+    own = run[0].tensors[name].values().astype(np.float64)
+    return float(np.mean([np.linalg.norm(own - other.values()) for other in beside if other.sketch]))
+
 
 MIN_EXPECTED_CHANGES = 50.0
 """Values of an unchanged tensor that should have changed before it counts as a fault: by chance, exp(-50)."""
@@ -107,7 +217,7 @@ class Unchanged(NamedTuple):
     frozen_for : list of (str, tuple of int)
         Tensors that are the same from some step on, or up to one, together with the rest of their layer.
     stale : dict of str to dict of int to int
-        Vectors that hold the values of another step; see `stale.stale_vectors`.
+        Vectors that hold the values of another step; see `stale_vectors`.
     """
 
     final: dict[str, list[int]]
@@ -129,7 +239,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
     readable = _readable(summaries, excluded)
     every = [item.step for item in readable]
     same = _same_tensors(readable)
-    unchanged = Unchanged({}, [], [], [], stale.stale_vectors(same, readable))
+    unchanged = Unchanged({}, [], [], [], stale_vectors(same, readable))
     for name, groups in same.items():
         if len(groups) == 1 and len(groups[0]) == len(readable):
             unchanged.frozen.append(name)
@@ -142,7 +252,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
             if early and late:
                 unchanged.final[name] = early
                 stood = late
-            if len(stood) > 1 and stale.is_frozen(name, group, readable):
+            if len(stood) > 1 and is_frozen(name, group, readable):
                 unchanged.frozen_for.append((name, tuple(item.step for item in group)))
             elif len(stood) > 1:
                 unchanged.still.append((name, tuple(stood)))
@@ -175,10 +285,9 @@ def partial_duplicates(
         names = [key.partition("\x1f")[0] for key in keys]
         message = f"{layers_text(names, n_tensors)}: byte for byte the same at {steps_text(steps)}, while others moved"
         yield Finding("still", "fault", steps, single(names), message)
-    yield from stale.findings(unchanged.stale, n_tensors)
-    for steps, names in by_steps(dict(unchanged.frozen_for)):
-        message = f"{layers_text(names, n_tensors)}: the same at {steps_text(steps)} with all of its layer: frozen"
-        yield Finding("frozen", "note", steps, single(names), message)
+    yield from stale_findings(unchanged.stale, n_tensors)
+    words = "the same at {} with all of its layer: frozen"
+    yield from findings_of_layers("frozen", dict(unchanged.frozen_for), n_tensors, words, "note")
     if unchanged.frozen and len(unchanged.frozen) < n_tensors:
         message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
         yield Finding("frozen", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)
@@ -214,9 +323,10 @@ def _own_share(name: str, group: Sequence[CheckpointSummary], summaries: Sequenc
     return min(shares)
 
 
-def _changed(first: TensorSummary, second: TensorSummary) -> float:
+def _changed(first: TensorSummary, second: TensorSummary, unknown: float = 1.0) -> float:
+    """Return the share of values that differ, `unknown` where sketches cannot be compared."""
     if not first.sketch or len(first.sketch) != len(second.sketch):
-        return 1.0
+        return unknown
     return float((first.values() != second.values()).mean())
 
 

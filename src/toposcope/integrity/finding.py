@@ -1,6 +1,6 @@
-"""A finding of the doctor, and the words for its steps and layers."""
+"""A finding of the doctor, the words for its steps and layers, and the checks that make findings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -37,22 +37,28 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Suspect(NamedTuple):
-    """Some of `n_layers` tensors that one rule finds wrong at some steps."""
+    """Some tensors that one rule finds wrong at some steps."""
 
     steps: tuple[int, ...]
     layers: list[str]
-    n_layers: int
     check: str
     reason: str
     severity: Severity = "fault"
 
-    def finding(self) -> Finding:
-        """Return the finding; a fault of every tensor is one of the checkpoint."""
-        everywhere = len(self.layers) == self.n_layers
-        where = "" if everywhere else f"{layers_text(self.layers, self.n_layers)}: "
-        return Finding(
-            self.check, self.severity, self.steps, "" if everywhere else single(self.layers), where + self.reason
-        )
+    def finding(self, n_layers: int) -> Finding:
+        """Return the finding; a fault of every one of `n_layers` tensors is one of the checkpoint."""
+        everywhere = len(self.layers) == n_layers
+        layer, where = ("", "") if everywhere else (single(self.layers), f"{layers_text(self.layers, n_layers)}: ")
+        return Finding(self.check, self.severity, self.steps, layer, where + self.reason)
+
+
+def findings_of_layers(
+    check: str, incidents: Mapping[str, Iterable[int]], n_layers: int, words: str, severity: Severity = "fault"
+) -> Iterator[Finding]:
+    """Yield a finding for all layers that share their steps, which stand at ``{}`` in the words."""
+    for steps, names in by_steps(incidents):
+        message = f"{layers_text(names, n_layers)}: {words.format(steps_text(steps))}"
+        yield Finding(check, severity, steps, single(names), message)
 
 
 def by_steps(incidents: Mapping[str, Iterable[int]]) -> list[tuple[tuple[int, ...], list[str]]]:
@@ -73,7 +79,7 @@ def layers_text(layers: list[str], n_layers: int) -> str:
     if len(layers) == 1:
         return layers[0]
     more = f" and {len(layers) - MAX_NAMED_LAYERS} more" if len(layers) > MAX_NAMED_LAYERS else ""
-    return f"{len(layers)} of {n_layers} tensors ({', '.join(layers[:MAX_NAMED_LAYERS])}{more})"
+    return f"{len(layers)} of {max(n_layers, len(layers))} tensors ({', '.join(layers[:MAX_NAMED_LAYERS])}{more})"
 
 
 def steps_text(steps: Iterable[int]) -> str:
@@ -93,3 +99,48 @@ def short_steps(steps: Iterable[int]) -> str:
     """List steps, leaving out the middle of a long list."""
     listed = list(map(str, steps))
     return ", ".join(listed) if len(listed) <= MAX_LISTED_STEPS else f"{', '.join(listed[:4])} ... {listed[-1]}"
+
+
+class Check(NamedTuple):
+    """What a check looks for; a deep one needs every tensor."""
+
+    looks_for: str
+    deep: bool = False
+
+
+CHECKS = {
+    "duplicate": Check("checkpoints that are the same under two steps"),
+    "final weights": Check("the weights of the last checkpoint under early steps"),
+    "still": Check("a tensor that is the same under two steps while others changed"),
+    "frozen": Check("a tensor that is the same from first to last, or over one end of training"),
+    "missing steps": Check("steps that the series' own grid would have"),
+    "extra steps": Check("steps that are off the series' own grid"),
+    "missing shard": Check("shards that the index names and that are absent"),
+    "index": Check("an index that disagrees with its shards"),
+    "truncated": Check("files that end early"),
+    "unsafe": Check("files that would run code when loaded"),
+    "unsupported": Check("files that are whole and cannot be read: packed in an unknown way, flat, or parts of others"),
+    "damaged": Check("files that cannot be read, or do not match their checksums"),
+    "step inside": Check("a step in a name that differs from the counter saved in the file, or from the others'"),
+    "optimizer": Check("the state of an optimizer or a scheduler that does not fit the step or the weights"),
+    "changed": Check("files that changed while they were read"),
+    "unreachable": Check("files that cannot be reached"),
+    "change of plan": Check("a step from which on tensors are added, gone, or of another shape or dtype for good"),
+    "tensors": Check("tensors that other checkpoints have, or do not have"),
+    "shape": Check("tensors of another shape than in most checkpoints"),
+    "dtype": Check("tensors of another dtype than in most checkpoints"),
+    "non-finite": Check("values that are NaN or infinite", deep=True),
+    "manifest": Check("tensors that differ from the manifest written when they were saved"),
+    "dead": Check("matrices of zeros, and vectors and parts of matrices that became zero", deep=True),
+    "copied rows": Check("rows of a matrix that became copies of others", deep=True),
+    "outlier": Check("one value far larger than all others", deep=True),
+    "rounded": Check("checkpoints in float32 with values of 16 bits, or of 8", deep=True),
+    "off path": Check("checkpoints that are off the path of training", deep=True),
+    "scaled": Check("tensors that are a multiple of their neighbours", deep=True),
+    "order": Check("checkpoints that are swapped", deep=True),
+    "break": Check("a step from which on the weights are another run's", deep=True),
+    "average": Check("a checkpoint, or a step from which on a run goes on, that is a mean of earlier ones", deep=True),
+    "leap": Check("an interval in which the weights move much further than in any other", deep=True),
+    "initialisation": Check("a step 0 that is not an initialisation", deep=True),
+    "log": Check("a training log beside the series that is another run's, or cannot be understood"),
+}

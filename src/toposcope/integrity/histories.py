@@ -182,3 +182,16 @@ def tensor_histories(
 def summed(parts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Add up squared distances over the quarters, the last axis."""
     return np.asarray(parts.sum(axis=-1))
+
+
+def complete_matrices(histories: Sequence[History]) -> list[History]:
+    """Return the matrices that are known at as many steps as any; none if they are not most of the matrices."""
+    matrices = [history for history in histories if history.is_matrix]
+    count = max((len(history.steps) for history in matrices), default=0)
+    complete = [history for history in matrices if len(history.steps) == count]
+    return complete if 2 * len(complete) > len(matrices) else []
+
+
+def nearby(k: int, n: int) -> list[int]:
+    """Return the places near the k-th of n, without itself."""
+    return [j for j in range(max(0, k - NEARBY), min(n, k + NEARBY + 1)) if j != k]

@@ -7,8 +7,8 @@ import numpy as np
 
 from toposcope.checkpoints import roles
 from toposcope.integrity.finding import Finding
-from toposcope.integrity.spread import Spread
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.integrity.tensor_values import Spread
 from toposcope.integrity.values import NORM_WEIGHT
 
 MAX_NORM_SPREAD = 0.01

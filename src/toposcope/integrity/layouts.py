@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
-from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
-from toposcope.integrity.summary import CheckpointSummary
+from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
+from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
 
 Layout = tuple[tuple[int, ...], str] | None
 """Shape and dtype of a tensor; None where it is absent."""
@@ -37,6 +37,7 @@ class Plan:
     """
 
     def __init__(self, whole: Sequence[CheckpointSummary]) -> None:
+        self.whole = whole
         self.expected: dict[str, list[Layout]] = {}
         self.changes: dict[int, dict[str, tuple[Layout, Layout]]] = defaultdict(dict)
         planned: dict[tuple[Layout, ...], list[Layout]] = {}
@@ -59,12 +60,13 @@ class Plan:
         message = f"change of plan at step {step}: {'; '.join([*parts, *besides])}"
         return Finding(CHANGE_OF_PLAN, "note", (step,), single(list(change)), message)
 
-    def absorbed(self, step: int, findings: Sequence[Finding], steps: Sequence[int]) -> list[Finding]:
+    def absorbed(self, step: int, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings that belong to the change at a step.
 
         Layers that are added or gone renumber others, which then seem to be replaced; what is saved before the first
         update after a change stood still.
         """
+        steps = [item.step for item in self.whole]
         pair = (steps[steps.index(step) - 1], step)
         renumbered = any(None in layouts for layouts in self.changes[step].values())
         alone = {"leap", "break", "off path"} if renumbered else {"leap"}
@@ -79,14 +81,18 @@ class Plan:
             dtypes[layout[0]].append(layout[1])
         return dict(sorted(dtypes.items(), key=lambda item: -len(item[1])))
 
-    def shaped(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield each tensor with each of its shapes."""
-        return ((name, shape) for name in self.expected for shape in self.shapes(name))
+    def read(self, name: str, shape: tuple[int, ...]) -> list[tuple[int, TensorSummary]]:
+        """Return the steps at which a tensor of a shape was read and finite, each with its summary."""
+        return [
+            (item.step, tensor)
+            for item in self.whole
+            if (tensor := item.tensors.get(name)) and tensor.largest and tensor.shape == shape
+        ]
 
-    def parts(self, whole: Sequence[CheckpointSummary]) -> list[list[CheckpointSummary]]:
+    def parts(self) -> list[list[CheckpointSummary]]:
         """Return the stretches of checkpoints between which most tensors take another shape."""
         parts: list[list[CheckpointSummary]] = [[]]
-        for item in whole:
+        for item in self.whole:
             reshaped = [b and n and b[0] != n[0] for b, n in self.changes.get(item.step, {}).values()]
             if 2 * sum(map(bool, reshaped)) > len(item.tensors):
                 parts.append([])
@@ -94,8 +100,9 @@ class Plan:
         return parts
 
 
-def layouts(whole: Sequence[CheckpointSummary], plan: Plan) -> Iterator[Finding]:
+def layouts(plan: Plan) -> Iterator[Finding]:
     """Find tensors that are missing, extra, or of another shape or dtype than the plan gives them."""
+    whole = plan.whole
     incidents: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     usual = max((sum(e[k] is not None for e in plan.expected.values()) for k in range(len(whole))), default=0)
     texts: dict[tuple[str, str, int], str] = {}
@@ -114,7 +121,7 @@ def layouts(whole: Sequence[CheckpointSummary], plan: Plan) -> Iterator[Finding]
             texts[check, name, item.step] = f"{check} {what} in {{}}, {most} in most"
     for kind, of_name in sorted(incidents.items()):
         for steps, names in by_steps(of_name):
-            where = layers_text(sorted(names), max(usual, len(names)))
+            where = layers_text(sorted(names), usual)
             text = {
                 "absent": "not in {}, but in most others",
                 "stray": "in {}, but not in most others",
@@ -172,3 +179,16 @@ def _is_narrower(last: CheckpointSummary, names: Sequence[str], plan: Plan) -> b
 
 def _plain(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) or "()"
+
+
+def unlike_manifest(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
+    """Find tensors that are not as the manifest beside their checkpoint says."""
+    incidents: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for item in summaries:
+        for name, how in item.differs.items():
+            incidents[how][name].append(item.step)
+        if item.manifest_error:
+            yield Finding("manifest", "note", (item.step,), "", item.manifest_error)
+    for how, steps_of in sorted(incidents.items()):
+        words = f"{how} at {{}}, unlike in the manifest written when it was saved"
+        yield from findings_of_layers("manifest", dict(sorted(steps_of.items())), most_tensors(summaries), words)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -23,10 +23,8 @@ from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.checkpoints.steps import disagreement
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.integrity.largest import LargestValues
-from toposcope.integrity.lines import NONE, Lines, LinesFound
 from toposcope.integrity.manifest import differences, manifest_of
-from toposcope.integrity.spread import Spread, SpreadSums
+from toposcope.integrity.tensor_values import NONE, LargestValues, Lines, LinesFound, Spread, SpreadSums
 from toposcope.integrity.training_state import TrainingState, training_state
 from toposcope.kernels.magnitudes import widened
 
@@ -193,7 +191,7 @@ def summarise(
     progress : callable, optional
         Called with the number of bytes of each block read.
     known : mapping, optional
-        Tensors that are summarised already, by name (see `toposcope.integrity.stacks`).
+        Tensors that are summarised already, by name (see `toposcope.integrity.series_summaries`).
     """
     known = known or {}
     summary = CheckpointSummary(checkpoint.step, checkpoint.location)
@@ -261,6 +259,11 @@ def n_parameters(summaries: CheckpointSummary) -> int:
     head, embedding = by_role.get("head"), by_role.get("embed")
     tied = head and embedding and head.content_hash and head.content_hash == embedding.content_hash
     return count - (math.prod(head.shape) if head and tied else 0)
+
+
+def most_tensors(summaries: Iterable[CheckpointSummary]) -> int:
+    """Return the number of tensors of the checkpoint that has most."""
+    return max((len(item.tensors) for item in summaries), default=0)
 
 
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:

@@ -1,13 +1,19 @@
-"""Unreadable checkpoints, values that are not finite, dead tensors."""
+"""Values that no training gives: unreadable, not finite, dead, rounded, or far larger than all others."""
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
-from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.integrity.duplicates import EMBEDDINGS
+from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
+from toposcope.integrity.layouts import Plan
+from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors, sketch_positions
+from toposcope.integrity.tensor_values import NONE, Lines, new_lines
+from toposcope.typing import Indices, Vector
 
 NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
 """Names of the weights of norms."""
@@ -46,7 +52,7 @@ def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             if tensor.n_not_finite:
                 incidents[name].append(item.step)
                 counts[name, item.step] = tensor.n_not_finite
-    n_tensors = max((len(item.tensors) for item in summaries), default=0)
+    n_tensors = most_tensors(summaries)
     for steps, names in by_steps(incidents):
         count = sum(counts[name, step] for name in names for step in steps)
         message = f"{layers_text(names, n_tensors)}: {count} values that are NaN or infinite, at {steps_text(steps)}"
@@ -74,15 +80,10 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
         else:
             begins_otherwise = (moved and _is_nearly_constant(moved[1])) or _is_an_odd_norm(name, known)
             incidents[name] += [step for step in zero if begins_otherwise or (moved and step > moved[0])]
-    n_tensors = max((len(item.tensors) for item in summaries), default=0)
-    for steps, names in by_steps(incidents):
-        message = f"{layers_text(names, n_tensors)}: all zero at {steps_text(steps)}; fetch or save it again"
-        yield Finding("dead", "fault", steps, single(names), message)
-    for steps, names in by_steps(beginning):
-        message = (
-            f"{layers_text(names, n_tensors)}: all zero at {steps_text(steps)}, as projections that begin at zero are"
-        )
-        yield Finding("dead", "note", steps, single(names), message)
+    n_tensors = most_tensors(summaries)
+    yield from findings_of_layers("dead", incidents, n_tensors, "all zero at {}; fetch or save it again")
+    words = "all zero at {}, as projections that begin at zero are"
+    yield from findings_of_layers("dead", beginning, n_tensors, words, "note")
 
 
 def _is_clearly_not_zero(tensor: TensorSummary) -> bool:
@@ -112,3 +113,266 @@ def _is_an_odd_norm(name: str, known: Sequence[tuple[CheckpointSummary, TensorSu
 def _place(name: str) -> str:
     """Return a name without the numbers of its layers."""
     return re.sub(r"\d+", "", name)
+
+
+ROUNDED_BITS = 12
+"""Zeros at the end of every mantissa of 23 bits from which on a matrix counts as rounded: float16 leaves 13 and
+bfloat16 16. Of 16 values or more of full precision, one in 4,000 each has as many by chance."""
+MIN_ROUNDED_VALUES = 16
+"""Different values of a sketch."""
+MIN_ROUNDED_SHARE = 0.5
+"""Share of the matrices that must be rounded at a checkpoint."""
+
+
+def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
+    """Find checkpoints in float32 whose values have 16 bits, or 8, while most others, or those before, have all."""
+    of_name: dict[str, dict[int, TensorSummary]] = defaultdict(dict)
+    for item in summaries:
+        for name, tensor in item.matrices.items():
+            if tensor.dtype == "float32":
+                of_name[name][item.step] = tensor
+    n_tensors = most_tensors(summaries)
+    yield from _rounded_findings({name: _are_rounded(of_step) for name, of_step in of_name.items()}, 16, n_tensors)
+    quantised = {
+        name: {step: t.lines is not None and t.lines.is_quantised for step, t in of_step.items() if t.largest}
+        for name, of_step in of_name.items()
+    }
+    yield from _rounded_findings(quantised, 8, n_tensors)
+
+
+def _rounded_findings(is_rounded: Mapping[str, Mapping[int, bool]], bits: int, n_tensors: int) -> Iterator[Finding]:
+    odd: dict[str, list[int]] = {
+        name: [step for step, value in of_step.items() if value]
+        for name, of_step in is_rounded.items()
+        # Who trains in 16 bits may begin so at some step; nobody trains in 8.
+        if 2 * sum(of_step.values()) < len(of_step) or (bits == 8 and not any(list(of_step.values())[:2]))
+    }
+    incidents: dict[str, list[int]] = defaultdict(list)
+    for step in sorted({step for of_name in odd.values() for step in of_name}):
+        names = [name for name, of_name in odd.items() if step in of_name]
+        if len(names) >= MIN_ROUNDED_SHARE * sum(step in of_step for of_step in is_rounded.values()):
+            for name in names:
+                incidents[name].append(step)
+    words = f"rounded to {bits} bits at {{}}, while others have full precision; save them as they were trained"
+    yield from findings_of_layers("rounded", incidents, n_tensors, words)
+
+
+def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
+    """Return by step whether a tensor's values have the digits of 16 bits only, where it has enough different ones."""
+    judged: dict[int, bool] = {}
+    alike: dict[int, list[int]] = defaultdict(list)
+    for step, tensor in of_step.items():
+        alike[len(tensor.sketch)].append(step)
+    for steps in alike.values():
+        values = np.sort(np.stack([of_step[step].values() for step in steps]), axis=1)
+        usable = np.isfinite(values) & (values != 0)
+        n_different = usable.sum(axis=1) - ((values[:, 1:] == values[:, :-1]) & usable[:, 1:]).sum(axis=1)
+        has_more = ((values.view(np.uint32) & np.uint32((1 << ROUNDED_BITS) - 1)) > 0) & usable
+        enough = n_different >= MIN_ROUNDED_VALUES
+        judged |= {
+            step: not more for step, more, e in zip(steps, has_more.any(axis=1).tolist(), enough, strict=True) if e
+        }
+    return judged
+
+
+MIN_ZERO_SHARE = 0.1
+"""Of the sketch that must become zero where no row or column does, and `MIN_ZEROS` at least."""
+MIN_ZEROS = 4
+MAX_OCCASIONS = 2
+"""Steps at which rows of an embedding become copies; more often, unused rows grow alike."""
+MIN_SIZE = 64.0
+"""Root mean square of a matrix, in units of the smallest number of its dtype, below which it is rounded to zero."""
+AS_BY_PRUNING = "parts of most matrices become zero, as by pruning"
+KINDS = ("rows", "columns", "values", "copies")
+
+
+class _Change(NamedTuple):
+    """What becomes of a matrix at a step, and the steps over which it lasts; none if to the end."""
+
+    kind: str
+    name: str
+    steps: tuple[int, ...]
+    lasts: bool
+    what: str
+
+
+def dead_parts(plan: Plan) -> Iterator[Finding]:
+    """Find rows, columns and scattered values that become zero, and rows that become copies.
+
+    What most matrices show is pruning, a note; what is there from the first checkpoint on is none.
+    """
+    changes: list[_Change] = []
+    n_matrices = sparse = 0
+    for name, shape in ((name, next(iter(plan.shapes(name)), ())) for name in plan.expected):
+        held = [(step, tensor) for step, tensor in plan.read(name, shape) if not tensor.is_zero]
+        if len(shape) > 1 and held:
+            n_matrices += 1
+            found = _part_changes(name, held) if len(held) > 1 else []
+            sparse += len(held) > 1 and (any(change.kind != "copies" for change in found) or _becomes_sparse(held))
+            changes += found
+    zeros = [change for change in changes if change.kind != "copies"]
+    if sparse > 1 and 2 * sparse >= n_matrices:
+        steps = tuple(sorted({step for change in zeros for step in change.steps}))
+        words = f"{steps_text(steps)}: {AS_BY_PRUNING}"
+        yield from [Finding("dead", "note", steps, "", words)] if steps else []
+        zeros = []
+    copies = [change for change in changes if change.kind == "copies"]
+    for check, some in (("dead", zeros), ("copied rows", copies)):
+        together: dict[tuple[int, ...], list[_Change]] = defaultdict(list)
+        for change in some:
+            together[change.steps].append(change)
+        for alike in together.values():
+            yield _part_finding(check, alike, len(plan.expected))
+
+
+def _part_finding(check: str, found: Sequence[_Change], n_tensors: int) -> Finding:
+    first, names = found[0], list(dict.fromkeys(change.name for change in found))
+    when = f"from step {first.steps[0]} on" if first.lasts else f"at {steps_text(first.steps)}"
+    words = f"{layers_text(names, n_tensors)}: {when} {first.what}; fetch or save it again"
+    return Finding(check, "fault", first.steps, single(names), words)
+
+
+def _zero_shares(tensors: Sequence[TensorSummary]) -> Vector:
+    return np.array([float((tensor.values() == 0).mean()) for tensor in tensors])
+
+
+def _becomes_sparse(held: Sequence[tuple[int, TensorSummary]]) -> bool:
+    shares = _zero_shares([tensor for _, tensor in held])
+    return bool(shares[-1] > max(MIN_ZERO_SHARE / 2, shares[0]))
+
+
+def _part_changes(name: str, held: Sequence[tuple[int, TensorSummary]]) -> list[_Change]:
+    steps, tensors = [step for step, _ in held], [tensor for _, tensor in held]
+    if tensors[0].dtype in SMALLEST:
+        size = min(tensor.norm / np.sqrt(np.prod(tensor.shape)) for tensor in tensors)
+        if size < MIN_SIZE * SMALLEST[tensors[0].dtype]:
+            return []
+    lines = [tensor.lines or NONE for tensor in tensors]
+    n_values, shares = len(tensors[0].values()), _zero_shares(tensors)
+    counts = np.column_stack([[line.counts for line in lines], np.rint(n_values * shares)])[:, [0, 1, 3, 2]]
+    least = [1, 1, max(MIN_ZEROS, int(MIN_ZERO_SHARE * n_values)), 1]
+    found: list[_Change] = []
+    for kind, column, needed in zip(KINDS, counts.T, least, strict=True):
+        occasions = [k for k in range(1, len(column)) if column[k] - column[k - 1] >= needed]
+        # A checkpoint that lacks the zeros which those beside it have is another matter.
+        occasions = [k for k in occasions if column[k] > column[:k].max()]
+        if kind != "values":
+            # Lines of a matrix that is sparse already may lose their last value.
+            before = int(kind != "copies")
+            occasions = [k for k in occasions if shares[k - before] < MIN_ZERO_SHARE]
+        if kind == "copies" and len(occasions) > MAX_OCCASIONS and tensors[0].role in EMBEDDINGS:
+            continue
+        for k in occasions:
+            end = next((j for j in range(k + 1, len(column)) if column[j] - column[k - 1] < needed), len(column))
+            lasts = end == len(column) and end > k + 1
+            at = tuple(steps[k : k + 1] if lasts else steps[k:end])
+            if kind != "values" or not any(change.steps[0] == at[0] for change in found):
+                found.append(_Change(kind, name, at, lasts, _what(kind, lines[k], lines[k - 1], tensors[k])))
+    return found
+
+
+def _what(kind: str, now: Lines, before: Lines, tensor: TensorSummary) -> str:
+    if kind == "values":
+        return f"{float((tensor.values() == 0).mean()):.0%} of its values are zero"
+    if kind == "copies":
+        new = new_lines(now.copies, before.copies)
+        row, other = new[0] if new else now.copies[0]
+        count = now.counts[2] - before.counts[2]
+        more = f", and {count - 1:,} more rows are copies" if count > 1 else ""
+        return f"row {row} is a copy of row {other}{more}"
+    place = KINDS.index(kind)
+    new = new_lines(
+        now.zero_rows if kind == "rows" else now.zero_columns, (before.zero_rows, before.zero_columns)[place]
+    )
+    count = now.counts[place] - before.counts[place]
+    listed = ", ".join(map(str, new[:4])) + (" ..." if count > 4 else "")
+    return f"{kind[:-1]} {listed} is all zero" if count == 1 else f"{count:,} {kind} ({listed}) are all zero"
+
+
+MIN_OUTLIER_RATIO = 2.0
+"""Of the value to the second largest of its tensor, and to the largest at the checkpoints before and after. In real
+trainings a value that is no damage reaches 1.5."""
+MIN_OUTLIER_MOVEMENT = 6.0
+"""How many times further than any other value of the sketch it has to move beyond those. In real trainings: 2."""
+MIN_OUTLIER_RATIO_ONE_SIDED = 5.0
+"""`MIN_OUTLIER_RATIO` where it is seen from one side: at the last checkpoint, and where the value stays."""
+MIN_OUTLIER_MOVEMENT_ONE_SIDED = 20.0
+MIN_OUTLIER_RATIO_OF_FEW = 100.0
+"""`MIN_OUTLIER_RATIO` of a tensor of fewer values than `MIN_OUTLIER_VALUES`, which may change by any factor."""
+MIN_OUTLIER_VALUES = 4
+REACHED_QUANTILE = 0.9
+"""Of the second largest magnitudes over the series: what training reaches is no outlier, such as the first value of a
+bias that half precision does not round to 0."""
+
+
+class OutlyingValue(NamedTuple):
+    """A value that stands alone; `usual` is the largest magnitude that it is compared with."""
+
+    name: str
+    step: int
+    value: float
+    position: tuple[int, ...]
+    usual: float
+
+
+def outlying_values(plan: Plan) -> list[OutlyingValue]:
+    """Find single values that are far larger than the rest of their tensor and than at the checkpoints beside it."""
+    outlying = []
+    for name, shape in ((n, each) for n in plan.expected for each in plan.shapes(n)):
+        history = plan.read(name, shape)
+        if len(history) < 2:  # there is nothing to compare with
+            continue
+        positions = sketch_positions(math.prod(shape))
+        tensors = [tensor for _, tensor in history]
+        # Of a shape, all have as many.
+        largest = np.abs(np.frombuffer(b"".join(t.largest for t in tensors)).reshape(len(tensors), -1))
+        runners_up = largest[:, 1] if largest.shape[1] > 1 else np.zeros(len(tensors))
+        reached = float(np.quantile(runners_up, REACHED_QUANTILE))
+        few = math.prod(shape) < MIN_OUTLIER_VALUES
+        beyond = largest[:, 0] > MIN_OUTLIER_RATIO * np.maximum(reached, 0.0 if few else runners_up)
+        for k in np.flatnonzero(beyond).tolist():
+            step, tensor = history[k]
+            usual = _usual(k, tensors, positions)
+            if usual is not None:
+                at = tuple(int(i) for i in np.unravel_index(int(tensor.largest_positions()[0]), shape)) if shape else ()
+                outlying.append(OutlyingValue(name, step, float(tensor.largest_values()[0]), at, usual))
+    return outlying
+
+
+def outlier_findings(outlying: Sequence[OutlyingValue], summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
+    """Report outlying values, those of one checkpoint together."""
+    n_tensors = most_tensors(summaries)
+    of_step: dict[int, dict[str, OutlyingValue]] = defaultdict(dict)
+    for value in outlying:
+        of_step[value.step][value.name] = value
+    for (step,), names in by_steps({f"{v.name}\x1f{v.step}": [v.step] for v in outlying}):
+        names = [name.partition("\x1f")[0] for name in names]
+        first = of_step[step][names[0]]
+        where = f" at {first.position}" if first.position else ""
+        example = f"{first.value:.3g}{where}, where {first.usual:.3g} is the largest magnitude beside it and nearby"
+        message = f"{layers_text(names, n_tensors)}: one value stands alone at step {step}: {example}"
+        yield Finding("outlier", "fault", (step,), single(names), f"{message}; fetch or save this checkpoint again")
+
+
+def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> float | None:
+    """Return the largest magnitude that an outlier is compared with; None if the largest value is no outlier."""
+    tensor = history[k]
+    largest = np.abs(tensor.largest_values())
+    few = math.prod(tensor.shape) < MIN_OUTLIER_VALUES
+    own = 0.0 if few or len(largest) < 2 else float(largest[1])
+    at = int(tensor.largest_positions()[0])
+    before, after = (history[j] if 0 <= j < len(history) else None for j in (k - 1, k + 1))
+    stays = after is not None and at in after.largest_positions()[:1]
+    beside = [other for other in (before, None if stays else after) if other is not None]
+    if not beside:
+        return None
+    usual = max(own, *(float(np.abs(other.largest_values()[0])) for other in beside))
+    one_sided = stays or after is None
+    ratio = MIN_OUTLIER_RATIO_OF_FEW if few else MIN_OUTLIER_RATIO_ONE_SIDED if one_sided else MIN_OUTLIER_RATIO
+    movement = MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else MIN_OUTLIER_MOVEMENT
+    rest = positions != at
+    moved = max(
+        (float(np.abs(tensor.values()[rest] - other.values()[rest]).max()) for other in beside if rest.any()), default=0
+    )
+    alone = largest[0] > ratio * usual and largest[0] - usual > movement * moved
+    return usual if alone else None

@@ -24,7 +24,7 @@ from toposcope.monitor.session import STORING, Session
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.watching import FORECAST, Watch
-from toposcope.monitor.worker import Finish, Saved, Snapshot, StepEnd, StepStart, Worker, Write
+from toposcope.monitor.worker import Worker
 from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
@@ -54,20 +54,6 @@ class MonitoredRun:
 
     In data-parallel training, rank 0 measures. If tensors are sharded, all ranks take part in the reductions, and in
     gathering one tensor after another as rank 0 decides (see `RankGroup`).
-
-    Parameters
-    ----------
-    ranks : RankGroup
-    probes : sequence of dict
-    run : RunInfo
-    share : float
-        Share of the training time that the monitor may take.
-    step : int
-        Optimizer steps so far.
-    clock : callable
-    open_sinks : callable
-        Takes a function that counts the seconds that sinks spend; returns the sinks.
-    batch : FixedBatch, optional
     """
 
     def __init__(
@@ -91,31 +77,15 @@ class MonitoredRun:
             share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
         )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
-        forecast = RunningForecast(
-            run.directory,
-            run.name,
-            last_step=run.last_step,
-            parameters=run.n_parameters,
-            tokens_per_step=run.tokens_per_step or math.nan,
-        )
+        size = {"parameters": run.n_parameters, "tokens_per_step": run.tokens_per_step or math.nan}
+        forecast = RunningForecast(run.directory, run.name, last_step=run.last_step, **size)
         watch = Watch(forecast, self._budget, run.last_step)
-        self._session = Session(
-            run,
-            made,
-            list(self._layers.values()),
-            step,
-            self._budget,
-            open_sinks(self.meter.add),
-            watch,
-            say,
-            [ActivationsProbe()] if batch else [],
-        )
+        layers, others = list(self._layers.values()), [ActivationsProbe()] if batch else []
+        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), watch, others)
         self._batch, self._step = batch, step
-        sizes = [layer.n_bytes for layer in self._layers.values()]
+        sizes = [layer.n_bytes for layer in layers]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())
-        self._worker = Worker(
-            self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
-        )
+        self._worker = Worker(self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE]))
         self._dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
         self._probes = probes
         self._compilation = Compilation(probes, self._dtype)
@@ -131,18 +101,18 @@ class MonitoredRun:
             finally:
                 self.meter.read(blocking=-1)
             if step == self._saved_at:
-                self._worker.put(Write())
+                self._worker.put(self._session.write)
 
     def saved(self, path: Path, step: int) -> None:
         """Queue a saved checkpoint for examination."""
-        self._worker.put(Saved(path, step))
+        self._worker.put(partial(self._session.checkpoints.add, path, step))
         self.write()
 
     def write(self) -> None:
         """Write everything up to this step, since training may resume here."""
         with self.meter.during("blocked"):
             self._saved_at = self._step
-            if self._worker.put(Write()):
+            if self._worker.put(self._session.write):
                 self._wait(WRITE_SECONDS)
 
     def count_step(self, *, is_due: bool) -> None:
@@ -157,7 +127,7 @@ class MonitoredRun:
 
     def abandon(self) -> None:
         """Stop at once, from any thread; the last step is not measured, since the weights may be in use."""
-        self._worker.put(Finish("failed", self._step))
+        self._worker.put(partial(self._session.finish, "failed", self._step))
         self._worker.stop(0)
 
     def before_step(self) -> None:
@@ -234,7 +204,7 @@ class MonitoredRun:
                         say(f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured")
                 self.measure_at_end(step)
         finally:  # whoever waits may be interrupted
-            self._worker.put(Finish(status, step))
+            self._worker.put(partial(self._session.finish, status, step))
             self._worker.stop(CLOSE_SECONDS)
 
     def _measure(
@@ -250,17 +220,17 @@ class MonitoredRun:
         """Queue copies of the planned layers one by one, until `seconds` are spent."""
         plan = self._planned(planned)
         limit, skipped = self.meter.cost + seconds, list(plan.skipped)
-        self._worker.put(StepStart(step, is_extra))
+        self._worker.put(partial(self._session.begin_step, step, is_extra=is_extra))
         rejected: list[str] = []
         for name, copy in self.ranks.copies(plan.wanted, lambda: not rejected and self.meter.cost <= limit):
             probes, layer = plan.wanted[name], self._layers[name]
             if copy is None:
                 skipped += [f"{probe.name()}: {name}; the measurement took longer than expected" for probe in probes]
-            elif not self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes):
+            elif not self._worker.put(partial(self._session.measure, layer, copy, probes), layer.n_bytes):
                 rejected.append(name)  # the thread hangs or has ended; wait for it only once
                 skipped += [f"{probe.name()}: {name}; the monitor's thread does not respond" for probe in probes]
         activations = self._activations(skipped, at_end=at_end)
-        self._worker.put(StepEnd(training, activations, skipped))
+        self._worker.put(partial(self._session.end_step, training, activations, skipped))
         self._complete_at = self._complete_at if skipped or is_extra else step
 
     def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:

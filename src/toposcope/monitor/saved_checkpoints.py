@@ -7,7 +7,6 @@ from pathlib import Path
 
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise, write_manifest
-from toposcope.logs import LogTable
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert
 
@@ -16,31 +15,15 @@ MAX_KEPT = 64
 
 
 class SavedCheckpoints:
-    """Examines the checkpoints of a run as they are saved.
+    """Examines the checkpoints of a run as they are saved."""
 
-    Parameters
-    ----------
-    summaries : iterable of CheckpointSummary, optional
-        Summaries of checkpoints saved before the run was resumed; their findings are not reported again.
-    """
-
-    def __init__(self, summaries: Iterable[CheckpointSummary] = ()) -> None:
-        self._summaries = {summary.step: summary for summary in summaries}
+    def __init__(self) -> None:
+        self._summaries: dict[int, CheckpointSummary] = {}
         self._reported: dict[tuple[str, str], set[int]] = {}
         self._manifests: dict[Path, Path] = {}
-        self._new(diagnose(list(self._summaries.values())))
 
-    def saved(self, path: Path, step: int, log: LogTable | None = None) -> list[Finding]:
-        """Write the manifest of a checkpoint, and return the new findings on the series.
-
-        Parameters
-        ----------
-        path : Path
-            A file or a folder.
-        step : int
-            Optimizer steps so far; replaces an earlier checkpoint of this step.
-        log : LogTable, optional
-            Log of the run so far, which shows where the learning rate was 0.
+    def saved(self, path: Path, step: int) -> list[Finding]:
+        """Write the manifest of a checkpoint, in place of an earlier one of this step; return the new findings.
 
         Raises
         ------
@@ -54,7 +37,7 @@ class SavedCheckpoints:
         self._summaries[step] = summary
         while len(self._summaries) > MAX_KEPT:
             del self._summaries[min(self._summaries)]
-        new = self._new(diagnose(list(self._summaries.values()), log))
+        new = self._new(diagnose(list(self._summaries.values())))
         if not summary.error:
             hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
             self._manifests[path] = write_manifest(checkpoint, hashes)

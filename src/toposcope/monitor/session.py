@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,13 @@ from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget, Thinning
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.monitor.measuring import Measurer, StepMeasurements
+from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue
 from toposcope.monitor.saved_checkpoints import CheckpointQueue
+from toposcope.monitor.shards import Copy
 from toposcope.monitor.sinks.opening import RunSinks
+from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.watching import Watch
-from toposcope.monitor.worker import Finish, Job, Saved, Snapshot, StepEnd, StepStart, Write
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
@@ -35,21 +37,7 @@ N_FREE_ROWS = 1000
 class Session:
     """A run as the monitor's thread sees it.
 
-    Parameters
-    ----------
-    run : RunInfo
-    probes : sequence of Probe
-        Probes that measure snapshots of layers.
-    layers : sequence of Layer
-    step : int
-        Step at which the run starts or resumes.
-    budget : Budget
-    sinks : RunSinks
-    watch : Watch
-    say : callable
-        Takes a message for the user.
-    other_probes : sequence of Probe
-        Probes that do not measure snapshots.
+    `probes` measure snapshots of layers, `other_probes` do not; `step` is where the run starts or resumes.
     """
 
     def __init__(
@@ -61,15 +49,14 @@ class Session:
         budget: Budget,
         sinks: RunSinks,
         watch: Watch,
-        say: Callable[[str], None],
         other_probes: Sequence[Probe] = (),
     ) -> None:
         self._run, self._probes, self._layers, self._first = run, probes, layers, step
-        self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
+        self._budget, self._sinks, self._watch = budget, sinks, watch
         self._training, self._other_probes = TrainingProbe(), other_probes
         self._measurer = Measurer(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
-        self._checkpoints = CheckpointQueue(budget)
+        self.checkpoints = CheckpointQueue(budget)
         self._writes = WriteQueue(self._open, say)
         self._current: StepMeasurements | None = None
         self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
@@ -85,28 +72,20 @@ class Session:
         self.earlier = Earlier()
         """What was done before the run was interrupted, once it is known."""
 
-    def handle(self, job: Job) -> None:
-        """Process one job."""
-        if isinstance(job, StepStart):
-            self._current = StepMeasurements(job.step, is_extra=job.is_extra)
-        elif isinstance(job, Snapshot):
-            assert self._current is not None
-            with self._budget.meter.during("measuring"):
-                layer = replace(job.layer, entry=job.copy.entry(job.layer.name))
-                self._measurer.measure(layer, job.probes, self._current)
-        elif isinstance(job, StepEnd):
-            self._end_step(job)
-        elif isinstance(job, Saved):
-            self._checkpoints.add(job.path, job.step)
-        elif isinstance(job, Write):
-            self._write()
-        else:
-            self._finish(job)
+    def begin_step(self, step: int, *, is_extra: bool) -> None:
+        """Begin a measurement; `is_extra` if it is not due, and made only because training resumes here."""
+        self._current = StepMeasurements(step, is_extra=is_extra)
+
+    def measure(self, layer: Layer, copy: Copy, probes: Sequence[Probe]) -> None:
+        """Measure a copy of one layer."""
+        assert self._current is not None
+        with self._budget.meter.during("measuring"):
+            self._measurer.measure(replace(layer, entry=copy.entry(layer.name)), probes, self._current)
 
     def idle(self) -> None:
         """Write, forecast and examine checkpoints, if the next write is due."""
         if time.monotonic() >= self._next_write:
-            self._write()
+            self.write()
             self._make_forecast()
             self._examine()
 
@@ -115,21 +94,22 @@ class Session:
         name = what.partition(":")[0]
         self._skipped[name] = self._skipped.get(name, 0) + 1
 
-    def _end_step(self, end: StepEnd) -> None:
+    def end_step(self, training: PendingQuantities, activations: Activations | None, skipped: Sequence[str]) -> None:
+        """End a measurement, with what the training thread measured, and store it."""
         done, self._current = self._current, None
         assert done is not None
         with self._budget.meter.during("measuring"):
-            for layer, values in end.training.rows().items():
+            for layer, values in training.rows().items():
                 role = self._roles.get(layer, NETWORK)
                 if layer in self._roles or layer == NETWORK:
                     finite = {name: value for name, value in values.items() if math.isfinite(value)}
                     done.add(self._training, Measurement(layer, role, finite))
             self._measurer.finish(done)
-            if end.activations is not None:
-                self._measure_activations(end.activations, done)
+            if activations is not None:
+                self._measure_activations(activations, done)
         self.n_measured += 1
-        self._last_skipped = end.skipped
-        for line in end.skipped:
+        self._last_skipped = skipped
+        for line in skipped:
             self.skip(line)
         self._writes.add_measured(done, lambda recording: self._write_measured(recording, done))
         rows = {
@@ -137,14 +117,14 @@ class Session:
             for probe, of in done.measurements.items()
             for layer, measurement in of.items()
         }
-        self._write()  # what was logged before comes first
+        self.write()  # what was logged before comes first
         if done.step == self._first and self._writes.recording is not None:
             is_missing = self._measurer.resume(self._stored_diagrams)
             if is_missing and done.is_extra and self._writes.recording.cut_at is not None:
-                self._say(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
+                say(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
         with self._counting_cpu_time():
-            self._dispatch(Measured(done.step, rows, end.skipped))
-            self._store_and_dispatch(self._watch.ranks(done.step, end.training.ranks()))
+            self._dispatch(Measured(done.step, rows, skipped))
+            self._store_and_dispatch(self._watch.ranks(done.step, training.ranks()))
         self._next_write = 0.0
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
@@ -181,7 +161,7 @@ class Session:
         elif isinstance(event, Note):
             self._writes.add(lambda recording: recording.note(event))
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write what is queued; if the study cannot be written, try again later."""
         started, self._other_seconds = time.thread_time(), 0.0
         with self._counting_cpu_time():
@@ -203,7 +183,7 @@ class Session:
             self.earlier = recording.earlier()
             stored = f"; the stored rows up to step {recording.cut_at} are replaced as training repeats these steps"
             repeats = recording.cut_at > self._first
-            self._say(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
+            say(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
         self._other_seconds += time.thread_time() - started
         return recording
 
@@ -215,17 +195,17 @@ class Session:
 
     def _examine(self, *, final: bool = False) -> None:
         """Examine saved checkpoints."""
-        n_before = self._checkpoints.n_examined
+        n_before = self.checkpoints.n_examined
         with self._budget.meter.during("measuring"):
             try:
-                alerts = list(self._checkpoints.examine(final=final))
+                alerts = list(self.checkpoints.examine(final=final))
             except ToposcopeError as error:
-                self._say(str(error))
+                say(str(error))
                 return
         with self._counting_cpu_time():
             self._store_and_dispatch(alerts)
-        if self._checkpoints.n_examined > n_before:
-            findings, n = list(self._checkpoints.findings), self._checkpoints.n_examined
+        if self.checkpoints.n_examined > n_before:
+            findings, n = list(self.checkpoints.findings), self.checkpoints.n_examined
             self._writes.add(lambda recording: recording.findings(findings, n))
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
@@ -240,24 +220,21 @@ class Session:
             numbers = _numbers(values)
             self._report_unreadable(values.keys() - numbers.keys())
             if self._thinning.keeps(step, numbers):
-                self._take_row(step, numbers, rows)
+                rows.setdefault(step, {}).update(numbers)
+                self._dispatch(Logged(step, numbers))
         self._row_seconds = time.thread_time() - started
         return rows
-
-    def _take_row(self, step: int, numbers: dict[str, float], rows: dict[int, dict[str, float]]) -> None:
-        rows.setdefault(step, {}).update(numbers)
-        self._dispatch(Logged(step, numbers))
 
     def _report_unreadable(self, names: Set[str]) -> None:
         """Say once of each name that its value is not a number."""
         if new := names - self._unreadable:
             self._unreadable |= new
-            self._say(f"log: {', '.join(sorted(new))}: not a number; ignored")
+            say(f"log: {', '.join(sorted(new))}: not a number; ignored")
 
     def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
         started = time.thread_time()
         if disagreement := recording.measured(done):
-            self._say(disagreement)
+            say(disagreement)
         seconds = time.thread_time() - started
         self._other_seconds += seconds
         self._budget.charge(TrainingProbe.name(), STORING, seconds)
@@ -293,17 +270,18 @@ class Session:
             "resumed": None if cut_at is None else [self._first, cut_at],
         }
 
-    def _finish(self, job: Finish) -> None:
-        self._write()
+    def finish(self, status: str, step: int) -> None:
+        """Measure and write what is left, and close the study."""
+        self.write()
         if last := self._thinning.last_dropped():
             self._thinning.every = 1
             self.logged.append(last)
         self._make_forecast(final=True)
         self._examine(final=True)
         self._budget.begin()  # training is over: it pays for none of this
-        self._write()
-        has_diverged = job.status == "complete" and self._watch.diverged is not None
-        self._writes.close(DIVERGED if has_diverged else job.status, job.step)
+        self.write()
+        has_diverged = status == "complete" and self._watch.diverged is not None
+        self._writes.close(DIVERGED if has_diverged else status, step)
         self._sinks.close()
 
     def release(self) -> None:

@@ -1,68 +1,12 @@
-"""The monitor's own thread, and the jobs that the training thread queues for it."""
+"""The monitor's own thread, with a queue of jobs whose tensors have a bounded total size."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
-from toposcope.checkpoints import Layer
-from toposcope.monitor.activations import Activations
-from toposcope.monitor.quantities import PendingQuantities
-from toposcope.monitor.shards import Copy
-from toposcope.probes import Probe
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Measure a copy of one layer."""
-
-    layer: Layer
-    copy: Copy
-    probes: Sequence[Probe]
-
-
-@dataclass(frozen=True)
-class StepStart:
-    """Begin the measurement of a step; `is_extra` if it is not due, and measured only because training resumes here."""
-
-    step: int
-    is_extra: bool = False
-
-
-@dataclass(frozen=True)
-class StepEnd:
-    """End the measurement of a step, with what the training thread measured."""
-
-    training: PendingQuantities
-    activations: Activations | None = None
-    skipped: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Write:
-    """Write everything that waits: a checkpoint is being saved, from which training may resume."""
-
-
-@dataclass(frozen=True)
-class Finish:
-    """Finish the run."""
-
-    status: str
-    step: int
-
-
-@dataclass(frozen=True)
-class Saved:
-    """Examine a saved checkpoint."""
-
-    path: Path
-    step: int
-
-
-Job = Snapshot | StepStart | StepEnd | Saved | Write | Finish
-
+Job = Callable[[], None]
+"""Work for the thread; a snapshot of a layer is a job that holds memory until it is done."""
 
 MAX_WAIT_SECONDS = 10.0
 """Time that a job waits for room in the queue; a hanging disk must not block the training for longer."""
@@ -71,28 +15,14 @@ IDLE_SECONDS = 0.25
 
 
 class Worker:
-    """A thread and its queue.
+    """A thread and its queue, in which jobs hold at most `limit` bytes; a larger one is accepted if no other does.
 
-    Parameters
-    ----------
-    handle : callable
-        Processes one job. If it raises, `failed` is called, the thread ends and accepts no further jobs.
-    idle : callable
-        Called between jobs, and every quarter of a second while there are none.
-    failed : callable
-        Called with the exception, on the thread.
-    limit : int
-        Total bytes of queued jobs; a larger job is accepted if the queue holds no bytes.
+    If a job raises, `failed` is called on the thread, which ends and accepts no further jobs. `idle` is called between
+    jobs, and every quarter of a second while there are none.
     """
 
-    def __init__(
-        self,
-        handle: Callable[[Job], None],
-        idle: Callable[[], None],
-        failed: Callable[[BaseException], None],
-        limit: int,
-    ) -> None:
-        self._handle, self._idle, self._failed, self._limit = handle, idle, failed, limit
+    def __init__(self, idle: Job, failed: Callable[[BaseException], None], limit: int) -> None:
+        self._idle, self._failed, self._limit = idle, failed, limit
         self._jobs: deque[tuple[Job, int]] = deque()
         self._bytes = 0
         self._unfinished = 0
@@ -141,7 +71,7 @@ class Worker:
             while (taken := self._next()) is not None:
                 for job, n_bytes in taken:
                     try:
-                        self._handle(job)
+                        job()
                     finally:
                         self._finish(n_bytes)
                 self._idle()

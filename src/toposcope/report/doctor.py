@@ -10,8 +10,7 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.integrity import Diagnosis
-from toposcope.integrity.checks import CHECKS
-from toposcope.integrity.finding import Finding, short_steps
+from toposcope.integrity.finding import CHECKS, Finding, short_steps
 from toposcope.report.charts.findings import findings_chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Block, Picture, csv, say

@@ -20,7 +20,7 @@ from toposcope.family import Run
 from toposcope.family.run_folder import Outcome
 from toposcope.integrity import CheckpointSummary, Finding, diagnose
 from toposcope.integrity.diagnosis import coverage_of, remarks_of
-from toposcope.integrity.stacks import summarise_together
+from toposcope.integrity.series_summaries import summarise_together
 from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of

@@ -1,0 +1,292 @@
+"""What a tensor's values show as they are read: the largest, lines of zeros and copies, how even their spread is."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.kernels.magnitudes import MASKS, SIGNED, widened
+from toposcope.typing import Indices, Matrix, Vector
+
+N_LARGEST = 8
+"""Values of a tensor that are kept."""
+CHUNK = 64
+"""Values of which first only the largest is found; those of the chunks with the largest are then looked at."""
+MIN_CHUNKED = 2 * N_LARGEST * CHUNK
+"""Values from which on chunks save time."""
+
+
+class LargestValues:
+    """The `N_LARGEST` values of largest magnitude among all that were added."""
+
+    def __init__(self) -> None:
+        self._values, self._positions = np.empty(0), np.empty(0, np.int64)
+
+    def add(self, values: NDArray[Any], begin: int) -> None:
+        """Add finite values of one of the formats of `toposcope.kernels.magnitudes`.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,)
+        begin : int
+            Position of the first of them in the flattened tensor.
+        """
+        signed = SIGNED[values.dtype.itemsize]
+        keys = values.view(signed) & MASKS[signed]
+        positions = _largest(keys)
+        both = np.concatenate([self._values, widened(values[positions]).astype(np.float64)])
+        order = np.argsort(-np.abs(both), kind="stable")[:N_LARGEST]
+        self._values, self._positions = both[order], np.concatenate([self._positions, begin + positions])[order]
+
+    def result(self) -> tuple[Vector, Indices]:
+        """Return values, largest magnitude first, and their positions, each of at most `N_LARGEST`."""
+        return self._values, self._positions
+
+
+def largest_of_rows(rows: NDArray[Any]) -> tuple[Matrix, NDArray[np.int64]]:
+    """Return what `LargestValues` finds in each row of finite values."""
+    signed = SIGNED[rows.dtype.itemsize]
+    positions = _largest(rows.view(signed) & MASKS[signed])
+    values = widened(np.take_along_axis(rows, positions, axis=1)).astype(np.float64)
+    order = np.argsort(-np.abs(values), kind="stable", axis=1)
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(positions, order, axis=1)
+
+
+def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
+    """Return the indices of the `N_LARGEST` largest, along the last axis."""
+    *outer, n = keys.shape
+    if n <= N_LARGEST:
+        return np.broadcast_to(np.arange(n), keys.shape)
+    if n < MIN_CHUNKED:
+        return np.argpartition(keys, -N_LARGEST)[..., -N_LARGEST:]
+    whole = n // CHUNK * CHUNK
+    chunks = _largest(keys[..., :whole].reshape(*outer, -1, CHUNK).max(axis=-1))
+    inside = (chunks[..., None] * CHUNK + np.arange(CHUNK)).reshape(*outer, -1)
+    rest = np.broadcast_to(np.arange(whole, n), (*outer, n - whole))
+    positions = np.concatenate([inside, rest], axis=-1)
+    found = _largest(np.take_along_axis(keys, positions, axis=-1))
+    return np.take_along_axis(positions, found, axis=-1)
+
+
+MIN_WIDTH = 4
+"""Values of a row; shorter ones may be equal by chance."""
+MAX_LISTED = 64
+"""Rows, columns or copies that are listed; the rest are counted."""
+MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8
+"""Values of a row, and rows of a block, that show whether a matrix was quantised."""
+MAX_OFF = 1e-3
+"""Of a multiple from a whole number; other values are as near by a chance of 0.002 each."""
+
+_Mask = NDArray[np.bool_]
+_Keys = NDArray[np.uint64]
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row.
+
+    Attributes
+    ----------
+    zero_rows, zero_columns : tuple of int
+        The first `MAX_LISTED` that are all zero.
+    copies : tuple of (int, int)
+        Rows that are not zero, each with the first row that is the same.
+    counts : tuple of int
+        How many there are of each of the three.
+    is_quantised : bool
+        Whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4.
+    """
+
+    zero_rows: tuple[int, ...] = ()
+    zero_columns: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+    counts: tuple[int, int, int] = (0, 0, 0)
+    is_quantised: bool = False
+
+
+NONE = Lines()
+
+
+class LinesFound:
+    """Finds the lines of a matrix of some shape that is read a few whole rows at a time."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
+        self._keys: list[_Keys] = []
+        self._rows: list[_Mask] = []
+        self._columns: _Mask | None = None
+        self._quantised = self._width >= MIN_QUANTISED_WIDTH
+
+    def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
+        """Add the next rows, flattened: as stored, and as floats."""
+        if self._width >= MIN_WIDTH:
+            self._keys.append(_keys(numbers.reshape(1, -1, self._width))[0])
+            rows, columns = (found[0] for found in _zero(values.reshape(1, -1, self._width)))
+            self._quantised = self._quantised and bool(_quantised(values.reshape(1, -1, self._width))[0])
+            self._rows.append(rows)
+            self._columns = columns if self._columns is None else self._columns & columns
+
+    def result(self) -> Lines:
+        """Return what was found."""
+        if self._columns is None:
+            return NONE
+        return _lines(np.concatenate(self._keys), np.concatenate(self._rows), self._columns, self._quantised)
+
+
+def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> list[Lines]:
+    """Return what `LinesFound` finds in each of some matrices of a shape, one flattened in each row."""
+    width = math.prod(shape[1:]) if len(shape) > 1 else 0
+    if width < MIN_WIDTH:
+        return [NONE] * len(numbers)
+    keys = _keys(numbers.reshape(len(numbers), -1, width))
+    rows, columns = _zero(values.reshape(len(values), -1, width))
+    ordered = np.sort(keys, axis=1)
+    some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | columns.any(axis=1)
+    even = _quantised(values.reshape(len(values), -1, width)) & (width >= MIN_QUANTISED_WIDTH)
+    each = zip(some | even, keys, rows, columns, even.tolist(), strict=True)
+    return [_lines(*found) if stands_out else NONE for stands_out, *found in each]
+
+
+@lru_cache(maxsize=8)
+def _factors(width: int) -> _Keys:
+    """Return an odd random factor for each column."""
+    return np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def _keys(numbers: NDArray[Any]) -> _Keys:
+    """Hash the bits of each row; rows that differ have the same by a chance below 1e-9."""
+    bits, factors = numbers.view(f"u{numbers.dtype.itemsize}"), _factors(numbers.shape[-1])
+    return np.asarray(np.einsum("mrk,k->mr", bits, factors, dtype=np.uint64, casting="unsafe"))
+
+
+def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
+    """Return which rows and which columns of each matrix are zero; only those that may be are looked at."""
+    rows = (values[..., 0] == 0) & (values[..., -1] == 0)
+    if rows.any():
+        rows[rows] = ~values[rows].any(axis=-1)
+    columns = (values[:, 0] == 0) & (values[:, -1] == 0)
+    some = columns.any(axis=1)
+    if some.any():
+        columns[some] &= ~values[some].any(axis=1)
+    return rows, columns
+
+
+def _quantised(values: NDArray[Any]) -> _Mask:
+    """Return which matrices have rows of many different multiples of a 127th, or a 7th, of their largest value."""
+    rows = values[:, :: max(1, values.shape[1] // N_QUANTISED_ROWS)].astype(np.float64)
+    top = np.abs(rows).max(axis=-1, keepdims=True)
+    found = np.zeros(len(values), np.bool_)
+    for levels in (127, 7):
+        scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=top > 0)
+        off, between = np.abs(scaled - np.rint(scaled)) < MAX_OFF, (np.rint(scaled) % levels != 0).mean(axis=(1, 2))
+        found |= off.all(axis=(1, 2)) & (between > 0.5)
+    return found
+
+
+def _lines(keys: _Keys, rows: _Mask, columns: _Mask, is_quantised: bool) -> Lines:
+    if rows.all():
+        return NONE  # the whole matrix is
+    _, first, place, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    copies = np.flatnonzero((counts[place] > 1) & (first[place] != np.arange(len(keys))) & ~rows)
+    zero_rows, zero_columns = np.flatnonzero(rows), np.flatnonzero(columns)
+    if not (len(copies) or len(zero_rows) or len(zero_columns) or is_quantised):
+        return NONE
+    pairs = tuple((int(k), int(first[place[k]])) for k in copies[:MAX_LISTED])
+    return Lines(
+        tuple(zero_rows[:MAX_LISTED].tolist()),
+        tuple(zero_columns[:MAX_LISTED].tolist()),
+        pairs,
+        (len(zero_rows), len(zero_columns), len(copies)),
+        is_quantised,
+    )
+
+
+def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:
+    """Return what is listed now and was not before."""
+    known = set(before)
+    return [line for line in now if line not in known]
+
+
+MIN_SAMPLES = 16
+"""Rows or columns needed to estimate their spread."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Spread of the values of one tensor.
+
+    Attributes
+    ----------
+    low, high : float
+        Smallest and largest value.
+    rows, columns : float
+        How much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
+        independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few.
+    kurtosis : float
+        Of the values within a row, the mean over the rows: 3 for normal values, 1.8 for uniform ones. NaN likewise.
+    """
+
+    low: float
+    high: float
+    rows: float = math.nan
+    columns: float = math.nan
+    kurtosis: float = math.nan
+
+
+class SpreadSums:
+    """Running sums over a tensor of some shape that is read a few whole rows at a time."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._width = math.prod(shape[1:]) if len(shape) >= 2 else 0
+        self._low, self._high = math.inf, -math.inf
+        self._rows: list[NDArray[np.float64]] = []
+        self._columns = np.zeros((2, self._width))
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        """Add the next values."""
+        self._low, self._high = min(self._low, float(values.min())), max(self._high, float(values.max()))
+        if not self._width:
+            return
+        squares = np.square(values.reshape(-1, self._width), dtype=np.float64)
+        present = squares > 0
+        # Exact zeros (a padding row, an identity matrix) are not drawn from the distribution.
+        self._rows.append(np.stack([present.sum(1), squares.sum(1), np.square(squares).sum(1)]))
+        count, second, _ = self._rows[-1]
+        # Each row has the same weight, whatever the scale of its block.
+        weight = count / np.where(second > 0, second, 1)
+        self._columns += [present.sum(0), weight @ squares]
+
+    def spread(self) -> Spread:
+        """Return the spread of the values so far."""
+        if not self._width:
+            return Spread(self._low, self._high)
+        count, second, fourth = np.concatenate(self._rows, axis=1)
+        full = count >= MIN_SAMPLES
+        if full.sum() < MIN_SAMPLES:
+            return Spread(self._low, self._high)
+        count, mean, fourth = count[full], second[full] / count[full], fourth[full] / count[full]
+        kurtosis = float(np.mean(fourth / mean**2))
+        column_count, column_second = self._columns[:, self._columns[0] >= MIN_SAMPLES]
+        return Spread(
+            self._low,
+            self._high,
+            _unevenness(mean, float(count.mean()), kurtosis),
+            _unevenness(column_second / column_count, float(column_count.mean()), kurtosis)
+            if len(column_count) >= MIN_SAMPLES
+            else math.nan,
+            kurtosis,
+        )
+
+
+def _unevenness(means: NDArray[np.float64], count: float, kurtosis: float) -> float:
+    """Return the deviation among mean squares of `count` values each, relative to that of independent values.
+
+    From the differences of neighbours (von Neumann, 1941), which a matrix stacked from a few blocks of different
+    scale, such as query, key and value, does not raise.
+    """
+    middle = (means[1:] + means[:-1]) / 2
+    variance = float(np.mean((np.diff(means) / middle) ** 2)) / 2
+    expected = max(kurtosis - 1, 0.1) / count
+    return math.sqrt(variance / expected)
