@@ -21,7 +21,7 @@ from toposcope.models.family_model import FamilyModel
 from toposcope.models.running import pooled
 from toposcope.models.texts import passage
 from toposcope.models.tokenizers import CharacterTokenizer, FastTokenizer
-from toposcope.probes.gathering import gather
+from toposcope.probes.hidden_states import gather
 
 CPU = torch.device("cpu")
 SIZE = ModelSize(hidden=16, layers=2, heads=2, context=48)

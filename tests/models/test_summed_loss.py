@@ -22,9 +22,8 @@ from toposcope.models.hessian_products import HessianProduct
 from toposcope.models.summed_loss import Block, SummedLoss, text_loss
 from toposcope.models.texts import passage
 from toposcope.models.tokenizers import CharacterTokenizer
-from toposcope.probes.needs import needs
-from toposcope.probes.needs.need import RunContext
-from toposcope.probes.needs.text_loss import _other_names
+from toposcope.probes.needs import RunContext, needs
+from toposcope.probes.needs.inputs import _other_names
 
 CPU = torch.device("cpu")
 LENGTHS = (30, 30, 30, 17, 17, 5, 2)

@@ -16,10 +16,9 @@ from torch import Tensor
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.probes import Measurement, Subject
-from toposcope.probes.controls import ControlsProbe, layer_statistics
+from toposcope.probes.controls import MIN_TAIL, ControlsProbe, layer_statistics
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.row_blocks import BLOCK_BYTES
-from toposcope.probes.spectrum import MIN_TAIL
 
 Array = NDArray[np.float64]
 

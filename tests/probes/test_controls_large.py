@@ -19,9 +19,8 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.dtypes import from_tensor
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
-from toposcope.probes.controls import layer_statistics
+from toposcope.probes.controls import MAX_DIRECT_ENTRIES, Spectrum, layer_statistics
 from toposcope.probes.row_blocks import BLOCK_BYTES, Widening, largest_entry
-from toposcope.probes.spectrum import MAX_DIRECT_ENTRIES, Spectrum
 
 Array = NDArray[np.float64]
 

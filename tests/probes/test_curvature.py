@@ -198,8 +198,7 @@ def test_blocks_are_those_of_the_layers(tmp_path: Path) -> None:
 
 def by_layer(probe: CurvatureProbe, checkpoint: Checkpoint) -> dict[str, Measurement]:
     from toposcope.models import Origin
-    from toposcope.probes.needs import needs
-    from toposcope.probes.needs.need import RunContext
+    from toposcope.probes.needs import RunContext, needs
 
     load = needs()["text_loss"].provide(checkpoint, RunContext(Origin(), some_lines, "key"))
     layers = checkpoint.analysed()

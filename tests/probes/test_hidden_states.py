@@ -29,8 +29,7 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.homology import betti_curve, landscape, statistics, two_nn
 from toposcope.probes import Failure, Measurement, Subject, make_probes
-from toposcope.probes.gathering import gather
-from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, hidden
+from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, gather, hidden
 from toposcope.study.diagrams import diagram_bytes, read_diagrams, read_states
 
 TEXT = some_lines()

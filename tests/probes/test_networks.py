@@ -25,8 +25,7 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.gradient_rips import GradientRipsProbe
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
 from toposcope.probes.probe import POOLED
-from toposcope.probes.rips import RipsProbe
-from toposcope.probes.row_draws import draw_rows
+from toposcope.probes.rips import RipsProbe, draw_rows
 
 Matrices = dict[str, NDArray[np.float64]]
 

@@ -32,7 +32,7 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import ph_dimension, random_walk_shares
-from toposcope.probes import Failure, Measurement, Subject, checkpoint_distances
+from toposcope.probes import Failure, Measurement, Subject, trajectory
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import Weights
 from toposcope.probes.trajectory import ALPHA_TOO_LARGE, DISTANCE, INFINITE, TrajectoryProbe
@@ -127,7 +127,7 @@ def test_any_number_of_workers_and_a_second_run_give_the_same(tmp_path: Path) ->
     assert run_study(whole, tmp_path / "two", workers=2) == {}
     assert run_study(series_study(series, [TRAJECTORY], steps=steps[:3]), tmp_path / "later", workers=1) == {}
     known = measurement_ids(tmp_path / "later")
-    checkpoint_distances._known.clear()  # as in another process
+    trajectory._known.clear()  # as in another process
     assert run_study(whole, tmp_path / "later", workers=1) == {}
     assert known.items() <= measurement_ids(tmp_path / "later").items()  # nothing is measured again
     for other in ("two", "later"):
@@ -272,7 +272,7 @@ def test_distances_are_those_of_long_vectors(seed: int, dtype: type, exponent: i
         {name: (scale * draw.normal(size=shape)).astype(dtype) for name, shape in (("a", (3, 4)), ("b", (1, 70_000)))}
         for _ in range(3)
     ]
-    found = checkpoint_distances.distance_matrix(
+    found = trajectory.distance_matrix(
         [weights_of(matrices, f"{seed} {dtype} {exponent} {i}") for i, matrices in enumerate(checkpoints)]
     )
     rows = [np.concatenate([m.ravel().astype(np.float64) / scale for m in c.values()]) for c in checkpoints]
@@ -282,8 +282,8 @@ def test_distances_are_those_of_long_vectors(seed: int, dtype: type, exponent: i
 
 def test_entries_whose_squares_overflow() -> None:
     big = [{"a": np.array([[1e300, 0.0]])}, {"a": np.array([[0.0, 1e300]])}]
-    found = checkpoint_distances.distance_matrix([weights_of(m, f"big {i}") for i, m in enumerate(big)])
+    found = trajectory.distance_matrix([weights_of(m, f"big {i}") for i, m in enumerate(big)])
     assert found[0, 1] == pytest.approx(2**0.5 * 1e300)
     beyond = [{"a": np.full((1, 4), 1.7e308)}, {"a": np.full((1, 4), -1.7e308)}]
     with pytest.raises(ToposcopeError, match="overflows"):
-        checkpoint_distances.distance_matrix([weights_of(m, f"beyond {i}") for i, m in enumerate(beyond)])
+        trajectory.distance_matrix([weights_of(m, f"beyond {i}") for i, m in enumerate(beyond)])

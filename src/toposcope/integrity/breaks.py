@@ -127,7 +127,9 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
     )
     if len(set(before.shape)) == 1 and len({p[::-1] for p in places} & set(places_now)) >= MIN_IN_PLACE:
         return "it is transposed"
-    rows, columns = (_in_common([p[axis] for p in places], [p[axis] for p in places_now]) for axis in (0, 1))
+    rows, columns = (
+        (Counter(p[axis] for p in places) & Counter(p[axis] for p in places_now)).total() for axis in (0, 1)
+    )
     largest, now = np.abs(before.largest_values()), np.abs(after.largest_values())
     change = float(np.abs(now / largest - 1).max()) if len(now) == len(largest) else math.inf
     change = max(change, abs(after.norm / before.norm - 1))
@@ -136,10 +138,6 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
     if change < MAX_CHANGE:
         return "it has the same values in other places"
     return FRESH
-
-
-def _in_common(before: Sequence[int], after: Sequence[int]) -> int:
-    return (Counter(before) & Counter(after)).total()
 
 
 MIN_EXCESS = 4.5

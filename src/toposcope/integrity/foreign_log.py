@@ -195,7 +195,6 @@ def _rank_correlation(a: Vector, b: Vector) -> float:
     return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
-_Tensors = list[TensorSummary]
 _SETS: dict[str, Callable[[str, TensorSummary], bool]] = {
     "all parameters": lambda name, tensor: True,
     "the matrices": lambda name, tensor: tensor.is_matrix,

@@ -62,7 +62,8 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     # A step soon after the beginning is often saved for its own sake.
     first = min((p.start + p.spacing for p in pieces if p.start <= 0), default=0)
     extra = [s for s in covered if s not in expected and s > first]
-    if len(missing) + len(extra) > (1 - MIN_COVERAGE) * len(steps) + 1 and not _is_one_gap(missing, steps):
+    is_one_gap = bool(missing) and not any(missing[0] < s < missing[-1] for s in steps)
+    if len(missing) + len(extra) > (1 - MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
         return []
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
@@ -79,11 +80,6 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
 
 def _text(piece: _Piece) -> str:
     return f"every {piece.spacing} from {piece.start}" if piece.spacing else f"powers of two from {piece.start}"
-
-
-def _is_one_gap(missing: Sequence[int], steps: Sequence[int]) -> bool:
-    """Return whether all missing steps lie in one gap."""
-    return bool(missing) and not any(missing[0] < s < missing[-1] for s in steps)
 
 
 _Description = tuple[float, tuple[_Piece, ...]]

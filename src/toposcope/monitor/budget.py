@@ -158,15 +158,17 @@ class Budget:
         self._expected: dict[tuple[str, str], float] = {}
         self._known: set[tuple[str, str]] = set()
         self._recent: list[float] = []
-        self._median = math.nan
+        self.step_seconds = math.nan
+        """Median duration of recent steps; NaN before the first."""
         self._earlier_cost = 0.0
-        self._exempt = 0.0  # seconds that the budget does not cover
+        self.exempt = 0.0
+        """Seconds that the budget does not cover: before the first step and after the last, and waived ones."""
         self._last: tuple[float, float, float] | None = None  # time, seconds blocked, cost
 
     def begin(self) -> None:
         """Exempt what was spent since the last step, and empty the accounts."""
         now = self.meter.read()
-        self._exempt += now[2] - (self._last[2] if self._last else 0.0)
+        self.exempt += now[2] - (self._last[2] if self._last else 0.0)
         self._last = now
         with self._lock:
             self._credited = self.trained
@@ -186,32 +188,22 @@ class Budget:
         now = self.meter.read()
         seconds = max(0.0, now[0] - at - (now[1] - blocked))
         self._recent.append(seconds)
-        if len(self._recent) >= N_MEDIAN_STEPS or math.isnan(self._median):
-            self._median, self._recent = median(self._recent), []
-        if seconds > MAX_STEP_FACTOR * self._median:
-            seconds = self._median
+        if len(self._recent) >= N_MEDIAN_STEPS or math.isnan(self.step_seconds):
+            self.step_seconds, self._recent = median(self._recent), []
+        if seconds > MAX_STEP_FACTOR * self.step_seconds:
+            seconds = self.step_seconds
         self.trained += seconds
         self._last = now
-
-    @property
-    def step_seconds(self) -> float:
-        """Median duration of recent steps in seconds; NaN before the first."""
-        return self._median
-
-    @property
-    def exempt(self) -> float:
-        """Seconds that the budget does not cover: those before the first step and after the last, and waived ones."""
-        return self._exempt
 
     def waive(self, seconds: float) -> None:
         """Exempt counted seconds from the cost."""
         if self.meter.counts_concurrent:
-            self._exempt += seconds
+            self.exempt += seconds
 
     @property
     def cost(self) -> float:
         """Seconds spent since the first step of the run, without exempt ones."""
-        return self._earlier_cost + self.meter.cost - self._exempt
+        return self._earlier_cost + self.meter.cost - self.exempt
 
     @property
     def credit(self) -> float:

@@ -1,6 +1,6 @@
 """The parameters of a model in training, under the names and in the layout of a saved checkpoint."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Layer, roles
@@ -71,16 +71,14 @@ def _named(model: "Module") -> "Iterator[tuple[str, Parameter, str]]":
     if any(c.__name__ == "PreTrainedModel" for c in type(inner).__mro__):
         chosen = _names_of_transformers(inner, {names[id(parameter)][0]: parameter for _, parameter in places})
     else:
-        chosen = {own[0]: _analysed_name(own) for own in names.values()}
+        # as it is analysed in a checkpoint
+        chosen = {
+            n[0]: next((x for x in n if roles.role_of(x) not in roles.NOT_ANALYSED), n[0]) for n in names.values()
+        }
     for place, parameter in places:
         own = names.pop(id(parameter), [])
         if own:
             yield chosen[own[0]], parameter, _reason(place, parameter)
-
-
-def _analysed_name(names: Sequence[str]) -> str:
-    """Return the name under which a parameter with several names is analysed in a checkpoint."""
-    return next((name for name in names if roles.role_of(name) not in roles.NOT_ANALYSED), names[0])
 
 
 def _names_of_transformers(model: "Module", parameters: "Mapping[str, Parameter]") -> dict[str, str]:

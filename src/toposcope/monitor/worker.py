@@ -25,7 +25,8 @@ class Worker:
         self._idle, self._failed, self._limit = idle, failed, limit
         self._jobs: deque[tuple[Job, int]] = deque()
         self._bytes = 0
-        self._unfinished = 0
+        self.unfinished = 0
+        """Number of jobs that are queued or in progress."""
         self._changed = threading.Condition()
         self._stopping = False
         # A daemon, so that a script can exit without closing its monitor.
@@ -36,11 +37,6 @@ class Worker:
     def is_running(self) -> bool:
         """Whether the thread accepts jobs."""
         return self._thread.is_alive() and not self._stopping
-
-    @property
-    def unfinished(self) -> int:
-        """Number of jobs that are queued or in progress."""
-        return self._unfinished
 
     def put(self, job: Job, n_bytes: int = 0) -> bool:
         """Queue a job once there is room for its bytes; return False after a timeout, or if the thread has ended."""
@@ -54,7 +50,7 @@ class Worker:
                 return False
             self._jobs.append((job, n_bytes))
             self._bytes += n_bytes
-            self._unfinished += 1
+            self.unfinished += 1
             self._changed.notify_all()
             return True
 
@@ -96,5 +92,5 @@ class Worker:
     def _finish(self, n_bytes: int) -> None:
         with self._changed:
             self._bytes -= n_bytes
-            self._unfinished -= 1
+            self.unfinished -= 1
             self._changed.notify_all()

@@ -89,20 +89,14 @@ def _option_error(kind: type[Probe], message: str) -> str:
     name = place.rstrip("`").partition("[")[0]
     if name not in kind.__struct_fields__:
         return f"{message} (its options: {options})"
-    allowed = [str(value) for part in _parts(get_type_hints(kind)[name]) for value in _literals(part)]
+    hint = get_type_hints(kind)[name]
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    allowed = [str(value) for part in parts if get_origin(part) is Literal for value in get_args(part)]
     wrong = re.search(r"Invalid enum value '?(.*?)'?$", reason)
     if wrong and allowed:
         return f"{name} is {wrong[1]!r}; {choices(wrong[1], allowed)}"
     takes = f"; it takes {' or '.join(map(repr, allowed))}" if allowed else ""
     return f"{name}: {reason}{takes} (its options: {options})"
-
-
-def _parts(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _literals(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def __dir__() -> list[str]:

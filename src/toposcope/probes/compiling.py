@@ -1,8 +1,8 @@
 """Compiles the kernels of the default probes ahead, once on a machine, each process a part of them."""
 
 import gc
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,9 @@ def compile_ahead(probes: Collection[str], n_vertices: int) -> None:
     n_vertices : int
         Rows and columns of the largest matrix.
     """
-    with _uncollected():
+    was_enabled = gc.isenabled()
+    gc.disable()  # a compiler makes objects without end, most of which are needed until it ends
+    try:
         for name in _first_calls(probes, n_vertices):
             marker = _marker(name)
             # What cannot be written, or another process compiles, is compiled when it is needed.
@@ -38,15 +40,6 @@ def compile_ahead(probes: Collection[str], n_vertices: int) -> None:
                     with FileLock(f"{marker}.lock", timeout=0):
                         CALLS[name]()
                         marker.touch()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector away: a compiler makes objects without end, most of which are needed until it ends."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
         if was_enabled:
             gc.enable()
@@ -98,28 +91,16 @@ def _measure_points() -> None:
     rips(with_distances(np.eye(3)), max_dimension=0)
 
 
-def _measure_small_matrix() -> None:
+def _measure_matrix(rows: int, columns: int) -> None:
     from toposcope.homology import neural_persistence
 
-    neural_persistence(np.ones((6, 5), np.float32))
+    neural_persistence(np.ones((rows, columns), np.float32))
 
 
-def _measure_large_matrix() -> None:
-    from toposcope.homology import neural_persistence
-
-    neural_persistence(np.ones((400, 250), np.float32))
-
-
-def _match_in_plane() -> None:
+def _match(diagram: "Callable[[float], Diagram]") -> None:
     from toposcope.homology import wasserstein
 
-    wasserstein(_in_plane(1), _in_plane(2), order=1)
-
-
-def _match_on_line() -> None:
-    from toposcope.homology import wasserstein
-
-    wasserstein(_on_line(1), _on_line(2), order=1)
+    wasserstein(diagram(1), diagram(2), order=1)
 
 
 def _match_bottlenecks() -> None:
@@ -145,10 +126,10 @@ def _in_plane(birth: float) -> "Diagram":
 
 CALLS: dict[str, Callable[[], None]] = {
     "loops": _measure_loops,
-    "large matrix": _measure_large_matrix,
-    "matching in the plane": _match_in_plane,
+    "large matrix": lambda: _measure_matrix(400, 250),
+    "matching in the plane": lambda: _match(_in_plane),
     "points": _measure_points,
-    "matching on a line": _match_on_line,
+    "matching on a line": lambda: _match(_on_line),
     "bottleneck": _match_bottlenecks,
-    "small matrix": _measure_small_matrix,
+    "small matrix": lambda: _measure_matrix(6, 5),
 }

@@ -1,22 +1,20 @@
 """Plain quantities of the weights, which topology has to beat (see ``docs/methods/controls.md``)."""
 
-import mmap
-from collections.abc import Iterator
-from typing import Any
-import numpy as np
-from numpy.typing import NDArray
-from toposcope.probes.row_blocks import BLOCK_BYTES, Widening
-from toposcope.typing import Matrix, Vector
 import math
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, each_layer
+from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
 from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening, largest_entry, pieces, unit_of
-
+from toposcope.typing import Matrix, Vector
 
 MAX_DIRECT_ENTRIES = 1 << 18
 """Entries of the largest matrix that is decomposed directly; for larger ones it is W'W or WW'."""
@@ -158,23 +156,20 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "control"
+    SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the spectra and a few passes."""
         return sum(1.5e-8 * m * n + 6e-11 * m * n * min(m, n) for m, n in shapes.values())
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure the wanted layers of a checkpoint."""
-
-        def measure_layer(layer: Layer) -> Measurement:
-            others = {"first": subject.first.get(layer.name), "previous": subject.previous.get(layer.name)}
-            earlier = {name: other for name, other in others.items() if other and other.shape == layer.shape}
-            statistics = layer_statistics(layer, earlier)
-            flag = "" if statistics["max_abs"] else "degenerate"
-            return Measurement(layer.name, layer.role, statistics, flag=flag)
-
-        yield from each_layer(self, subject, measure_layer)
+    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+        """Measure one layer."""
+        others = {"first": subject.first.get(layer.name), "previous": subject.previous.get(layer.name)}
+        earlier = {name: other for name, other in others.items() if other and other.shape == layer.shape}
+        statistics = layer_statistics(layer, earlier)
+        flag = "" if statistics["max_abs"] else "degenerate"
+        return Measurement(layer.name, layer.role, statistics, flag=flag)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine norms and distances as those of one long vector, the others by their maximum or mean."""
@@ -187,10 +182,6 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
     def kind(cls, statistic: str) -> Kind:
         """Return ``norm``, ``spectrum``, or ``control`` for the rest."""
         return _KINDS.get(statistic, cls.KIND)
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: controls have no scale-free twins."""
-        return 0
 
 
 _KINDS: dict[str, Kind] = {

@@ -68,6 +68,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    LEAST: ClassVar[Mapping[str, int]] = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
 
     top: int = 10
     sequences: int = 8
@@ -77,12 +78,6 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     blocks: bool = False
     density: bool = False
     seed: int = 42
-
-    def __post_init__(self) -> None:
-        least = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
-        for name, minimum in least.items():
-            if getattr(self, name) < minimum:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {minimum}")
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the network, and the layers with `blocks`."""

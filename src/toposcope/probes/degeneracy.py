@@ -1,14 +1,14 @@
 """How degenerate the loss is around a checkpoint: its local learning coefficient."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, guarded
 
 if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
@@ -48,7 +48,17 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
+    NETWORK_ONLY: ClassVar[bool] = True
+    SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "sequences": 1,
+        "length": 3,
+        "chains": 2,
+        "draws": 4,
+        "leapfrog": 1,
+        "seed": 0,
+    }
 
     sequences: int = 8
     length: int = 128
@@ -59,10 +69,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        bounds = {"sequences": 1, "length": 3, "chains": 2, "draws": 4, "leapfrog": 1, "seed": 0}
-        for name, least in bounds.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        super().__post_init__()
         if not 0 < self.localisation < math.inf:
             raise ValueError(f"localisation is {self.localisation}; it must be finite and above 0")
 
@@ -70,10 +77,6 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     def warmup(self) -> int:
         """Steps of each chain before its draws."""
         return max(8, self.draws // 2)
-
-    def covers(self, layers: Sequence[str]) -> list[str]:
-        """Return only the network."""
-        return [NETWORK]
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the gradients."""
@@ -91,18 +94,10 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
         load = subject.text_loss(self.name())
         yield guarded(NETWORK, lambda: self._measure(load(self.sequences, self.length)))
 
-    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Return nothing: the loss belongs to the whole model."""
-        return {}
-
     @classmethod
     def kind(cls, statistic: str) -> Kind:
         """Return ``control`` for evidence of convergence, ``spectrum`` for the rest."""
         return "control" if statistic.startswith(CONVERGENCE) else cls.KIND
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: nothing depends on the scale of the weights."""
-        return 0
 
     def _measure(self, loss: "SummedLoss") -> Measurement:
         loss.value_at_checkpoint()

@@ -21,7 +21,7 @@ from toposcope.probes.point_clouds import (
     spectral_statistics,
 )
 from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Probe, Shape, Subject, Value, guarded
-from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
+from toposcope.probes.rips import cloud_bytes, landmark_flag
 
 PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
 
@@ -48,6 +48,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"
+    LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
 
     max_dimension: int = 1
     max_points: int | None = None
@@ -56,7 +57,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        check_sizes(self.max_dimension, self.max_points)
+        super().__post_init__()
         check_normalisation(self.metric, self.normalize)
 
     def covers(self, layers: Sequence[str]) -> list[str]:

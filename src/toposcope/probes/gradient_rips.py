@@ -11,8 +11,7 @@ from toposcope.homology import neural_persistence
 from toposcope.probes.feature import Kind
 from toposcope.probes.neural_persistence import combine_persistence, persistence_statistics
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, each_layer, stacked
-from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
-from toposcope.probes.row_draws import with_noise
+from toposcope.probes.rips import RipsProbe, combine_diagrams, with_noise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,15 +41,11 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM
+    LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1, "batches": 1}
 
     max_dimension: int = 1
     max_points: int | None = None
     batches: int = 1
-
-    def __post_init__(self) -> None:
-        check_sizes(self.max_dimension, self.max_points)
-        if self.batches < 1:
-            raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the clouds of all batches."""
@@ -76,7 +71,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         """Combine norms as those of one long vector, diagrams as `rips` does, neural persistence by its mean."""
         result = combine_diagrams(rows, np.sum) | combine_persistence(rows)
         # Neither changes more than the vector of all layers' norms, so its noise is at most this.
-        result |= {n: np.linalg.norm(stacked(rows, n), axis=0) for n in rows[0] if _base(n) == NORM}
+        result |= {n: np.linalg.norm(stacked(rows, n), axis=0) for n in rows[0] if n.removesuffix(NOISE) == NORM}
         means = [name for name in rows[0] if name.startswith("np_") and name.endswith(NOISE)]
         return result | {name: np.mean(stacked(rows, name), axis=0) for name in means}
 
@@ -100,7 +95,3 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
             cloud.diagrams | {"NP": graph.diagram},
             flag="degenerate" if graph.degenerate else cloud.flag,
         )
-
-
-def _base(name: str) -> str:
-    return name.removesuffix(NOISE)

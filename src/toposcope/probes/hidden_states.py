@@ -1,22 +1,18 @@
 """Hidden states of a fixed text as point clouds (see ``docs/methods/hidden-states.md``)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-import numpy as np
-from toposcope.homology import Moments
-from toposcope.homology.memory import check_fits
-from toposcope.models import LanguageModel, StateBlock, TokenSequence, hidden_states
-from toposcope.models.running import pooled as mean_of_texts
-from toposcope.typing import Indices, Matrix
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
+
+import numpy as np
+
 from toposcope.checkpoints.roles import block_of
-from toposcope.errors import ToposcopeError
-from toposcope.homology import points_for_loops, two_nn
+from toposcope.homology import Moments, points_for_loops, two_nn
+from toposcope.homology.memory import check_fits
 from toposcope.homology.rips import expected_seconds
-from toposcope.models import LanguageModel, Tokenizer, TokenSequence, lines, windows
+from toposcope.models import LanguageModel, StateBlock, TokenSequence, hidden_states, lines, windows
+from toposcope.models.running import pooled as mean_of_texts
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.point_clouds import (
     CloudMeasurement,
@@ -29,8 +25,8 @@ from toposcope.probes.point_clouds import (
     spectral_statistics,
 )
 from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
-from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
-from toposcope.probes.row_draws import with_noise
+from toposcope.probes.rips import cloud_bytes, landmark_flag, with_noise
+from toposcope.typing import Indices, Matrix
 
 
 @dataclass
@@ -184,6 +180,10 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
+    LEAST: ClassVar[Mapping[str, int]] = {
+        **{"max_dimension": 0, "max_points": 1},
+        **{"texts": 1, "length": 2, "draws": 1, "pca": 0, "keep": 0},
+    }
 
     layers: Literal["last", "all"] | tuple[float, ...] = "last"
     points: Literal["tokens", "texts"] = "tokens"
@@ -202,10 +202,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     keep: int = 0
 
     def __post_init__(self) -> None:
-        check_sizes(self.max_dimension, self.max_points)
-        for name, minimum in (("texts", 1), ("length", 2), ("draws", 1), ("pca", 0), ("keep", 0)):
-            if getattr(self, name) < minimum:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {minimum}")
+        super().__post_init__()
         if self.sample == "random" and self.max_points is None:
             raise ValueError('sample = "random" needs max_points, the number of points')
         if self.draws > 1 and self.sample != "random":
@@ -251,10 +248,10 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
-        if subject.reader is None:
-            raise ToposcopeError("hidden_states: needs a model and a text to read; declare them in a study")
-        model = subject.reader.model()
-        sequences = self._sequences(subject.reader.text(), subject.reader.tokenizer(), model)
+        reader = subject.text_reader(self.name())
+        model = reader.model()
+        cut = windows if self.cut == "windows" else lines
+        sequences = cut(reader.text(), reader.tokenizer(), self.texts, min(self.length, model.context))
         last = model.n_states - 1
         states = {NETWORK if k == last else hidden(k): k for k in self._state_indices(last)}
         covered = self.covers([layer.name for layer in subject.layers])
@@ -293,10 +290,6 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
             return list(range(n_blocks + 1))
         depths = () if isinstance(self.layers, str) else self.layers
         return sorted({*(round(depth * n_blocks) for depth in depths), n_blocks})
-
-    def _sequences(self, text: str, tokenizer: Tokenizer, model: LanguageModel) -> list[TokenSequence]:
-        cut = windows if self.cut == "windows" else lines
-        return cut(text, tokenizer, self.texts, min(self.length, model.context))
 
     def _selected_points(self, sequences: Sequence[TokenSequence]) -> Indices | None:
         """Return the indices of the points to collect; None for all. The others only enter the spectral moments."""

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from toposcope.probes.degeneracy import NO_ESTIMATE, gradient_bytes, gradient_seconds
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, guarded
 from toposcope.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
 
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "spectrum"
+    NETWORK_ONLY: ClassVar[bool] = True
+    SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    LEAST: ClassVar[Mapping[str, int]] = {"sequences": 1, "length": 2, "steps": 1, "jumps": 2, "seed": 0}
 
     sequences: int = 16
     length: int = 128
@@ -55,16 +58,10 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("sequences", 1), ("length", 2), ("steps", 1), ("jumps", 2), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        super().__post_init__()
         for name in ("jump", "rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be finite and above 0")
-
-    def covers(self, layers: Sequence[str]) -> list[str]:
-        """Return only the network."""
-        return [NETWORK]
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the gradients."""
@@ -81,18 +78,10 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
         load = subject.text_loss(self.name())
         yield guarded(NETWORK, lambda: self._measure(load(self.sequences, self.length)))
 
-    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Return nothing: the loss belongs to the whole model."""
-        return {}
-
     @classmethod
     def kind(cls, statistic: str) -> Kind:
         """Return ``loss`` for losses, ``spectrum`` for what the curvature decides."""
         return "loss" if statistic.removesuffix(NOISE).endswith("_loss") else cls.KIND
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: nothing depends on the scale of the weights."""
-        return 0
 
     def _measure(self, loss: "SummedLoss") -> Measurement:
         from toposcope.models.jump_and_retrain import jump_and_retrain

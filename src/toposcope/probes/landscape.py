@@ -1,13 +1,13 @@
 """The shape of the loss on planes around a checkpoint."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, Weights
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 
@@ -71,7 +71,9 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
+    NETWORK_ONLY: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
+    LEAST: ClassVar[Mapping[str, int]] = {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1}
 
     directions: Literal["random", "hessian", "trajectory"] = "random"
     resolution: int = 25
@@ -85,9 +87,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("resolution", 5), ("draws", 1), ("sequences", 1), ("length", 2), ("batches", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        super().__post_init__()
         if not 0 < self.span < float("inf"):
             raise ValueError(f"span is {self.span}; it must be finite and above 0")
 
@@ -95,10 +95,6 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     def n_planes(self) -> int:
         """Planes that differ from each other."""
         return 1 if self.directions != "random" and self.samples == "grid" else self.draws
-
-    def covers(self, layers: Sequence[str]) -> list[str]:
-        """Return only the network."""
-        return [NETWORK]
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the forward passes."""
@@ -238,10 +234,6 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         """Return ``norm`` for heights, ``spectrum`` for second derivatives, ``topology`` for the rest."""
         name = statistic.partition(".")[0]
         return "spectrum" if name.startswith(("slice_curvature", "eigenvalue_")) else _KINDS.get(name, cls.KIND)
-
-    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Return nothing: the loss belongs to the whole model."""
-        return {}
 
     def degree(self, statistic: str) -> int:
         """Return -2 for eigenvalues of the Hessian (see `curvature`); 0 for the rest, in units of the weights."""

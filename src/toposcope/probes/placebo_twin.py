@@ -1,6 +1,6 @@
 """The topology of weights whose entries are permuted within each layer (see ``docs/methods/controls.md``)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,8 +10,8 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence
 from toposcope.probes.feature import Kind
 from toposcope.probes.neural_persistence import combine_persistence, persistence_statistics
-from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, each_layer
-from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
+from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
+from toposcope.probes.rips import RipsProbe, combine_diagrams
 from toposcope.seeds import derive_seed
 
 
@@ -32,13 +32,11 @@ class PlaceboTwinProbe(Probe, frozen=True, tag="placebo_twin"):
     """
 
     KIND: ClassVar[Kind] = "control"
+    LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
 
     max_dimension: int = 1
     max_points: int | None = None
     seed: int = 42
-
-    def __post_init__(self) -> None:
-        check_sizes(self.max_dimension, self.max_points)
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the clouds, and of sorting, permuting and a few passes."""
@@ -48,18 +46,14 @@ class PlaceboTwinProbe(Probe, frozen=True, tag="placebo_twin"):
         """Return the expected memory of the largest cloud, its distances and edges."""
         return self._rips().expected_bytes(shapes)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure the wanted layers of a checkpoint."""
-
-        def measure_layer(layer: Layer) -> Measurement:
-            twin = permuted(layer.matrix(), derive_seed(self.seed, "placebo twin", layer.name))
-            persistence = neural_persistence(twin, name=f"layer {layer.name}")
-            cloud = self._rips().measure_rows(twin, layer.name, layer.role)
-            statistics = persistence_statistics(persistence) | cloud.statistics
-            flag = "degenerate" if persistence.degenerate else cloud.flag
-            return Measurement(layer.name, layer.role, statistics, flag=flag)
-
-        yield from each_layer(self, subject, measure_layer)
+    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+        """Measure one layer."""
+        twin = permuted(layer.matrix(), derive_seed(self.seed, "placebo twin", layer.name))
+        persistence = neural_persistence(twin, name=f"layer {layer.name}")
+        cloud = self._rips().measure_rows(twin, layer.name, layer.role)
+        statistics = persistence_statistics(persistence) | cloud.statistics
+        flag = "degenerate" if persistence.degenerate else cloud.flag
+        return Measurement(layer.name, layer.role, statistics, flag=flag)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine as `neural_persistence` and `rips` do."""

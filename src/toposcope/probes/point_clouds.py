@@ -82,7 +82,7 @@ def measure_cloud(
     if pca:
         points, values["pca_variance"] = principal_components(points, pca)
     if normalize:
-        points = points / (_radius(points) or 1.0)
+        points = points / (float(np.linalg.norm(_centred(points))) / math.sqrt(len(points)) or 1.0)
     cloud = with_shared_distances(points, metric, max_dimension, max_points)
     diagrams = rips(cloud, metric=metric, max_dimension=max_dimension, max_points=max_points)
     for diagram in diagrams:
@@ -111,10 +111,6 @@ def principal_components(points: Matrix, count: int) -> tuple[Matrix, float]:
     total = float((sigma**2).sum())
     share = float((sigma[:count] ** 2).sum()) / total if total > 0 else 1.0
     return np.ascontiguousarray(left[:, :count] * sigma[:count]), share
-
-
-def _radius(points: Matrix) -> float:
-    return float(np.linalg.norm(_centred(points))) / math.sqrt(len(points))
 
 
 def _centred(points: Matrix) -> Matrix:

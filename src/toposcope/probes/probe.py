@@ -153,6 +153,11 @@ class Subject:
         """The model, its tokenizer and the text."""
         return self.inputs.get("model")
 
+    def text_reader(self, probe: str) -> Reader:
+        """Return the reader; refuse, naming the probe, if there is no model or no text."""
+        reader: Reader = self._text_input("model", probe)
+        return reader
+
     def text_loss(self, probe: str) -> "Callable[..., SummedLoss]":
         """Return what takes a number of windows of the text and their length, and returns the model's loss on them.
 
@@ -161,10 +166,13 @@ class Subject:
         ToposcopeError
             If there is no model or no text; it names the probe.
         """
-        load: Callable[..., SummedLoss] | None = self.inputs.get("text_loss")
-        if load is None:
-            raise ToposcopeError(f"{probe}: needs a model and a text to read; declare them in a study")
+        load: Callable[..., SummedLoss] = self._text_input("text_loss", probe)
         return load
+
+    def _text_input(self, name: str, probe: str) -> Any:
+        if self.inputs.get(name) is None:
+            raise ToposcopeError(f"{probe}: needs a model and a text to read; declare them in a study")
+        return self.inputs[name]
 
     @property
     def embeddings(self) -> Sequence[Layer]:
@@ -183,7 +191,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A named function from a checkpoint to statistics and diagrams; its fields are its options.
 
     A subclass states its `VERSION` (raised whenever the same input would give other numbers), what it `NEEDS`, and
-    yields one `Measurement` or `Failure` for each layer it `covers`.
+    yields one `Measurement` or `Failure` for each layer it `covers`: by `measure_layer`, or by `measure`.
 
     Attributes
     ----------
@@ -199,6 +207,12 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Options added in later versions: at their defaults they are not in the key, so that older rows stay valid.
     REPEATS : frozenset of str
         Options that no statistic depends on: the number of repetitions for the noise, the number of stored points.
+    NETWORK_ONLY : bool
+        It reports on the network alone, which is not combined from layers.
+    SCALE_FREE : bool
+        No statistic has a scale-free twin (see `degree`).
+    LEAST : mapping of str to int
+        The least values of options; one that is None has none.
     NORM : str
         The statistic whose power `degree` divides by: that of `controls`, or one of the probe's own.
     """
@@ -209,7 +223,15 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
     REPEATS: ClassVar[frozenset[str]] = frozenset()
+    NETWORK_ONLY: ClassVar[bool] = False
+    SCALE_FREE: ClassVar[bool] = False
+    LEAST: ClassVar[Mapping[str, int]] = {}
     NORM: ClassVar[str] = "frobenius_norm"
+
+    def __post_init__(self) -> None:
+        for name, least in self.LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
 
     @classmethod
     def name(cls) -> str:
@@ -227,11 +249,11 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the layers and pseudo-layers this probe reports on, of a checkpoint with these analysed layers."""
-        return [*layers, NETWORK]
+        return [NETWORK] if self.NETWORK_ONLY else [*layers, NETWORK]
 
     def by_layer(self) -> bool:
         """Return whether each layer can be measured without the others."""
-        return self.NEEDS <= RELATIONS
+        return not self.NETWORK_ONLY and self.NEEDS <= RELATIONS
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return about how long layers of some shapes, by name, take on one processor.
@@ -261,7 +283,11 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return None
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure the wanted layers of a checkpoint."""
+        """Measure the wanted layers of a checkpoint, by default each by `measure_layer`."""
+        return each_layer(self, subject, lambda layer: self.measure_layer(layer, subject))
+
+    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+        """Measure one layer."""
         raise NotImplementedError
 
     def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
@@ -281,6 +307,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         dict
             Numbers or arrays, as they came in.
         """
+        if self.NETWORK_ONLY:
+            return {}
         raise NotImplementedError
 
     @classmethod
@@ -294,7 +322,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         It is 0 if the statistic does not depend on the scale, and for the controls, which have no twins. Under a
         filtration cap a statistic scales so only if nothing is truncated. See ``docs/methods/association.md``.
         """
-        return DEGREES.get(statistic.removesuffix(NOISE).rpartition(".")[2], 0)
+        return 0 if self.SCALE_FREE else DEGREES.get(statistic.removesuffix(NOISE).rpartition(".")[2], 0)
 
 
 def each_layer(

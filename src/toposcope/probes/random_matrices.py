@@ -1,7 +1,7 @@
 """Neural persistence and H0 of random matrices with the shape of each layer, as a reference for its values."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence, rips
 from toposcope.homology.random_matrices import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import Measurement, Probe, Subject, Value, stacked
 from toposcope.seeds import derive_seed
 
 MAX_ENTRIES = 20 * 2**20
@@ -43,27 +43,21 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     """
 
     KIND: ClassVar[Kind] = "control"
+    SCALE_FREE: ClassVar[bool] = True
     ONCE: ClassVar[bool] = True
+    LEAST: ClassVar[Mapping[str, int]] = {"draws": MIN_DRAWS}
 
     draws: int = 20
     seed: int = 42
-
-    def __post_init__(self) -> None:
-        if self.draws < MIN_DRAWS:
-            raise ValueError(f"draws is {self.draws}; it must be at least {MIN_DRAWS}")
 
     def by_layer(self) -> bool:
         """Return False: layers of one shape are measured together."""
         return False
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure the wanted layers of a checkpoint."""
-
-        def measure_layer(layer: Layer) -> Measurement:
-            shape = layer.shape[::-1] if layer.transposed else layer.shape
-            return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)))
-
-        yield from each_layer(self, subject, measure_layer)
+    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+        """Measure one layer."""
+        shape = layer.shape[::-1] if layer.transposed else layer.shape
+        return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take the mean of ``np_mean`` over layers."""
@@ -73,10 +67,6 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
             result[name] = np.mean(stacked(rows, name), axis=0)
             result[f"{name}.sd"] = np.linalg.norm(stacked(rows, f"{name}.sd"), axis=0) / len(rows)
         return result
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: what is reported has no scale."""
-        return 0
 
 
 def n_draws(shape: Shape, draws: int) -> int:

@@ -32,21 +32,12 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
     """
 
     KIND: ClassVar[Kind] = "control"
+    NETWORK_ONLY: ClassVar[bool] = True
+    SCALE_FREE: ClassVar[bool] = True
+    LEAST: ClassVar[Mapping[str, int]] = {"count": 1}
 
     count: int = DEFAULT_COUNT
     seed: int = 42
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}; it must be at least 1")
-
-    def covers(self, layers: Sequence[str]) -> list[str]:
-        """Return the network alone."""
-        return [NETWORK]
-
-    def by_layer(self) -> bool:
-        """Return False: the network is measured at once."""
-        return False
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of a pass over the entries for every 64 projections."""
@@ -69,10 +60,6 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Add the projections of layers: those of one long vector."""
         return {name: stacked(rows, name).sum(axis=0)[()] for name in rows[0]}
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: controls have no scale-free twins."""
-        return 0
 
     def _projected(self, layer: Layer) -> dict[str, float]:
         sums = sign_projections(layer, self.count, self.seed)

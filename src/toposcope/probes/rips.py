@@ -3,6 +3,7 @@
 See ``docs/methods/point-clouds.md``.
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -32,8 +33,8 @@ from toposcope.probes.probe import (
     guarded,
     stacked,
 )
-from toposcope.probes.row_draws import draw_rows, with_noise
 from toposcope.probes.stacks import by_stacks
+from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix
 
 _Known = tuple[Diagram, dict[str, float]]
@@ -69,6 +70,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     KIND: ClassVar[Kind] = "topology"
     LATER: ClassVar[frozenset[str]] = frozenset({"sample", "draws", "seed"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws"})
+    LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1, "draws": 1}
 
     max_dimension: int = 1
     max_points: int | None = None
@@ -79,13 +81,11 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        check_sizes(self.max_dimension, self.max_points)
+        super().__post_init__()
         if self.threshold is not None and not self.threshold >= 0:
             raise ValueError(f"threshold is {self.threshold}; it must be at least 0")
         if self.sample == "random" and self.max_points is None:
             raise ValueError('sample = "random" needs max_points, the number of rows')
-        if self.draws < 1:
-            raise ValueError(f"draws is {self.draws}; it must be at least 1")
         if self.draws > 1 and self.sample != "random":
             raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
 
@@ -126,9 +126,11 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
             if POOLED in subject.wanted:
                 yield guarded(POOLED, lambda: self.measure_rows(_pool(subject.layers), POOLED, POOLED))
         else:
-            yield from each_layer(
-                self, subject, lambda layer: self.measure_rows(layer.matrix(), layer.name, layer.role)
-            )
+            yield from super().measure(subject)
+
+    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+        """Measure the rows of one layer."""
+        return self.measure_rows(layer.matrix(), layer.name, layer.role)
 
     def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
@@ -139,7 +141,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         def measure(subject: Subject, found: Mapping[str, _Known]) -> Iterator[Measurement | Failure]:
             def measure_layer(layer: Layer) -> Measurement:
                 if layer.name not in found:
-                    return self.measure_rows(layer.matrix(), layer.name, layer.role)
+                    return self.measure_layer(layer, subject)
                 diagram, of_diagram = found[layer.name]
                 return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
 
@@ -210,14 +212,6 @@ def cloud_bytes(n: int, d: int, max_dimension: int, max_points: int | None) -> i
     return 24 * n * d + (loop_bytes(points_for_loops(n, max_points)) if max_dimension else 0)
 
 
-def check_sizes(max_dimension: int, max_points: int | None) -> None:
-    """Refuse options out of range."""
-    if max_dimension < 0:
-        raise ValueError(f"max_dimension is {max_dimension}; it must be at least 0")
-    if max_points is not None and max_points < 1:
-        raise ValueError(f"max_points is {max_points}; it must be at least 1")
-
-
 def combine_diagrams(rows: Sequence[Mapping[str, Value]], add_noise: Callable[..., Any]) -> dict[str, Any]:
     """Combine the statistics of several layers' diagrams.
 
@@ -260,3 +254,47 @@ def _pool(layers: Sequence[Layer]) -> Matrix:
     matrices = [as_float_matrix(layer.matrix(), f"layer {layer.name}").astype(np.float64) for layer in layers]
     width = max(m.shape[1] for m in matrices)
     return np.vstack([np.pad(m, ((0, 0), (0, width - m.shape[1]))) for m in matrices])
+
+
+def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
+    """Draw `count` of the rows uniformly without replacement, `n_draws` times.
+
+    The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows in any order, so
+    different weights give different rows, and the same weights always the same ones.
+
+    Parameters
+    ----------
+    cloud : ndarray, shape (n, d)
+        Of a floating-point dtype; the digest is of float64.
+    count : int
+        At most n.
+    seed, n_draws : int
+
+    Returns
+    -------
+    list of ndarray, shape (count,), int64
+        Distinct row indices, ascending.
+    """
+    # Adding zero turns -0.0, which is the same point, into 0.0.
+    digests = [hashlib.sha256((row.astype(np.float64) + 0.0).tobytes()).digest() for row in cloud]
+    order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
+    whole = hashlib.sha256(b"".join(digests[i] for i in order)).hexdigest()
+    generators = (np.random.default_rng(derive_seed(seed, "rows", draw, whole)) for draw in range(n_draws))
+    return [np.sort(order[rng.choice(len(order), count, replace=False)]) for rng in generators]
+
+
+def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the statistics of the first draw and, as ``<name>.noise``, their standard deviations over all draws.
+
+    Deviations have ddof 1. A single draw has none.
+    """
+    first = dict(draws[0])
+    if len(draws) == 1:
+        return first
+    return first | {name + NOISE: _deviation([draw[name] for draw in draws]) for name in first}
+
+
+def _deviation(values: Sequence[float]) -> float:
+    largest = max(map(abs, values))
+    unit = largest if largest > 0 else 1.0  # squares of very large values would overflow
+    return float(np.std(np.array(values) / unit, ddof=1)) * unit

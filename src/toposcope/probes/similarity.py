@@ -9,6 +9,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import linear_cka, procrustes, rtd
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.hidden_states import HiddenStatesProbe
+from toposcope.probes.point_clouds import means
 from toposcope.probes.probe import (
     HIDDEN,
     NOISE,
@@ -19,7 +20,6 @@ from toposcope.probes.probe import (
     Subject,
     Value,
     guarded,
-    stacked,
 )
 from toposcope.typing import Matrix
 
@@ -52,16 +52,12 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "control"
+    SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"states"})
+    LEAST: ClassVar[Mapping[str, int]] = {"batch_size": MIN_POINTS, "n_batches": 0}
 
     batch_size: int = 64
     n_batches: int = 5
-
-    def __post_init__(self) -> None:
-        if self.batch_size < MIN_POINTS:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least {MIN_POINTS}")
-        if self.n_batches < 0:
-            raise ValueError(f"n_batches is {self.n_batches}; it must be at least 0")
 
     def source(self, probes: Sequence[Probe]) -> Probe:
         """Return the first `hidden_states` that stores points."""
@@ -85,16 +81,12 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers."""
-        return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+        return means(rows)
 
     @classmethod
     def kind(cls, statistic: str) -> Kind:
         """Return ``topology`` for the divergence, ``control`` for the rest."""
         return "topology" if statistic.startswith("rtd") else cls.KIND
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: nothing here depends on the scale."""
-        return 0
 
     def _measure(self, layer: str, compare: "_Comparison", subject: Subject) -> Measurement:
         assert subject.step is not None

@@ -1,12 +1,13 @@
 """Norms of weights, gradients and updates, measured by a monitor after a training step."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from toposcope.checkpoints import Layer
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import Measurement, Probe, Subject, Value, stacked
 
 SUMS = frozenset({"nonfinite", "nonfinite_gradients"})
 NORMS = frozenset({"weight_norm", "gradient_norm", "update_norm"})
@@ -25,14 +26,13 @@ class TrainingProbe(Probe, frozen=True, tag="training"):
     """
 
     KIND: ClassVar[Kind] = "norm"
+    SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Return the monitor's measurements by layer, from the input ``training``."""
+    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+        """Return the monitor's measurements of a layer, from the input ``training``."""
         found: Mapping[str, dict[str, float]] = subject.inputs["training"]
-        yield from each_layer(
-            self, subject, lambda layer: Measurement(layer.name, layer.role, found.get(layer.name, {}))
-        )
+        return Measurement(layer.name, layer.role, found.get(layer.name, {}))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine the statistics that all layers have."""
@@ -47,10 +47,6 @@ class TrainingProbe(Probe, frozen=True, tag="training"):
     def kind(cls, statistic: str) -> Kind:
         """Return ``norm``, or ``control`` for counts and shares."""
         return "control" if statistic in SUMS or statistic == "dead_units" else cls.KIND
-
-    def degree(self, statistic: str) -> int:
-        """Return 0: these have no scale-free twins."""
-        return 0
 
 
 def _combined(name: str, values: Any) -> Any:

@@ -1,18 +1,15 @@
 """The path of a run through its weights: length, components beside those of a random walk, dimension."""
 
 import math
-from collections.abc import Sequence
-from functools import cache
-import numpy as np
-from toposcope.checkpoints import Layer
-from toposcope.errors import ToposcopeError
-from toposcope.kernels.magnitudes import largest_magnitude
-from toposcope.probes.probe import Weights
-from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
-from toposcope.typing import Matrix
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+
+from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
 from toposcope.homology import (
     ph_dimension,
     principal_shares,
@@ -21,9 +18,11 @@ from toposcope.homology import (
     step_cosines,
 )
 from toposcope.homology.ph_dimension import MIN_POINTS
+from toposcope.kernels.magnitudes import largest_magnitude
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, Weights, guarded
-
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights, guarded
+from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
+from toposcope.typing import Matrix
 
 MAX_KNOWN = 1 << 18
 """Distances a process remembers: those of all pairs of 700 checkpoints."""
@@ -150,24 +149,12 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "norm"
+    NETWORK_ONLY: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"earlier"})
+    LEAST: ClassVar[Mapping[str, int]] = {"window": MIN_POINTS, "seed": 0}
 
     window: int = MIN_POINTS
     seed: int = 42
-
-    def __post_init__(self) -> None:
-        if self.window < MIN_POINTS:
-            raise ValueError(f"window is {self.window}; it must be at least {MIN_POINTS}")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be at least 0")
-
-    def covers(self, layers: Sequence[str]) -> list[str]:
-        """Return only the network."""
-        return [NETWORK]
-
-    def by_layer(self) -> bool:
-        """Return that a path is of all layers together."""
-        return False
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the distances to 20 earlier checkpoints; their number is not known here."""
@@ -191,10 +178,6 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
         if statistic.startswith("pc"):
             return "spectrum"
         return "control" if statistic == "n_checkpoints" else cls.KIND
-
-    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Return nothing: the path is that of all layers together."""
-        return {}
 
     def degree(self, statistic: str) -> int:
         """Return 1 for lengths, 0 for the rest."""

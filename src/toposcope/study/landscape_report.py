@@ -15,7 +15,7 @@ from toposcope.models import Origin, Reader, Text
 from toposcope.models.loading import model_key
 from toposcope.models.texts import text_key
 from toposcope.probes.landscape import LandscapeProbe
-from toposcope.probes.needs.text_loss import load_loss
+from toposcope.probes.needs.inputs import load_loss
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:

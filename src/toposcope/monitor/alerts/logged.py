@@ -232,7 +232,8 @@ class RateJumps:
             return None
         if not self._latch.faulty():
             return None
-        change = f", {factor(rate / highest)} times its highest so far" if kind == "rose" else _fall_text(last, rate)
+        change = f", {factor(rate / highest)} times its highest so far" if kind == "rose" else ""
+        change = f", by a factor of {factor(last / rate)}" if kind == "fell" and rate > 0 else change
         message = (
             f"{self._name}: the learning rate {kind} from {number(last)} at step {last_step:,} to {number(rate)}"
             f" at step {step:,}{change}; no schedule jumps like this, so check the scheduler."
@@ -247,10 +248,6 @@ class RateJumps:
             return "rose"
         fallen = last - rate > MIN_SHARE * self._highest and rate * MIN_FALL < last
         return "fell" if fallen and speed > MIN_SPEED_RATIO * self._fastest[False] else ""
-
-
-def _fall_text(last: float, rate: float) -> str:
-    return f", by a factor of {factor(last / rate)}" if rate > 0 else ""
 
 
 NOT_FINITE = "non-finite"

@@ -43,14 +43,9 @@ class Latch:
         self._left = 0
         self.n_alerts = 0
 
-    @property
-    def armed(self) -> bool:
-        """Whether the next faulty value raises an alert."""
-        return self._left == 0
-
     def faulty(self) -> bool:
         """Record a faulty value; return whether it raises an alert."""
-        raised = self.armed
+        raised = self._left == 0
         self._left = self._recovery
         if raised:
             self._recovery *= 2

@@ -59,7 +59,7 @@ class WebhookSink:
                 "kind": event.kind,
                 "since": event.since,
                 "place": event.place,
-                "evidence": {name: _json_number(value) for name, value in event.evidence.items()},
+                "evidence": {name: v if math.isfinite(v) else str(v) for name, v in event.evidence.items()},
             }
             self._add("alert", f"{self._run}, step {event.step:,}: {event.message}", event.step, details)
         if self._waiting and time.monotonic() >= self._next_try:
@@ -150,7 +150,3 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

@@ -1,30 +1,52 @@
-"""``text_loss``: the loss on the fixed text as a function of the weights."""
+"""The inputs that probes of this package need: embeddings, gradients, models that read a text, their loss."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from toposcope.checkpoints import Checkpoint
+from toposcope.errors import ToposcopeError
 from toposcope.models import Reader
+from toposcope.models.loading import model_key
 from toposcope.models.texts import passage
-from toposcope.probes.needs.model import key
-from toposcope.probes.needs.need import Need, RunContext
+from toposcope.probes.needs import Need, RunContext
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from toposcope.models.summed_loss import SummedLoss
 
 
-def provide(checkpoint: Checkpoint, run: RunContext) -> "Callable[..., SummedLoss]":
+def _reader(checkpoint: Checkpoint, run: RunContext) -> Reader:
+    return Reader(checkpoint, run.origin, run.text)
+
+
+def _reading_key(checkpoint: Checkpoint, run: RunContext) -> str:
+    """Return a digest of the text, the configuration and the tokenizer."""
+    return run.text_sha256 + model_key(checkpoint, run.origin)
+
+
+def _gradients(checkpoint: Checkpoint, run: RunContext) -> "Callable[[int], dict[str, Tensor]]":
+    """Return a function from the number of a batch to the gradient on it, by tensor name."""
+    from toposcope.family.gradients import loss_gradients
+
+    directory, corpus = run.directory, run.origin.corpus
+    if directory is None or corpus is None:
+        raise ToposcopeError(f"{checkpoint.location}: only runs trained here have gradients")
+    return lambda batch: loss_gradients(directory, corpus, checkpoint.tensors(), batch)
+
+
+def _training(checkpoint: Checkpoint, _run: RunContext) -> NoReturn:
+    """Refuse a checkpoint: only a process that trains has, for example, the gradients of a step."""
+    raise ToposcopeError(f"{checkpoint.location}: gradients and updates are known only while a run is monitored")
+
+
+def _text_loss(checkpoint: Checkpoint, run: RunContext) -> "Callable[..., SummedLoss]":
     """Return `load_loss` of the checkpoint, as a function of what is left to choose."""
-    reader = Reader(checkpoint, run.origin, run.text)
-
-    def load(sequences: int, length: int, dtype: "torch.dtype | None" = None) -> "SummedLoss":
-        return load_loss(reader, sequences, length, dtype)
-
-    return load
+    return partial(load_loss, _reader(checkpoint, run))
 
 
 def load_loss(reader: Reader, sequences: int, length: int, dtype: "torch.dtype | None" = None) -> "SummedLoss":
@@ -85,4 +107,11 @@ def _common_end(name: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-NEED = Need("text_loss", provide, key, reads_text=True)
+NEEDS = (
+    # The rules by which layers are recognised, besides the built-in ones, decide which matrices are the embeddings.
+    Need("embeddings", lambda checkpoint, run: checkpoint.embeddings(), lambda checkpoint, run: str(checkpoint.roles)),
+    Need("gradients", _gradients, lambda checkpoint, run: run.corpus_sha256, trained_here=True),
+    Need("model", _reader, _reading_key, reads_text=True),
+    Need("text_loss", _text_loss, _reading_key, reads_text=True),
+    Need("training", _training, lambda checkpoint, run: "", whole_model=False, trained_here=True),
+)
