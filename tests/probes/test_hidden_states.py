@@ -280,7 +280,7 @@ def test_the_points_of_a_sample_are_all_that_is_kept(checkpoint: Checkpoint) -> 
     reader = subject_of(checkpoint, TEXT, ["network"]).reader
     assert reader is not None
     model = reader.model()
-    sequences = probe._sequences(reader.text(), reader.tokenizer(), model)
+    sequences = probe._sequences(reader)
     everything, some = (
         gather(model, sequences, {"network": 2}, pooled=False, selected=which)[0]["network"]
         for which in (None, probe._selected_points(sequences))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
-from toposcope.integrity.finding import Finding, steps_text
+from toposcope.integrity.finding import Finding, Severity, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Steps, Vector
 
@@ -44,8 +44,16 @@ class _Pairs(NamedTuple):
     logged: Vector
     high: Vector
 
+    def words(self, k: int, what: str) -> str:
+        """Say what a checkpoint holds, and what the log says."""
+        return f"at step {self.steps[k]} {what} {self.held[k]:.4g}, the log {self.logged[k]:.4g}"
+
     def where(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
         return [int(step) for step in self.steps[chosen]]
+
+
+def _finding(steps: Sequence[int], message: str, severity: Severity = "fault", check: str = "log") -> Finding:
+    return Finding(check, severity, tuple(steps), "", message)
 
 
 def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
@@ -72,9 +80,9 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
     words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
     if 2 * len(beyond) >= len(steps) and (times > MIN_TIMES or (decayed and times > 1 + TOLERANCE)):
         fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
-        yield Finding("log", "fault", tuple(beyond), "", f"{words}; {fix}")
+        yield _finding(beyond, f"{words}; {fix}")
     else:
-        yield Finding("log", "note", tuple(beyond), "", f"{words}, which was cut short or not written any more")
+        yield _finding(beyond, f"{words}, which was cut short or not written any more", "note")
 
 
 def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
@@ -139,18 +147,15 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     fits = max((_fits_any(every, 1.0), _fits_any(every, unit)), key=np.count_nonzero)
     if fits.all():
         return
-    example = int(np.flatnonzero(~fits)[-1])
-    step, own, logged = (column[example] for column in (pairs.steps, pairs.held, pairs.logged))
-    words = f"at step {step} the optimizer holds {own:.4g}, the log {logged:.4g}"
-    wrong = tuple(pairs.where(~fits))
+    words, wrong = pairs.words(int(np.flatnonzero(~fits)[-1]), "the optimizer holds"), pairs.where(~fits)
     if 2 * fits.sum() >= len(fits):
-        yield Finding("log", "fault", wrong, "", f"{steps_text(wrong)}: not the learning rate of the log; {words}")
+        yield _finding(wrong, f"{steps_text(wrong)}: not the learning rate of the log; {words}")
         return
     kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * TOLERANCE
     several = len({p.held[-1] for p in every}) > 1
     automatic = bool((pairs.held == 1).all())  # as Prodigy and its kin have it
     words = f"the learning rates of the log are not those of the optimizer: {words}; the log may be another run's"
-    yield Finding("log", "note" if automatic or (kept and several) else "fault", wrong, "", words)
+    yield _finding(wrong, words, "note" if automatic or (kept and several) else "fault")
 
 
 def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -171,23 +176,16 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
         within = (pairs.held >= pairs.low - 1e-9) & (pairs.held <= pairs.high + 1e-9)
         exact = off <= TOLERANCE * np.abs(pairs.logged)
         far = ~within & (off > 20 * TOLERANCE * np.abs(pairs.logged))
-        example = int(np.argmax(off))
-        step, own, logged = pairs.steps[example], pairs.held[example], pairs.logged[example]
-        words = f"at step {step} the checkpoint holds {own:.4g}, the log {logged:.4g}"
+        words = pairs.words(int(np.argmax(off)), "the checkpoint holds")
         if 2 * exact.sum() >= len(exact):
-            wrong = pairs.where(far & ~exact)
-            if wrong:
-                yield Finding(
-                    "log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the loss of the log; {words}"
-                )
+            if wrong := pairs.where(far & ~exact):
+                yield _finding(wrong, f"{steps_text(wrong)}: not the loss of the log; {words}")
             continue
         values = log.values[column][np.isfinite(log.values[column])]
         noise = float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else 0.0
         if _rank_correlation(pairs.held, pairs.logged) < 0.5 and float(np.median(off)) > MIN_LOSS_EXCESS * noise + 0.02:
-            words = (
-                f"the losses of the log are not those saved in the checkpoints: {words}; the log may be another run's"
-            )
-            yield Finding("log", "fault", tuple(pairs.where(far)), "", words)
+            where = f"not those saved in the checkpoints: {words}; the log may be another run's"
+            yield _finding(pairs.where(far), f"the losses of the log are {where}")
 
 
 def _rank_correlation(a: Vector, b: Vector) -> float:
@@ -256,24 +254,14 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     step, own, logged = pairs.steps[example], pairs.held[example], pairs.logged[example]
     words = f"at step {step} the norm of {of} is {own:.5g}, by the log {logged:.5g}"
     if len(wrong) > 1 and exchanged.all():
-        yield Finding(
-            "order",
-            "fault",
-            tuple(wrong),
-            "",
-            f"{steps_text(wrong)}: each has the norm that was logged for another; {words}",
-        )
+        message = f"{steps_text(wrong)}: each has the norm that was logged for another; {words}"
+        yield _finding(wrong, message, check="order")
     elif 4 * len(wrong) <= len(fits):
-        yield Finding("log", "fault", tuple(wrong), "", f"{steps_text(wrong)}: not the norm of the log; {words}")
+        yield _finding(wrong, f"{steps_text(wrong)}: not the norm of the log; {words}")
     elif float(np.median(np.abs(ratio))) < MAX_OTHER_NORM:
         whole = plain[0][4]  # of all parameters
         most = float(-whole.min())
         averaged = (whole < 0).mean() > 0.9 and -whole[-1] < MAX_LAST_OF_AVERAGED * most < MAX_AVERAGED
         cause = "the weights may be averaged" if averaged else "the log may be another run's"
-        yield Finding(
-            "log",
-            "note" if averaged else "fault",
-            tuple(wrong),
-            "",
-            f"the norms of the log are not those of the weights: {words}; {cause}",
-        )
+        message = f"the norms of the log are not those of the weights: {words}; {cause}"
+        yield _finding(wrong, message, "note" if averaged else "fault")

@@ -10,13 +10,13 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.norms import distances, has_nonzero, nonfinite, norms, precision
 from toposcope.monitor.shards import Copy, Sharding, Slots, as_placed, local, rank
+from toposcope.probes.feature import NETWORK
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
     from torch.nn.parallel import DistributedDataParallel
 
-NETWORK = "network"
 N_GROUPS = 4
 """Parameters take turns in about this many groups: one due step measures the updates of one group, so that at most this
 fraction of the weights is before at a time, or the largest parameter."""
@@ -68,6 +68,7 @@ class Quantities:
     ) -> None:
         self._names, self._parameters = list(parameters), list(parameters.values())
         self._sharding = Sharding(self._parameters)
+        self.is_sharded = self._sharding.mesh is not None
         self._counts = [self._sharding.counts(parameter) for parameter in self._parameters]
         place = {name: k for k, name in enumerate(self._names)}
         self._units = {place[layer.name]: int(layer.transposed) for layer in layers}
@@ -82,7 +83,7 @@ class Quantities:
         self._replicated = replicated
         self._last_compared: Copy | None = None
         self._length = len(_Column) * len(self._names) + sum(slots.count for slots in self._slots.values())
-        self._is_counting = self._sharding.is_sharded
+        self._is_counting = self.is_sharded
         """Whether to count non-finite values on a GPU, where that takes longer than the norms."""
 
     def before(self) -> None:
@@ -148,11 +149,6 @@ class Quantities:
         return PendingQuantities(self, total, list(before), compared)
 
     @property
-    def is_sharded(self) -> bool:
-        """Whether the parameters are sharded over ranks."""
-        return self._sharding.is_sharded
-
-    @property
     def n_ranks(self) -> int:
         """Number of ranks in the group."""
         import torch.distributed as dist
@@ -166,7 +162,7 @@ class Quantities:
         """Whether this rank decides what is measured, and keeps the results."""
         import torch.distributed as dist
 
-        if self._sharding.is_sharded:
+        if self.is_sharded:
             return self._sharding.is_first
         return (rank() if self._replicated is None else dist.get_rank(self._replicated.process_group)) == 0
 
@@ -188,17 +184,17 @@ class Quantities:
         import torch.distributed as dist
 
         leads = self.is_leader
-        if not self._sharding.is_sharded and not self._is_comparing():
+        if not self.is_sharded and not self._is_comparing():
             if leads and not stop:
                 return list(decision)
             raise ToposcopeError("the monitor failed on one of the ranks, so they are no longer compared")
         own = self._zeros().new_tensor([*(decision if leads else [0] * len(decision)), int(stop)])
-        if self._sharding.is_sharded:
+        if self.is_sharded:
             own = self._sharding.summed(own)
         elif self._replicated is not None:
             dist.all_reduce(own, group=self._replicated.process_group)
         *agreed, stopped = [int(number) for number in own.tolist()]
-        if stopped and (self._sharding.is_sharded or stop or not leads):
+        if stopped and (self.is_sharded or stop or not leads):
             raise ToposcopeError(
                 f"the monitor failed on {stopped} of the ranks; the message printed there names the cause"
             )
@@ -231,7 +227,7 @@ class Quantities:
 
         stops = self._zeros(1) + (vector is None)
         own = self._zeros(self._length) if vector is None else vector
-        if self._sharding.is_sharded:
+        if self.is_sharded:
             total = self._sharding.summed(torch.cat([own, stops]))
             if total[-1] > 0:
                 raise ToposcopeError(

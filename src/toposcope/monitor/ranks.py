@@ -42,7 +42,8 @@ class RankGroup:
         # A model without matrices still has norms and a log.
         self.layers = {layer.name: layer for layer in layout(model)}
         self._quantities = Quantities(self.parameters, list(self.layers.values()), data_parallel(model), optimized)
-        self.is_leader = self._quantities.is_leader
+        self.is_leader, self.is_sharded = self._quantities.is_leader, self._quantities.is_sharded
+        self.training_changes = self._quantities.training_changes
         self._number = next(_numbers)
         self._has_left = False
 
@@ -56,7 +57,7 @@ class RankGroup:
         """
         if self._n_ranks > 1 and not all_arrive(f"{self._number}/begin", self._n_ranks, START_SECONDS):
             self.leave()
-            if self._quantities.is_sharded:
+            if self.is_sharded:
                 raise ToposcopeError(
                     "the model is sharded, but not every rank attached a monitor; create and attach one on each"
                 )
@@ -69,11 +70,6 @@ class RankGroup:
         self._quantities.turn = n_measured
 
     @property
-    def is_sharded(self) -> bool:
-        """Whether the model is sharded over ranks."""
-        return self._quantities.is_sharded
-
-    @property
     def _n_ranks(self) -> int:
         return 1 if self._has_left else self._quantities.n_ranks
 
@@ -82,10 +78,6 @@ class RankGroup:
         if self.is_sharded:  # FSDP2 exchanges parameters while it gathers them
             return []
         return [name for name, parameter in self._model.named_parameters() if id(parameter) not in self._known]
-
-    def training_changes(self, *, is_due: bool) -> dict[str, list[str]]:
-        """Return which parameters are frozen, thawed, or given to the optimizer (see `Quantities`)."""
-        return self._quantities.training_changes(is_due=is_due)
 
     def decide(self, measure: bool) -> bool:
         """Return the leader's decision whether to measure this step."""
@@ -96,7 +88,7 @@ class RankGroup:
 
     def before(self) -> None:
         """Copy weights before a measured step; of replicas, only the leader does."""
-        if self.is_leader or self._quantities.is_sharded:
+        if self.is_leader or self.is_sharded:
             self._quantities.before()
 
     def after(self, *, gradients: bool = True) -> PendingQuantities:
@@ -115,7 +107,7 @@ class RankGroup:
             Returns whether this rank keeps the next copy; if not, None is yielded in its place. A sharded layer is
             gathered in either case.
         """
-        if not self._quantities.is_sharded:
+        if not self.is_sharded:
             yield from ((name, gather(self.parameters[name], keep=keeps())) for name in wanted or ())
             return
         with self._leaving_on_error():
@@ -133,7 +125,7 @@ class RankGroup:
 
     def ends(self, status: str) -> bool:
         """Return whether to measure the last step; it is the last collective operation."""
-        if not self._quantities.is_sharded:
+        if not self.is_sharded:
             self.leave()
             return self.is_leader
         if self._has_left or status != "complete":

@@ -17,7 +17,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_text
 from toposcope.homology import Diagram
 from toposcope.integrity import Finding
-from toposcope.monitor.events import Alert, Forecasted, Note
+from toposcope.monitor.events import Alert, Event, Forecasted, Note
 from toposcope.monitor.measuring import StepMeasurements
 from toposcope.monitor.watching import stored_names
 from toposcope.probes import Probe
@@ -234,22 +234,19 @@ class Recording:
     def _unit(self, step: int, probe: Probe, layer: str) -> Unit:
         return Unit(self.run, step, layer, probe.name(), probe.options())
 
-    def alert(self, alert: Alert) -> None:
-        """Store an alert."""
-        evidence = json.dumps({name: float(value) for name, value in alert.evidence.items()})
-        self._store.put_alert(self.run, alert.kind, alert.step, alert.since, alert.place, alert.message, evidence)
-
-    def note(self, note: Note) -> None:
-        """Store a note in place of those of later steps, which a resumed run makes again."""
-        key, line = f"changes {self.run}", f"step {note.step}: {note.message}"
-        stored = (self._store.meta(key) or "").splitlines()
-        earlier = [old for old in stored if int(old[5 : old.index(":")]) <= note.step and old != line]
-        self._store.set_meta(key, "\n".join([*earlier[-MAX_NOTES:], line]))
-
-    def forecast(self, forecast: Forecasted) -> None:
-        """Store a forecast."""
-        f = forecast
-        self._store.put_forecast(self.run, f.step, f.last_step, f.loss, f.low, f.high, f.advice)
+    def put(self, event: Event) -> None:
+        """Store an alert, a forecast, or a note in place of those of later steps, which a resumed run makes again."""
+        store, e = self._store, event
+        if isinstance(e, Alert):
+            evidence = json.dumps({name: float(value) for name, value in e.evidence.items()})
+            store.put_alert(self.run, e.kind, e.step, e.since, e.place, e.message, evidence)
+        elif isinstance(e, Forecasted):
+            store.put_forecast(self.run, e.step, e.last_step, e.loss, e.low, e.high, e.advice)
+        elif isinstance(e, Note):
+            key, line = f"changes {self.run}", f"step {e.step}: {e.message}"
+            stored = (store.meta(key) or "").splitlines()
+            earlier = [old for old in stored if int(old[5 : old.index(":")]) <= e.step and old != line]
+            store.set_meta(key, "\n".join([*earlier[-MAX_NOTES:], line]))
 
     def findings(self, findings: Sequence[Finding], n_examined: int) -> None:
         """Store the doctor's findings on the saved checkpoints so far."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from toposcope.checkpoints import Layer
@@ -13,7 +14,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget, Thinning
-from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
+from toposcope.monitor.events import DIVERGED, Event, Logged, Measured, Note
 from toposcope.monitor.measuring import Measurer, StepMeasurements
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue
@@ -150,16 +151,8 @@ class Session:
 
     def _store_and_dispatch(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._store(event)
+            self._writes.add(partial(Recording.put, event=event))
             self._dispatch(event)
-
-    def _store(self, event: Event) -> None:
-        if isinstance(event, Alert):
-            self._writes.add(lambda recording: recording.alert(event))
-        elif isinstance(event, Forecasted):
-            self._writes.add(lambda recording: recording.forecast(event))
-        elif isinstance(event, Note):
-            self._writes.add(lambda recording: recording.note(event))
 
     def write(self) -> None:
         """Write what is queued; if the study cannot be written, try again later."""

@@ -67,11 +67,6 @@ class Sharding:
         self.is_first = self.mesh is None or dist.get_rank() == self._first
         """Whether this rank is the first of the mesh."""
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether any parameter is a DTensor."""
-        return self.mesh is not None
-
     def counts(self, tensor: "Tensor") -> bool:
         """Return whether sums include this rank's shard; of replicated shards, they include one."""
         import torch.distributed as dist

@@ -11,7 +11,7 @@ from toposcope.checkpoints.roles import block_of
 from toposcope.homology import Moments, points_for_loops, two_nn
 from toposcope.homology.memory import check_fits
 from toposcope.homology.rips import expected_seconds
-from toposcope.models import LanguageModel, StateBlock, TokenSequence, hidden_states, lines, windows
+from toposcope.models import LanguageModel, Reader, StateBlock, TokenSequence, hidden_states, lines, windows
 from toposcope.models.running import pooled as mean_of_texts
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.point_clouds import (
@@ -249,9 +249,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         reader = subject.text_reader(self.name())
-        model = reader.model()
-        cut = windows if self.cut == "windows" else lines
-        sequences = cut(reader.text(), reader.tokenizer(), self.texts, min(self.length, model.context))
+        model, sequences = reader.model(), self._sequences(reader)
         last = model.n_states - 1
         states = {NETWORK if k == last else hidden(k): k for k in self._state_indices(last)}
         covered = self.covers([layer.name for layer in subject.layers])
@@ -290,6 +288,10 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
             return list(range(n_blocks + 1))
         depths = () if isinstance(self.layers, str) else self.layers
         return sorted({*(round(depth * n_blocks) for depth in depths), n_blocks})
+
+    def _sequences(self, reader: Reader) -> list[TokenSequence]:
+        cut = windows if self.cut == "windows" else lines
+        return cut(reader.text(), reader.tokenizer(), self.texts, min(self.length, reader.model().context))
 
     def _selected_points(self, sequences: Sequence[TokenSequence]) -> Indices | None:
         """Return the indices of the points to collect; None for all. The others only enter the spectral moments."""
