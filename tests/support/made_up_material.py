@@ -15,15 +15,15 @@ from toposcope.analysis.moves import move_table, onset_table
 from toposcope.analysis.phases import NP_MEAN
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.experiments.published_study.claims import SCHEMA as CLAIMS
-from toposcope.experiments.published_study.predictions import SCHEMA as PREDICTIONS
-from toposcope.experiments.representation_phases.phases import SCHEMA as REPRESENTATION_PHASES
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
 from toposcope.study.study import FRAME_SCHEMA
+from toposcope_experiments.published_study.claims import SCHEMA as CLAIMS
+from toposcope_experiments.published_study.predictions import SCHEMA as PREDICTIONS
+from toposcope_experiments.representation_phases.phases import SCHEMA as REPRESENTATION_PHASES
 
 ROLES = ("attn.qkv", "attn.out", "mlp.in", "mlp.out")
 ENSEMBLES = ("gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed")

@@ -9,10 +9,10 @@ from named_features import by_feature, by_group
 from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.experiments.representation_phases.phases import SCHEMA as PHASES
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.kinds import kind_of
+from toposcope_experiments.representation_phases.phases import SCHEMA as PHASES
 
 STATES = "hidden_states"
 LABEL = f"{STATES}:layers=all"
