@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from made_studies import study as small_study
 from made_up_replicates import LOSS, family, runs_frame, trajectories
-from section_tools import section_of, summary, with_tables
+from section_tools import section_of, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.family import Run
@@ -49,7 +49,7 @@ def both() -> Material:
 
 
 def test_the_first_sentences_name_the_runs_and_when(both: Material) -> None:
-    first, second, third = (s for s in summary(both) if s.startswith("Among"))
+    first, second, third = (s for s in SECTION.summary(both) if s.startswith("Among"))
     assert first.startswith(
         "Among 9 runs of 2,000 parameters at equal step, large-3 stands apart: first in weight norm (control), from "
         "step 500 on ("
@@ -73,7 +73,7 @@ def test_the_section_says_what_ranks_cannot_do_and_holds_the_ranks(both: Materia
 
 def test_nobody_is_named_where_nothing_is(both: Material) -> None:
     nothing = material_of([quiet("small-")])
-    (only,) = (s for s in summary(nothing) if s.startswith("Among"))
+    (only,) = (s for s in SECTION.summary(nothing) if s.startswith("Among"))
     assert "no run stands apart" in only
     assert SECTION.finding(nothing) == "None of 9 runs stands apart from its replicates"
     (chart,) = outlier_run_charts(nothing)

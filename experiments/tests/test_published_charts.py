@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from made_up_material import material
+from experiment_material import material
 from named_features import by_feature
 from section_tools import with_tables
 

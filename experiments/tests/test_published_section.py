@@ -7,7 +7,7 @@ import msgspec
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from made_up_material import material
+from experiment_material import material
 from section_tools import section_of, with_tables
 
 from toposcope.cli import toposcope

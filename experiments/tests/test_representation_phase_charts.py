@@ -4,8 +4,7 @@ import dataclasses
 
 import polars as pl
 import pytest
-from made_up_material import material
-from made_up_states import phases, with_states
+from experiment_material import material, phases, with_states
 from section_tools import section_of
 
 from toposcope.report.material import Material

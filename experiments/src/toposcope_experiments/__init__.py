@@ -1,4 +1,4 @@
-"""The literature replayed with `toposcope`, one folder an experiment; its commands and sections come by entry points."""
+"""The literature replayed with `toposcope`: one folder an experiment, found by entry points."""
 
 from __future__ import annotations
 
