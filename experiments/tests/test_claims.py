@@ -11,12 +11,12 @@ import pytest
 from named_features import by_feature
 from scipy.stats import permutation_test, spearmanr
 
-from toposcope.analysis.permutations import p_of_rho, sign_flip
+from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
-from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, UNKNOWN
+from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, UNKNOWN, p_of_rho
 from toposcope_experiments.published_study.claims import RULES, SCHEMA, claims
 from toposcope_experiments.published_study.correlation_claims import _course
 

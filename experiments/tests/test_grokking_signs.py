@@ -8,7 +8,6 @@ from made_up_grokking import GENERALISES, STEPS, made_up
 from numpy.typing import NDArray
 
 from toposcope import rips
-from toposcope.analysis.permutations import least_p, two_groups
 from toposcope.analysis.verdict import UNDETERMINED
 from toposcope.engine.pool import Workers
 from toposcope_experiments.grokking.comparison import (
@@ -23,6 +22,7 @@ from toposcope_experiments.grokking.features import FEATURES, FOURIER, TWINS, em
 from toposcope_experiments.grokking.jumps import jump_table
 from toposcope_experiments.grokking.measured import change_table, measure_runs
 from toposcope_experiments.grokking.training import LOGGED, Trained
+from toposcope_experiments.small_networks.two_groups import least_p, two_groups
 
 P = 59
 EVERYWHERE = {condition.name: 1.0 for condition in CONDITIONS}

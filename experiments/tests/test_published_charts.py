@@ -8,16 +8,17 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from experiment_material import material
+from experiment_material import material, with_states
 from named_features import by_feature
 from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
+from toposcope.report.charts.states import representation_charts
 from toposcope.study.published import Published, Trace
 from toposcope_experiments.published_study.correlation_charts import published_correlation_charts
 from toposcope_experiments.published_study.prediction_charts import prediction_charts
-from toposcope_experiments.published_study.trace_charts import trace_charts
+from toposcope_experiments.published_study.trace_charts import published_state_charts, trace_charts
 
 
 def rows_of(chart: Chart, field: str) -> list[dict[str, Any]]:
@@ -132,3 +133,19 @@ def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
     for chart in (*published_correlation_charts(of), *prediction_charts(of), *trace_charts(of)):
         assert "nan" not in chart.title + chart.caption
         assert chart.render("svg").startswith(b"<svg")
+
+
+def test_published_states_have_charts_beside_ours() -> None:
+    study = with_states(material(3))
+    ours, *others = study.trajectories
+    features = by_feature({f"published {f.statistic}": values for f, values in ours.features.items()})
+    told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
+    both = dataclasses.replace(study, trajectories=[ours, *others, told])
+    beside = published_state_charts(both)
+    assert len(beside) == len(representation_charts(both)) == 8
+    assert beside[0].title.startswith("RankMe of the published hidden states ends lower in the run, after a dip")
+    assert beside[0].caption == "As published."
+    assert {row["run"] for row in rows_of(beside[0], "value")} == {"elsewhere"}
+    alone = dataclasses.replace(study, trajectories=[told])
+    assert published_state_charts(alone) == []
+    assert len(representation_charts(alone)) == 8

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from made_up_digits import STEPS, made_up
 
-from toposcope.analysis.permutations import least_p
 from toposcope.analysis.verdict import UNDETERMINED
 from toposcope_experiments.early_stopping.stopping_rules import NEURAL_PERSISTENCE, out_of_patience
 from toposcope_experiments.regularisation.accuracy import accuracy_table
@@ -36,6 +35,7 @@ from toposcope_experiments.regularisation.stopping import (
     stop_table,
 )
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS, VALIDATION_LOSS
+from toposcope_experiments.small_networks.two_groups import least_p
 
 SHOWN = {AS_PUBLISHED, AS_PUBLISHED_TOO, DIFFERENT, DIFFERENT_TOO, AGAINST}
 

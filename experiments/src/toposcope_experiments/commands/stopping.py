@@ -10,6 +10,9 @@ import click
 
 from toposcope.cli.shared import print_table
 
+KINDS = ("svg", "png", "pdf")
+"""Files of each chart."""
+
 if TYPE_CHECKING:
     from toposcope_experiments.early_stopping.early_stopping import EarlyStopping, Gain
 
@@ -66,7 +69,6 @@ def _gain(directory: Path) -> Gain | None:
 
 def _write(found: EarlyStopping, folder: Path) -> list[Path]:
     """Write the tables and the charts."""
-    from toposcope.charts.vega import KINDS
     from toposcope.csv_file import to_csv
     from toposcope.files import write_bytes
     from toposcope_experiments.early_stopping.chart import early_stopping_charts

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.permutations import N_DRAWN_SIGNS, sign_flip
+from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.verdict import LEVEL
 from toposcope.typing import Vector
 from toposcope_experiments.early_stopping.stopping_rules import (
@@ -225,7 +225,7 @@ def _of_rule(rule: str, rows: Sequence[Mapping[str, float]], differences: Vector
         "stopped": float(np.mean([row["n_stopped"] / n_runs for row in rows])),
         **means,
         "p": sign_flip(differences),
-        "p_least": max(2.0 ** (1 - n_runs), 1 / (N_DRAWN_SIGNS + 1)),
+        "p_least": max(2.0 ** (1 - n_runs), 1 / (2**14 + 1)),
     }
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.permutations import two_groups
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
 from toposcope.typing import Indices, Matrix
 from toposcope_experiments.grokking.design import CONTROLS, TREATED
 from toposcope_experiments.grokking.features import FEATURES, KINDS
 from toposcope_experiments.grokking.measured import MeasuredRuns
 from toposcope_experiments.small_networks.group_difference import GroupDifference
+from toposcope_experiments.small_networks.two_groups import two_groups
 
 MAX_CONTROL_SHARE = 0.5
 """A sign's change in every control is less than this share of that in the runs that generalise."""

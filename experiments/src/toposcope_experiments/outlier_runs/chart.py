@@ -7,7 +7,6 @@ import polars as pl
 
 from toposcope.analysis.wording import examples, joined
 from toposcope.charts.chart import Chart
-from toposcope.charts.heat_map import ROW_HEIGHT
 from toposcope.report.charts.series import spread
 from toposcope.report.headline import headline_features, named
 from toposcope.report.material import Material
@@ -18,7 +17,7 @@ MAX_FAMILIES, MAX_QUANTITIES, MAX_RUNS, MAX_STEPS = 3, 6, 16, 30
 KINDS_DRAWN = ("loss", "norm", "spectrum", "topology")
 MAX_DISTANCE = 10.0
 """Colours go no further."""
-PANEL_WIDTH = 300
+PANEL_WIDTH, ROW_HEIGHT = 300, 16
 
 
 def outlier_run_charts(material: Material) -> list[Chart]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -18,6 +17,8 @@ MAX_OUTLYING_SHARE = 0.25
 MIN_LASTING = 3
 """Steps that a lasting departure is seen at."""
 N_ROTATIONS = 999
+MIN_DIFFERENCE = 1e-9
+"""Values that differ by a smaller share of the largest are equal."""
 USUAL = 0.95
 """Share of the distances of a run like the others, at one step, that are at most `Departures.usual`."""
 SEED = 42
@@ -149,11 +150,11 @@ def _n_distinct(values: Vector) -> int:
     """Count the values that differ by more than rounding."""
     ordered = np.sort(values)
     size = np.maximum(np.abs(ordered[1:]), np.abs(ordered[:-1]))
-    return 1 + int((np.diff(ordered) > MIN_RESIDUAL_SHARE * size).sum())
+    return 1 + int((np.diff(ordered) > MIN_DIFFERENCE * size).sum())
 
 
 def _distances(values: Matrix) -> Matrix:
-    from toposcope.kernels.core_distances import core_distances  # compiled code takes long to import
+    from toposcope_experiments.outlier_runs.core_distances import core_distances  # compiled code takes long to import
 
     return core_distances(values, core_size(values.shape[1]))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ VERDICTS = (STANDS, EXPLAINED, FALLS, UNKNOWN)
 
 LEVEL = 0.05
 MIN_SIZES = 3
+MAX_ENUMERATED_ORDERS = 8
+"""All orders of so many sizes are counted."""
 
 
 class Judgement(NamedTuple):
@@ -96,3 +99,13 @@ def plain(values: Vector) -> str:
 def signed(value: float) -> str:
     """Say a number with its sign."""
     return f"{value:+.3f}".replace("-", "−")
+
+
+def p_of_rho(rho: float, n: int) -> float:
+    """Return the exact two-sided p of a Spearman correlation of n values, at most 8, without ties.
+
+    It is the share of all n! orders whose correlation is as large.
+    """
+    orders = np.array(list(permutations(range(n))))
+    squares = ((orders - np.arange(n)) ** 2).sum(axis=1)
+    return float((np.abs(1 - 6 * squares / (n * (n**2 - 1))) >= abs(rho) - 1e-9).mean())

@@ -7,7 +7,8 @@ from toposcope.analysis.trajectories import cloud_feature
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.report.charts.series import direction, first_last, run_names
-from toposcope.report.headline import NP
+from toposcope.report.charts.states import cloud_charts
+from toposcope.report.headline import NP, clouds_of
 from toposcope.report.material import Material
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.published import Trace
@@ -91,3 +92,9 @@ def _moves(rows: pl.DataFrame) -> str:
         part.sort("step").get_column("value").to_numpy() for part in rows.partition_by("run", maintain_order=True)
     )
     return direction([ends for values in series if (ends := first_last(values)) is not None])
+
+
+def published_state_charts(material: Material) -> list[Chart]:
+    """Draw the published values of hidden states, where others were measured here."""
+    clouds = clouds_of(material.trajectories)
+    return cloud_charts(material, PUBLISHED, "published-states") if PUBLISHED in clouds[1:] else []

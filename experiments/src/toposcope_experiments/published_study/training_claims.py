@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, p_of_rho, sign_flip
+from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.wording import joined
 from toposcope.study.published import Published
@@ -15,11 +15,13 @@ from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,
     LEVEL,
+    MAX_ENUMERATED_ORDERS,
     MIN_SIZES,
     STANDS,
     UNKNOWN,
     Judgement,
     StudyEvidence,
+    p_of_rho,
     signed,
     trend,
 )  # fmt: skip

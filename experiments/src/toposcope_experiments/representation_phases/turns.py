@@ -118,7 +118,9 @@ def find_turns(values: Vector, seed: int) -> Turns | None:
 
 def _cut(y: Vector, seed: int) -> Turns:
     """Find the turns of a trajectory of range 1."""
-    from toposcope.kernels.alternating import alternating_errors  # Numba takes a moment to import
+    from toposcope_experiments.representation_phases.alternating import (
+        alternating_errors,
+    )  # Numba takes a moment to import
 
     errors = alternating_errors(y[None], MAX_TURNS + 1)[0]
     loudness = _loudness(y)
@@ -146,7 +148,7 @@ def _fit(y: Vector, n_turns: int, errors: Matrix) -> _Fit:
     """Fit a number of turns; `errors`, shape (2, k), tell the direction of the first stretch."""
     from scipy.optimize import isotonic_regression
 
-    from toposcope.kernels.alternating import alternating_places
+    from toposcope_experiments.representation_phases.alternating import alternating_places
 
     rising = int(errors[1, n_turns] < errors[0, n_turns])
     begins, places = alternating_places(y[None], rising, n_turns + 1)[:, 0]
@@ -163,7 +165,7 @@ def _p(errors: Vector, noise: Matrix, rough: Vector) -> tuple[float, ...]:
 
     `rough`, shape (DRAWS,), is the roughness of the noise.
     """
-    from toposcope.kernels.alternating import alternating_errors
+    from toposcope_experiments.representation_phases.alternating import alternating_errors
 
     # a stretch that was given rises, whatever noise would rather have
     null = alternating_errors(noise, MAX_TURNS + 1)[:, 1] / rough[:, None]
@@ -199,7 +201,7 @@ def _loudness(y: Vector) -> Vector:
 @lru_cache(maxsize=16)
 def _autocorrelations(n: int) -> Matrix:
     """Return autocorrelations of residuals of noise, sorted by the correlation of the noise."""
-    from toposcope.kernels.alternating import alternating_errors
+    from toposcope_experiments.representation_phases.alternating import alternating_errors
 
     rng = np.random.default_rng(derive_seed(n, "autocorrelations"))
     noise = _drifting(rng, np.repeat(CORRELATIONS, CORRELATION_DRAWS), n)
@@ -236,7 +238,7 @@ def _roughness(series: Matrix, loudness: Vector) -> Vector:
 
 
 def _with_intervals(fitted: _Fit, series: Matrix) -> list[Turn]:
-    from toposcope.kernels.alternating import alternating_places
+    from toposcope_experiments.representation_phases.alternating import alternating_places
 
     if not len(fitted.places):
         return []

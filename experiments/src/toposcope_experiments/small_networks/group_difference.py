@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toposcope.analysis.permutations import least_p, two_groups
 from toposcope.typing import Matrix, Vector
+from toposcope_experiments.small_networks.two_groups import least_p, two_groups
 
 
 class GroupDifference:

@@ -17,7 +17,7 @@ from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.ridge import MAX_DEVIATIONS, fit_ridge
+from toposcope.forecasting.forecasters.ridge import fit_ridge
 from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
 from toposcope.forecasting.scores import SKILLS, skills
 from toposcope.forecasting.siblings import complete_runs
@@ -37,6 +37,8 @@ N_DRAWS = 9
 """Draws of each placebo."""
 MIN_GROUPS = 15
 """A verdict needs at least this many groups to leave out."""
+MAX_DEVIATIONS = 3.0
+"""Standard deviations at which values are clipped, as the stack clips its own."""
 MAX_COMPONENTS = 5
 MIN_RUNS_PER_COMPONENT = 5
 """Each principal component needs at least this many training runs."""

@@ -6,7 +6,6 @@ import polars as pl
 
 from toposcope.analysis.wording import counted, joined
 from toposcope.probes.rips import RipsProbe
-from toposcope.report.charts.states import published_representation_charts
 from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.headline import named
 from toposcope.report.material import Material
@@ -17,7 +16,7 @@ from toposcope_experiments.published_study.case import EXPLAINED, STANDS
 from toposcope_experiments.published_study.claims import claims
 from toposcope_experiments.published_study.correlation_charts import published_correlation_charts
 from toposcope_experiments.published_study.reproduction import reproduction
-from toposcope_experiments.published_study.trace_charts import trace_charts
+from toposcope_experiments.published_study.trace_charts import published_state_charts, trace_charts
 
 DIFFERENCES = Table(
     "protocols",
@@ -189,7 +188,7 @@ SECTION = ReportSection(
     title=_title,
     position=150,
     tables={"claims": _claims, "reproduction": _reproduction},
-    charts=(published_correlation_charts, trace_charts, published_representation_charts),
+    charts=(published_correlation_charts, trace_charts, published_state_charts),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,
