@@ -1,15 +1,21 @@
 """What the experiments add to the command line, and what the command line says where they are not installed."""
 
+import dataclasses
 from pathlib import Path
 
 import click
 import pytest
 from commands import called
+from made_up_material import material
+from section_tools import CORE
 
 import toposcope
 import toposcope_experiments
 from toposcope.cli import toposcope as commands
 from toposcope.cli.shared import EXPERIMENTS
+from toposcope.report.composing import Page
+from toposcope.report.sections import methods
+from toposcope.study import Declaration
 
 COMMANDS = {
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
@@ -49,6 +55,15 @@ def test_without_the_experiments_one_line_says_what_to_install(path: str, monkey
     done = called(*path.split(), "somewhere")
     assert done.code == 2
     assert done.err == f"Error: {name}: this command comes with the experiments; pip install toposcope-experiments\n"
+
+
+def test_a_study_with_published_numbers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Published numbers are declared; to set them beside what was found: pip install toposcope-experiments."
+    assert Page([methods.SECTION], material(2)).summary() == []
+    monkeypatch.setattr("toposcope.report.sections.report_sections", lambda: CORE)
+    assert Page([methods.SECTION], material(2)).summary() == [told]
+    silent = dataclasses.replace(material(2), declaration=Declaration(name="x"))
+    assert Page([methods.SECTION], silent).summary() == []
 
 
 def test_the_core_names_every_command_of_the_experiments() -> None:
