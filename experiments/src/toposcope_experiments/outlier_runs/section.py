@@ -1,6 +1,7 @@
 """Which runs stand apart from runs of the same size at equal step, and in what first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -14,7 +15,6 @@ from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
     Column,
-    Row,
     Spec,
     Table,
     feature_of,
@@ -143,7 +143,7 @@ def _course(rows: pl.DataFrame) -> str:
     return f"{when}; in all in {counted(len(rows), 'quantity', 'quantities')} ({joined(kinds)}){_and_the_loss(rows)}"
 
 
-def _name(row: Row) -> str:
+def _name(row: Mapping[str, Any]) -> str:
     return uncapitalised(named(row["feature"]))
 
 

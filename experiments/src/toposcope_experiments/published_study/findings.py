@@ -9,7 +9,7 @@ import polars as pl
 from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.published import STEP
+from toposcope_experiments.published_study.names import STEP
 
 BATCH_LOSS = "batch_loss"
 Subject = Literal["weights", "hidden_states"]

@@ -7,12 +7,14 @@ from toposcope.analysis.trajectories import trajectories
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.backtesting import siblings_in_split
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
+from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.schedules.known import known_schedule
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.study import Study
 from toposcope_experiments.published_study.predictions import predictions
 
+DEFAULT = "default"
+"""The forecaster that is used where none is named."""
 TABLE = {
     "protocol": pl.String,
     "fraction": pl.Float64,

@@ -1,5 +1,9 @@
 """Names of the quantities that publications report."""
 
+STEP = "step"
+"""In place of a quantity: the correlation of the step with the loss."""
+FORECASTERS = ("loss_only", "tda_only", "combined")
+"""Those of the published study."""
 NAMES = {
     "np_mean": "Mean neural persistence",
     "H0.total": "H0 total",

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 import msgspec
 
 from toposcope.errors import ToposcopeError
-from toposcope.study.feature_file import MAX_NAME_LENGTH, canonical_name
-from toposcope.study.published import FORECASTERS, Law, Published, is_quantity
+from toposcope.study.feature_file import canonical_name
+from toposcope.study.published import Law, Published, is_quantity
+from toposcope_experiments.published_study.names import FORECASTERS
 
+MAX_NAME_LENGTH = 100
+"""Characters of a name of a run, as in files of features."""
 ANALYSIS_FIELDS = ("correlations", "transitions", "scaling", "prediction_maes")
 """Any of these at the top makes a file one of results."""
 _STATISTIC = "spearman_rho_vs_"

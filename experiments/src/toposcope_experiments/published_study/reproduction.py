@@ -10,8 +10,9 @@ from toposcope.analysis.ranks import two_sided
 from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
 from toposcope.probes.feature import NETWORK
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.published import SPECTRAL_QUANTITIES, STEP, Published
+from toposcope.study.published import SPECTRAL_QUANTITIES, Published
 from toposcope_experiments.published_study.findings import BATCH_LOSS, StudyTables, feature_of
+from toposcope_experiments.published_study.names import STEP
 
 SCHEMA = {
     "table": pl.String,

@@ -10,7 +10,7 @@ import polars as pl
 from toposcope.cli.shared import print_table
 from toposcope.report.composing import Page
 from toposcope.report.section import MaterialType
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_page
 
 
 def write_and_print(
@@ -50,4 +50,4 @@ def write_and_print(
             click.echo(sentence)
         for note in page.notes():
             click.echo(f"note: {note}", err=True)
-    click.echo(f"page: {(out / PAGE).resolve()}", err=as_json)
+    click.echo(f"page: {(out / 'index.html').resolve()}", err=as_json)
