@@ -69,7 +69,7 @@ check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/ruff check src tests benchmarks experiments
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_surface.py
+	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py
 
 format: $(READY)  ## format the code in place
 	$(BIN)/ruff format src tests benchmarks experiments

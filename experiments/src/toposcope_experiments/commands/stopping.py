@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from toposcope.cli.shared import print_table
 
-KINDS = ("svg", "png", "pdf")
+KINDS: tuple[Literal["svg", "png", "pdf"], ...] = ("svg", "png", "pdf")
 """Files of each chart."""
 
 if TYPE_CHECKING:
