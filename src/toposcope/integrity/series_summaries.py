@@ -5,7 +5,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import Checkpoint, Series, roles
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.entry import flattened, read_together
+from toposcope.checkpoints.formats.entry import stacks_of
 from toposcope.checkpoints.sources import LocalSource, small_files_held
 from toposcope.errors import ToposcopeError
 from toposcope.integrity.summary import (
@@ -54,29 +53,23 @@ def summarise_together(
 def _known(checkpoints: Sequence[Checkpoint]) -> list[dict[str, TensorSummary]]:
     """Summarise the small tensors of checkpoints; what is absent has to be summarised by itself."""
     known: list[dict[str, TensorSummary]] = [{} for _ in checkpoints]
-    alike: dict[tuple[tuple[int, ...], str], list[_Place]] = {}
+    members: list[tuple[_Place, Entry]] = []
     for place, checkpoint in enumerate(checkpoints):
         if checkpoint.step == 0:  # more is looked at
             continue
         try:
             for entry in weights_of(checkpoint):
                 if math.prod(entry.shape) <= MAX_STACKED_ENTRIES and "float8" not in entry.dtype:
-                    role = roles.role_of(entry.name, checkpoint.roles)
-                    alike.setdefault((entry.shape, entry.dtype), []).append((place, role, entry))
+                    members.append(((place, roles.role_of(entry.name, checkpoint.roles), entry), entry))
         except (ToposcopeError, OSError, RuntimeError, ValueError):  # gives its error when it is summarised by itself
             continue
-    for (shape, _), members in alike.items():
-        size = max(1, MAX_STACK_ENTRIES // max(1, math.prod(shape)))
-        for start in range(0, len(members), size):
-            _summarise_stack(members[start : start + size], known)
+    for readable, stack in stacks_of(members, MAX_STACK_ENTRIES):
+        _summarise_stack(readable, stack.reshape(len(readable), -1), known)
     return known
 
 
-def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, TensorSummary]]) -> None:
-    """Summarise tensors of one shape and dtype, and put the summaries where they belong."""
-    readable, rows = _read(members)
-    if not readable:
-        return
+def _summarise_stack(members: Sequence[_Place], rows: NDArray[Any], known: Sequence[dict[str, TensorSummary]]) -> None:
+    """Summarise tensors of one shape and dtype, one in a row, and put the summaries where they belong."""
     values = widened(rows)
     norm_of = norms(values)
     finite = [place for place, norm in enumerate(norm_of) if math.isfinite(norm)]
@@ -85,7 +78,7 @@ def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, Tensor
     parts = [_bytes_of_rows(array) for array in (sketches[finite], largest, largest_at)]
     lines = lines_of_stack(rows[finite], values[finite], members[0][2].shape)
     for place, sketch, most, most_at, found in zip(finite, *parts, lines, strict=True):
-        checkpoint, role, entry = readable[place]
+        checkpoint, role, entry = members[place]
         digest = entry.new_digest()
         digest.update(rows[place].view(np.uint8).data)
         known[checkpoint][entry.name] = TensorSummary(
@@ -101,20 +94,6 @@ def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, Tensor
             largest_at=most_at,
             lines=None if found is NONE else found,
         )
-
-
-def _read(members: Sequence[_Place]) -> tuple[Sequence[_Place], NDArray[Any]]:
-    """Return the tensors that can be read, and their values, one in a row."""
-    unreadable = (ToposcopeError, OSError, RuntimeError, ValueError)  # gives its error when it is summarised by itself
-    try:
-        return members, read_together([entry for _, _, entry in members]).reshape(len(members), -1)
-    except unreadable:
-        readable, tensors = [], []
-        for member in members:
-            with suppress(*unreadable):
-                tensors.append(flattened(member[2].whole()))
-                readable.append(member)
-        return readable, np.stack(tensors) if tensors else np.empty((0, 0))
 
 
 def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:

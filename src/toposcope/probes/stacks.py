@@ -4,20 +4,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.dtypes import without_8_bits
-from toposcope.checkpoints.formats.entry import read_together
-from toposcope.errors import ToposcopeError
+from toposcope.checkpoints.formats.entry import Entry, stacks_of
 from toposcope.kernels.magnitudes import widened
 from toposcope.probes.probe import Subject
 
 Result = TypeVar("Result")
-
-_Member = tuple[int, Layer]
-"""Place of a checkpoint, and a layer of it."""
 
 MAX_STACKED_ENTRIES = 1 << 16
 """Entries of the largest layer that is stacked: for a larger one a call of its own costs nothing that would matter."""
@@ -47,38 +42,20 @@ def by_stacks(
     list of dict
         For each subject, by layer. What cannot be read is absent: measured by itself, it gives the error.
     """
-    alike: dict[tuple[Any, ...], list[_Member]] = {}
-    for place, subject in enumerate(subjects):
-        for layer in subject.layers:
-            if layer.name in subject.wanted and math.prod(layer.shape) <= MAX_STACKED_ENTRIES:
-                alike.setdefault((layer.shape, layer.dtype, layer.transposed), []).append((place, layer))
+    members: list[tuple[tuple[int, Layer], Entry]] = [
+        ((place, layer), layer.entry)
+        for place, subject in enumerate(subjects)
+        for layer in subject.layers
+        if layer.name in subject.wanted and math.prod(layer.shape) <= MAX_STACKED_ENTRIES
+    ]
     measured: list[dict[str, Result]] = [{} for _ in subjects]
-    for members in alike.values():
-        size = max(1, MAX_STACK_ENTRIES // max(1, math.prod(members[0][1].shape)))
-        for start in range(0, len(members), size):
-            readable, stack = _read(members[start : start + size], narrow)
-            for (place, layer), result in zip(readable, measure(stack) if readable else (), strict=True):
+    for transposed in (False, True):
+        same = [member for member in members if member[0][1].transposed == transposed]
+        for layers, stored in stacks_of(same, MAX_STACK_ENTRIES):
+            stack = without_8_bits(stored, layers[0][1].dtype)
+            if not narrow:
+                stack = widened(stack).transpose(0, 2, 1) if transposed else widened(stack)
+            for (place, layer), result in zip(layers, measure(stack), strict=True):
                 if result is not None:
                     measured[place][layer.name] = result
     return measured
-
-
-def _read(members: Sequence[_Member], narrow: bool) -> tuple[Sequence[_Member], NDArray[Any]]:
-    """Return the layers that can be read, and their matrices."""
-    try:
-        stack = without_8_bits(read_together([layer.entry for _, layer in members]), members[0][1].dtype)
-    except Exception:  # noqa: BLE001 - each is then read by itself, which tells the one that is at fault
-        readable = [member for member in members if _is_readable(member[1])]
-        return _read(readable, narrow) if 0 < len(readable) < len(members) else ([], np.empty(0))
-    if not narrow:
-        stack = widened(stack)
-        stack = stack.transpose(0, 2, 1) if members[0][1].transposed else stack
-    return members, stack
-
-
-def _is_readable(layer: Layer) -> bool:
-    try:
-        layer.read_narrow()
-    except ToposcopeError:
-        return False
-    return True

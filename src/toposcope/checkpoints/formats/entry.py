@@ -3,9 +3,10 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from toposcope.checkpoints.sources import Bytes, StoredFile
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Item = TypeVar("Item")
 
 BLOCK_BYTES = 1 << 24
 """Bytes of a tensor in memory at a time where it is read block by block."""
@@ -128,8 +131,37 @@ def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, 
     return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset), place=(file, offset))
 
 
-def read_together(entries: Sequence[Entry]) -> NDArray[Any]:
-    """Read tensors of one shape and dtype into one array, shape (r, ...); an error does not say whose it is."""
+def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:
+    """Yield tensors of one shape and dtype in stacks, shape (r, ...), of at most `max_entries` if it is several.
+
+    Each comes with what the tensors belong to. Those that cannot be read are left out: read by itself, each gives its
+    error.
+    """
+    alike: dict[tuple[tuple[int, ...], str], list[tuple[Item, Entry]]] = {}
+    for item, entry in members:
+        alike.setdefault((entry.shape, entry.dtype), []).append((item, entry))
+    for (shape, _), same in alike.items():
+        size = max(1, max_entries // max(1, math.prod(shape)))
+        for start in range(0, len(same), size):
+            items, entries = map(list, zip(*same[start : start + size], strict=True))
+            readable, stack = _read_stack(entries)
+            if readable:
+                yield [items[k] for k in readable], stack
+
+
+def _read_stack(entries: Sequence[Entry]) -> tuple[Sequence[int], NDArray[Any]]:
+    """Return the places of the tensors that can be read, and these in a stack."""
+    try:
+        return range(len(entries)), _read_together(entries)
+    except Exception:  # noqa: BLE001 - it does not say whose it is
+        tensors: dict[int, NDArray[Any]] = {}
+        for k, entry in enumerate(entries):
+            with suppress(Exception):
+                tensors[k] = entry.whole()
+        return list(tensors), np.stack(list(tensors.values())) if tensors else np.empty(0)
+
+
+def _read_together(entries: Sequence[Entry]) -> NDArray[Any]:
     shape, dtype, n_bytes = entries[0].shape, entries[0].dtype, entries[0].n_bytes
     places = [entry.place for entry in entries if entry.place is not None]
     if len(places) < len(entries):
