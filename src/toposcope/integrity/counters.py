@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.integrity.finding import Finding, by_steps, steps_text
+from toposcope.integrity.finding import Finding, by_steps, some_of, steps_text
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.training_state import OPTIMIZER, SCHEDULER
 from toposcope.typing import Vector
@@ -174,8 +174,6 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             if shape != most and 2 * count > len(moments):
                 misfits[place].add(item.step)
     for steps, places in by_steps(misfits):
-        first = places[0]
-        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        sides = " x ".join(map(str, moments[steps[0]][first]))
-        words = f"{steps_text(steps)}: {first}{more}: shape {sides}, which is not that of its weight; save it again"
+        sides = " x ".join(map(str, moments[steps[0]][places[0]]))
+        words = f"{steps_text(steps)}: {some_of(places)}: shape {sides}, which is not that of its weight; save it again"
         yield Finding("optimizer", "fault", steps, "", words)

@@ -1,6 +1,6 @@
 """A finding of the doctor, the words for its steps and layers, and the checks that make findings."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -74,12 +74,16 @@ def single(layers: list[str]) -> str:
     return layers[0] if len(layers) == 1 else ""
 
 
-def layers_text(layers: list[str], n_layers: int) -> str:
-    """Describe layers in a few words."""
+def layers_text(layers: Sequence[str], n_layers: int, noun: str = "tensors") -> str:
+    """Describe some of `n_layers` layers in a few words."""
     if len(layers) == 1:
         return layers[0]
-    more = f" and {len(layers) - MAX_NAMED_LAYERS} more" if len(layers) > MAX_NAMED_LAYERS else ""
-    return f"{len(layers)} of {max(n_layers, len(layers))} tensors ({', '.join(layers[:MAX_NAMED_LAYERS])}{more})"
+    return f"{len(layers)} of {max(n_layers, len(layers))} {noun} ({some_of(layers, MAX_NAMED_LAYERS)})"
+
+
+def some_of(names: Sequence[str], n_named: int = 1) -> str:
+    """Name the first few, and count the rest."""
+    return ", ".join(names[:n_named]) + (f" and {len(names) - n_named} more" if len(names) > n_named else "")
 
 
 def steps_text(steps: Iterable[int]) -> str:

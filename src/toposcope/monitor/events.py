@@ -110,10 +110,6 @@ class Forecasted:
 Event = Logged | Measured | Note | Alert | Forecasted
 
 
-MAX_NAMED = 3
-"""Layers named in a message; the rest are counted."""
-
-
 def number(value: float) -> str:
     """Format a number with four significant digits."""
     return f"{value:.4g}"
@@ -122,11 +118,3 @@ def number(value: float) -> str:
 def factor(value: float) -> str:
     """Format a factor, rounded more if it is large."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def layers_named(layers: Sequence[str], n_layers: int) -> str:
-    """Format the names of some of `n_layers` layers."""
-    if len(layers) == 1:
-        return layers[0]
-    more = f" and {len(layers) - MAX_NAMED} more" if len(layers) > MAX_NAMED else ""
-    return f"{len(layers)} of {n_layers} layers ({', '.join(layers[:MAX_NAMED])}{more})"

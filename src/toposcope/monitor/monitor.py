@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
+from toposcope.integrity.finding import some_of
 from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters import innermost
 from toposcope.monitor.budget import Clock, Due, interval_at, schedule
@@ -385,8 +386,7 @@ def _say_unmeasured(model: "nn.Module") -> None:
     for name, reason in unmeasured(model).items():
         names.setdefault(reason, []).append(name)
     for reason, of_reason in names.items():
-        more = f" and {len(of_reason) - 1} more" if len(of_reason) > 1 else ""
-        say(f"{of_reason[0]}{more}: not measured, because {reason}")
+        say(f"{some_of(of_reason)}: not measured, because {reason}")
 
 
 def _step(step: Any) -> int:

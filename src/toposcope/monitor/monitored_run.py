@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from toposcope.errors import ToposcopeError
+from toposcope.integrity.finding import MAX_NAMED_LAYERS, some_of
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import START_SECONDS, Budget, Clock, Meter, Plan, Planner
-from toposcope.monitor.events import MAX_NAMED, Note
+from toposcope.monitor.events import Note
 from toposcope.monitor.measuring import Compilation
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.quantities import PendingQuantities
@@ -120,9 +121,8 @@ class MonitoredRun:
         self._step += 1
         self._budget.step()
         for what, names in self.ranks.training_changes(is_due=is_due).items():
-            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             are = "layer {} is" if len(names) == 1 else "layers {} are"
-            message = f"{are.format(', '.join(names[:MAX_NAMED]) + more)} {what.format(format(self._step, ','))}"
+            message = f"{are.format(some_of(names, MAX_NAMED_LAYERS))} {what.format(format(self._step, ','))}"
             self._session.logged.append((self._step, Note(self._step, names, message)))
 
     def abandon(self) -> None:
@@ -146,8 +146,7 @@ class MonitoredRun:
         """Warn once if the model has new parameters, which are not measured."""
         if not self._is_changed and (new := self.ranks.new_parameters()):
             self._is_changed = True
-            more = f" and {len(new) - 1} more" if len(new) > 1 else ""
-            say(f"{new[0]}{more}: added after attach, so not measured; attach the monitor once the model is complete")
+            say(f"{some_of(new)}: added after attach, so not measured; attach the monitor once the model is complete")
 
     def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Measure before the first step or after the last, and wait for the result."""

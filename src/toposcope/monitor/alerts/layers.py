@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.integrity.finding import layers_text
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
-from toposcope.monitor.events import Alert, Measured, factor, layers_named, number
+from toposcope.monitor.events import Alert, Measured, factor, number
 from toposcope.probes.feature import NETWORK
 from toposcope.typing import Vector
 
@@ -39,7 +40,7 @@ def alert_of_layers(
     evidence: Mapping[str, float],
 ) -> Alert:
     """Return one alert for one or several layers, the worst first; `what` happened to that one."""
-    which = f" Affected: {layers_named(layers, n_layers)}." if len(layers) > 1 else ""
+    which = f" Affected: {layers_text(layers, n_layers, 'layers')}." if len(layers) > 1 else ""
     before = f" (last measured at step {last:,})" if last else ""
     message = f"{layers[0]}: {what} at step {event.step:,}{before}.{which}"
     numbers = {**evidence, "layers": float(len(layers))}

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from toposcope.integrity.finding import layers_text
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
-from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, factor, layers_named, number
+from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, factor, number
 from toposcope.probes.feature import NETWORK
 
 MIN_SPIKE_VALUES = 50
@@ -311,7 +312,7 @@ def _counts(rows: Mapping[str, Mapping[str, float]], count: str, norm: str) -> d
 def _not_finite_alert(event: Measured, last: int, what: str, counts: Mapping[str, float], n_layers: int) -> Alert:
     layers = list(counts)
     total = sum(counts.values())
-    where = layers_named(layers, n_layers)
+    where = layers_text(layers, n_layers, "layers")
     before = f" (last measured at step {last:,})" if last else ""
     message = (
         f"{where}: {total:,.0f} of the {what} {'are' if total != 1 else 'is'} NaN or infinite at step"
