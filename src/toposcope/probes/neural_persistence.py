@@ -1,6 +1,7 @@
 """Neural persistence of every weight matrix (Rieck et al. 2019; see ``docs/methods/neural-persistence.md``)."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -45,19 +46,6 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
-        yield from self._measure(subject, {})
-
-    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
-        """Measure several checkpoints, small layers of one shape in one compiled call."""
-        if self.scale == "network":
-            return super().measure_together(subjects)
-        known = by_stacks(
-            subjects, partial(neural_persistence_of_each, p=self.p, essential=self.essential), narrow=True
-        )
-        return [list(self._measure(subject, found)) for subject, found in zip(subjects, known, strict=True)]
-
-    def _measure(self, subject: Subject, known: Mapping[str, NeuralPersistence]) -> Iterator[Measurement | Failure]:
-        """Measure a checkpoint, of which the persistence of some layers is known."""
         scale: Literal["layer"] | float = "layer"
         if self.scale == "network":
             try:
@@ -66,20 +54,25 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
                 covered = self.covers([layer.name for layer in subject.layers])
                 yield from (Failure(n, f"no network scale: {error}") for n in covered if n in subject.wanted)
                 return
+        yield from each_layer(self, subject, lambda layer: self._measure(layer, subject.together, scale))
 
-        def measure_layer(layer: Layer) -> Measurement:
-            persistence = known.get(layer.name) or neural_persistence(
-                layer.read_narrow(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
-            )
-            return Measurement(
-                layer.name,
-                layer.role,
-                persistence_statistics(persistence),
-                {"NP": persistence.diagram},
-                flag="degenerate" if persistence.degenerate else "",
-            )
+    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+        """Measure several checkpoints, small layers of one shape in one compiled call."""
+        if self.scale == "layer":
+            measure = partial(neural_persistence_of_each, p=self.p, essential=self.essential)
+            known = by_stacks(subjects, measure, narrow=True)
+            subjects = [replace(subject, together=found) for subject, found in zip(subjects, known, strict=True)]
+        return super().measure_together(subjects)
 
-        yield from each_layer(self, subject, measure_layer)
+    def _measure(
+        self, layer: Layer, known: Mapping[str, NeuralPersistence], scale: Literal["layer"] | float
+    ) -> Measurement:
+        persistence = known.get(layer.name) or neural_persistence(
+            layer.read_narrow(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
+        )
+        flag = "degenerate" if persistence.degenerate else ""
+        statistics = persistence_statistics(persistence)
+        return Measurement(layer.name, layer.role, statistics, {"NP": persistence.diagram}, flag)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers (Rieck Def. 4), and the spread of ``np_mean``."""

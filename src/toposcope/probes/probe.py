@@ -124,6 +124,8 @@ class Subject:
     states : mapping of int to States
         States that the source probe stored, by step: all for this checkpoint, the first and the previous one; for
         those between, only the last hidden state.
+    together : mapping
+        What the probe measured of some layers in one call for several checkpoints, by layer.
     step, first_step, previous_step : int or None
         Of the checkpoint, and of the readable ones before it.
     """
@@ -139,6 +141,7 @@ class Subject:
     diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     states: Mapping[int, States] = field(default_factory=dict)
+    together: Mapping[str, Any] = field(default_factory=dict)
     step: int | None = None
     first_step: int | None = None
     previous_step: int | None = None

@@ -29,7 +29,6 @@ from toposcope.probes.probe import (
     Shape,
     Subject,
     Value,
-    each_layer,
     guarded,
     stacked,
 )
@@ -130,24 +129,17 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
         """Measure the rows of one layer."""
+        if layer.name in subject.together:
+            diagram, of_diagram = subject.together[layer.name]
+            return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
         return self.measure_rows(layer.matrix(), layer.name, layer.role)
 
     def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
-        if self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None:
-            return super().measure_together(subjects)
-        known = by_stacks(subjects, _components_with_statistics)
-
-        def measure(subject: Subject, found: Mapping[str, _Known]) -> Iterator[Measurement | Failure]:
-            def measure_layer(layer: Layer) -> Measurement:
-                if layer.name not in found:
-                    return self.measure_layer(layer, subject)
-                diagram, of_diagram = found[layer.name]
-                return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
-
-            return each_layer(self, subject, measure_layer)
-
-        return [list(measure(subject, found)) for subject, found in zip(subjects, known, strict=True)]
+        if not (self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None):
+            known = by_stacks(subjects, _components_with_statistics)
+            subjects = [replace(subject, together=found) for subject, found in zip(subjects, known, strict=True)]
+        return super().measure_together(subjects)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine by sums, maxima or means; the random draws of layers are independent."""
