@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.integrity.finding import Suspect
 from toposcope.integrity.histories import NEARBY, History, complete_matrices, nearby
-from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.integrity.summary import TensorSummary
 from toposcope.typing import Indices, Vector
 
 MIN_LOSS = 1.0
@@ -44,7 +44,7 @@ much where the places show how they were permuted."""
 FRESH = "it has other values, which have nothing to do with those before"
 
 
-def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary]) -> list[Suspect]:
+def replaced(histories: Sequence[History]) -> list[Suspect]:
     """Find single matrices that lose their past while the others keep theirs."""
     matrices = [history for history in histories if history.is_matrix]
     losses = {history.name: _losses(history) for history in matrices}
@@ -53,7 +53,6 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
     for history in matrices:
         for k, (loss, move) in enumerate(zip(losses[history.name], moves[history.name], strict=True)):
             of_interval[int(history.steps[k]), int(history.steps[k + 1])][history.name] = float(loss), float(move)
-    by_step = {item.step: item for item in summaries}
     found: dict[int, dict[str, str]] = defaultdict(dict)
     last = max((int(history.steps[-1]) for history in matrices), default=0)
     for history in matrices:
@@ -63,7 +62,7 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
             own_move = of_interval[before, step][history.name][1]
             others = [v for name, v in of_interval[before, step].items() if name != history.name]
             if k > 0 and own_move > 1 and _stands_out(history, loss, k) and _is_alone(float(loss[k]), others):
-                how = _how(by_step[before].tensors[history.name], by_step[step].tensors[history.name], history, k)
+                how = _how(history.tensors[before], history.tensors[step], history, k)
                 if how != FRESH or _keeps_its_past(history, k):
                     found[step][history.name] = how
                     continue
@@ -151,15 +150,14 @@ MIN_GROWTH = 0.035
 """Of the logarithm of the norm, beyond the median nearby."""
 
 
-def rescaled(histories: Sequence[History], summaries: Sequence[CheckpointSummary]) -> list[Suspect]:
+def rescaled(histories: Sequence[History]) -> list[Suspect]:
     """Find single matrices whose norm leaps at some step and stays."""
-    by_step = {item.step: item for item in summaries}
     excess: dict[int, dict[str, float]] = defaultdict(dict)
     factors: dict[tuple[int, str], float] = {}
     for history in histories:
         if not history.is_matrix:
             continue
-        norms = np.log([by_step[step].tensors[history.name].norm for step in history.steps.tolist()])
+        norms = np.log([history.tensors[step].norm for step in history.steps.tolist()])
         factor, rest = history.scale_factors()
         rest = rest / np.maximum(factor, 1.0)  # scaled too
         growth = np.diff(norms)
@@ -235,15 +233,14 @@ class _Movement(NamedTuple):
     reversals: Vector
 
 
-def branched(histories: Sequence[History], summaries: Sequence[CheckpointSummary]) -> list[Suspect]:
+def branched(histories: Sequence[History]) -> list[Suspect]:
     """Find steps from which on most matrices are those of another branch."""
     complete = complete_matrices(histories)
     count = len(complete[0].steps) if complete else 0
-    by_step = {item.step: item for item in summaries}
     movements: dict[int, list[_Movement]] = defaultdict(list)
     candidates = _candidates(complete, count)
     for history in complete if candidates else []:
-        held = [by_step[step].tensors[history.name] for step in history.steps.tolist()]
+        held = [history.tensors[step] for step in history.steps.tolist()]
         scale = history.values.shape[1] / float(np.prod(held[0].shape))
         squares = np.array([tensor.norm**2 for tensor in held]) * scale
         for k in candidates:

@@ -6,7 +6,7 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -65,17 +65,17 @@ MIN_PURITY = 5.0
 
 
 def discontinuities(
-    summaries: Sequence[CheckpointSummary],
+    whole: Sequence[CheckpointSummary],
     excluded: Collection[int],
     excluded_of: Mapping[str, Collection[int]],
     suspicious: Collection[int],
     progress: Progress = silent,
 ) -> Iterator[Finding]:
     """Find what is off the path of training; the `suspicious` are compared with the final weights and nothing else."""
-    histories = tensor_histories(summaries, excluded, excluded_of)
+    histories = tensor_histories(whole, excluded, excluded_of)
     if not histories:
         return
-    last = max(item.step for item in summaries if not item.error)
+    last = max(item.step for item in whole)
     early = nearly_final(histories, last)
     if 0 in early and 0 not in suspicious:
         # A step 0 with the values of an initialisation is right: the run came back to where it began.
@@ -92,19 +92,16 @@ def discontinuities(
     for begin, end in pairwise(begins):
         rest = {*every[:begin], *every[end:]}
         part = [history.without(rest) if rest else history for history in histories]
-        yield from _by_rules(_long_enough(part), summaries, progress)
+        yield from _by_rules(_long_enough(part), progress)
 
 
-def _by_rules(
-    histories: Sequence[History], summaries: Sequence[CheckpointSummary], progress: Progress
-) -> Iterator[Finding]:
+def _by_rules(histories: Sequence[History], progress: Progress) -> Iterator[Finding]:
     """Apply all rules to a stretch of a run, each to what the rules before it left."""
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
-    alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
         *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched),
-        *(_broken, alone, scaled, branch, _leapt),
+        *(_broken, replaced, rescaled, branched, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))
@@ -228,9 +225,7 @@ def _is_louder(ratios: Vector, k: int) -> bool:
 
 
 def _correlation(history: History, a: int, b: int) -> float:
-    return float(
-        History(history.name, True, history.steps[[a, b]], history.values[[a, b]], history.rounding).correlations()[0]
-    )
+    return float(replace(history, steps=history.steps[[a, b]], values=history.values[[a, b]]).correlations()[0])
 
 
 def _detour_ratios(lagged: Sequence[Vector], floor: Vector, length: int) -> Vector:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity.layouts import Plan
-from toposcope.integrity.summary import CheckpointSummary
+from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Matrix, Steps, Vector
 
 MIN_VALUES = 16
@@ -51,6 +51,8 @@ class History:
         Sketches.
     rounding : float
         Relative distance between neighbouring numbers of its dtype.
+    tensors : mapping of int to TensorSummary
+        What else is known of it, by step.
     """
 
     name: str
@@ -58,6 +60,7 @@ class History:
     steps: Steps
     values: Matrix
     rounding: float
+    tensors: Mapping[int, TensorSummary]
 
     def without(self, steps: Collection[int]) -> "History":
         """Return the history without some checkpoints."""
@@ -148,34 +151,33 @@ class History:
 
 
 def tensor_histories(
-    summaries: Sequence[CheckpointSummary],
-    excluded: Collection[int],
-    excluded_of: Mapping[str, Collection[int]] | None = None,
+    whole: Sequence[CheckpointSummary], excluded: Collection[int], excluded_of: Mapping[str, Collection[int]]
 ) -> list[History]:
     """Return the histories of all tensors known at enough steps, without those `excluded` of all or of some."""
-    whole = [item for item in summaries if not item.error]
     found = []
     plan = Plan(whole)
     for name in plan.expected:
         # Sketches of different shapes cannot be compared.
         shape, dtypes = next(iter(plan.shapes(name).items()), ((), []))
-        left_out = {*excluded, *(excluded_of or {}).get(name, ())}
-        known = [
-            (item.step, tensor.sketch)
+        left_out = {*excluded, *excluded_of.get(name, ())}
+        known = {
+            item.step: tensor
             for item in whole
             if (tensor := item.tensors.get(name)) is not None
             and (tensor.sketch and tensor.shape == shape and not tensor.n_not_finite and not tensor.is_zero)
             and item.step not in left_out
-        ]
+        }
         if len(known) < MIN_CHECKPOINTS:
             continue
         # Of a shape, all are as long.
-        sketches = np.frombuffer(b"".join(sketch for _, sketch in known), np.float32).reshape(len(known), -1)
+        sketches = np.frombuffer(b"".join(tensor.sketch for tensor in known.values()), np.float32).reshape(
+            len(known), -1
+        )
         moving = sketches.any(axis=1)
-        steps, values = np.array([step for step, _ in known])[moving], sketches[moving].astype(np.float64)
+        steps, values = np.array(list(known))[moving], sketches[moving].astype(np.float64)
         if len(steps) >= MIN_CHECKPOINTS and values.shape[1] >= MIN_VALUES:
             rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in set(dtypes))
-            found.append(History(name, len(shape) >= 2, steps, values, rounding))
+            found.append(History(name, len(shape) >= 2, steps, values, rounding, known))
     return found
 
 

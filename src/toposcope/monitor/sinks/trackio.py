@@ -33,7 +33,7 @@ class TrackioSink(Tracker):
             self._run.log({**values, "toposcope/step": step}, step=self._row())
 
     def _row(self) -> int:
-        return max(0, self._run._next_step - 1)  # noqa: SLF001 - trackio exposes it nowhere else
+        return max(0, int(self._run._next_step) - 1)  # noqa: SLF001 - trackio exposes it nowhere else
 
 
 def SINK(directory: Path) -> TrackioSink | None:  # noqa: N802 - the name of a registry
