@@ -7,10 +7,8 @@ import numpy as np
 
 from toposcope.homology import spectral_measures
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.point_clouds import kind_of_cloud, means, measure_cloud, spectral_statistics
+from toposcope.probes.point_clouds import CLOUD_KINDS, means, measure_cloud, spectral_statistics
 from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
-
-UNITS = frozenset({"dead_units", "saturated_units"})
 
 
 class ActivationsProbe(Probe, frozen=True, tag="activations"):
@@ -23,12 +21,9 @@ class ActivationsProbe(Probe, frozen=True, tag="activations"):
     """
 
     KIND: ClassVar[Kind] = "topology"
+    KINDS: ClassVar[Mapping[str, Kind]] = {**CLOUD_KINDS, **dict.fromkeys(("dead_units", "saturated_units"), "control")}
     NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
     NORM: ClassVar[str] = "rms_radius"
-
-    def by_layer(self) -> bool:
-        """Return False: one forward pass measures all blocks."""
-        return False
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of a forward pass and of measuring its point clouds."""
@@ -50,11 +45,6 @@ class ActivationsProbe(Probe, frozen=True, tag="activations"):
         """Average the statistics that all blocks have."""
         shared = set.intersection(*(set(row) for row in rows))
         return means([{name: row[name] for name in sorted(shared)} for row in rows])
-
-    @classmethod
-    def kind(cls, statistic: str) -> Kind:
-        """Return ``control`` for shares of units, and the kinds of `hidden_states` otherwise."""
-        return "control" if statistic in UNITS else kind_of_cloud(statistic)
 
 
 def _measured(name: str, states: Any, units: Mapping[str, float]) -> Measurement:

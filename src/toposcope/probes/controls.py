@@ -156,6 +156,10 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "control"
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        **dict.fromkeys(("frobenius_norm", "norm_p1", "norm_p4", "max_abs"), "norm"),
+        **dict.fromkeys(("spectral_norm", "stable_rank", "singular_entropy", "alpha"), "spectrum"),
+    }
     SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
 
@@ -178,16 +182,7 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
         names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
         return {n: _COMBINE.get(n, np.mean)([row[n] for row in rows if n in row], axis=0) for n in names}
 
-    @classmethod
-    def kind(cls, statistic: str) -> Kind:
-        """Return ``norm``, ``spectrum``, or ``control`` for the rest."""
-        return _KINDS.get(statistic, cls.KIND)
 
-
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("frobenius_norm", "norm_p1", "norm_p4", "max_abs"), "norm"),
-    **dict.fromkeys(("spectral_norm", "stable_rank", "singular_entropy", "alpha"), "spectrum"),
-}
 _COMBINE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("frobenius_norm", "distance_first", "distance_previous"), np.linalg.norm),
     **dict.fromkeys(("spectral_norm", "max_abs"), np.max),

@@ -12,10 +12,10 @@ from toposcope.homology.memory import check_fits
 from toposcope.homology.rips import expected_seconds
 from toposcope.probes.feature import Kind
 from toposcope.probes.point_clouds import (
+    CLOUD_KINDS,
     check_normalisation,
     degree_of,
     draw_points,
-    kind_of_cloud,
     means,
     measure_cloud,
     spectral_statistics,
@@ -46,6 +46,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
 
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
+    KINDS: ClassVar[Mapping[str, Kind]] = CLOUD_KINDS
     NEEDS: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
@@ -88,11 +89,6 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over the two."""
         return means(rows)
-
-    @classmethod
-    def kind(cls, statistic: str) -> Kind:
-        """Return ``topology`` for statistics of diagrams, and the kind of each spectral measure."""
-        return kind_of_cloud(statistic)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; 0 after normalisation and for cosines."""

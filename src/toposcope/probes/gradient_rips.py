@@ -37,6 +37,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     VERSION: ClassVar[int] = 4
     KIND: ClassVar[Kind] = "topology"
+    KINDS: ClassVar[Mapping[str, Kind]] = {NORM: "norm"}
     NEEDS: ClassVar[frozenset[str]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
@@ -61,11 +62,6 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
             raise ToposcopeError("gradient_rips: only runs that this study trained can be evaluated")
         gradients = [subject.gradients(batch) for batch in range(self.batches)]
         yield from each_layer(self, subject, lambda layer: self._measure(layer, [g[layer.name] for g in gradients]))
-
-    @classmethod
-    def kind(cls, statistic: str) -> Kind:
-        """Return ``norm`` for the norm of the gradient, ``topology`` for the rest."""
-        return "norm" if statistic.removesuffix(NOISE) == NORM else cls.KIND
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine norms as those of one long vector, diagrams as `rips` does, neural persistence by its mean."""

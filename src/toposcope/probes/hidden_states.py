@@ -15,11 +15,11 @@ from toposcope.models import LanguageModel, Reader, StateBlock, TokenSequence, h
 from toposcope.models.running import pooled as mean_of_texts
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.point_clouds import (
+    CLOUD_KINDS,
     CloudMeasurement,
     check_normalisation,
     degree_of,
     draw_points,
-    kind_of_cloud,
     means,
     measure_cloud,
     spectral_statistics,
@@ -177,6 +177,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
+    KINDS: ClassVar[Mapping[str, Kind]] = CLOUD_KINDS
     NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
@@ -272,11 +273,6 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers."""
         return means(rows)
-
-    @classmethod
-    def kind(cls, statistic: str) -> Kind:
-        """Return ``topology`` for statistics of diagrams, and the kind of each spectral measure."""
-        return kind_of_cloud(statistic)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; 0 after normalisation and for cosines."""

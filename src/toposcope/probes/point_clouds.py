@@ -23,7 +23,7 @@ SPECTRAL = (
     *("stable_rank", "top_eigenvalue", "eigenvalue_ratio_1_10", "anisotropy", "mean_norm", "rms_radius", "two_nn"),
 )
 """Statistics of a cloud that its topology is compared with, by their names here and in publications."""
-_KINDS: dict[str, Kind] = {
+CLOUD_KINDS: dict[str, Kind] = {
     **dict.fromkeys(SPECTRAL, "spectrum"),
     **dict.fromkeys(("mean_norm", "rms_radius"), "norm"),
     **dict.fromkeys(("two_nn", "pca_variance", "pca_variance_explained", "n_points", "n_zero"), "control"),
@@ -141,7 +141,7 @@ def degree_of(statistic: str, metric: Metric, normalize: bool) -> int:
 
 def kind_of_cloud(statistic: str) -> Kind:
     """Return the kind of a statistic of a cloud; ``topology`` by default."""
-    return _KINDS.get(statistic.removesuffix(NOISE), TOPOLOGY)
+    return CLOUD_KINDS.get(statistic.removesuffix(NOISE), TOPOLOGY)
 
 
 def means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:

@@ -200,7 +200,9 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ----------
     VERSION : int
     KIND : "topology", "spectrum", "norm", "loss" or "control"
-        The kind of its statistics; `kind` if they differ. A probe without one is refused.
+        The kind of its statistics; a probe without one is refused.
+    KINDS : mapping of str to Kind
+        The kinds of statistics that differ; or `kind` gives them.
     NEEDS : frozenset of str
         What it reads from a `Subject` beyond the layers: names of `RELATIONS`, and of inputs that
         `toposcope.probes.needs` provides.
@@ -222,6 +224,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind]
+    KINDS: ClassVar[Mapping[str, Kind]] = {}
     NEEDS: ClassVar[frozenset[str]] = frozenset()
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
@@ -317,7 +320,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @classmethod
     def kind(cls, statistic: str) -> Kind:
         """Return the kind of a statistic in analyses and reports."""
-        return cls.KIND
+        return cls.KINDS.get(statistic.removesuffix(NOISE), cls.KIND)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the norm `NORM` that a statistic is divided by for its scale-free twin.

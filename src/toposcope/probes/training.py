@@ -26,6 +26,7 @@ class TrainingProbe(Probe, frozen=True, tag="training"):
     """
 
     KIND: ClassVar[Kind] = "norm"
+    KINDS: ClassVar[Mapping[str, Kind]] = dict.fromkeys((*SUMS, "dead_units"), "control")
     SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
 
@@ -42,11 +43,6 @@ class TrainingProbe(Probe, frozen=True, tag="training"):
             before = stacked(rows, "update_norm") / np.maximum(stacked(rows, "update_ratio"), np.finfo(float).tiny)
             combined["update_ratio"] = combined["update_norm"] / np.linalg.norm(before, axis=0)
         return combined
-
-    @classmethod
-    def kind(cls, statistic: str) -> Kind:
-        """Return ``norm``, or ``control`` for counts and shares."""
-        return "control" if statistic in SUMS or statistic == "dead_units" else cls.KIND
 
 
 def _combined(name: str, values: Any) -> Any:
