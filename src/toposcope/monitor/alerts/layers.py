@@ -84,8 +84,7 @@ class LayerHistory:
     def __init__(self, min_noise: float) -> None:
         self._min_noise = min_noise
         self._columns: dict[str, int] = {}
-        self._values = np.empty((N_LEVEL, 0))
-        self._long = np.empty((N_LONG, 0))
+        self._values = np.empty((N_LONG, 0))
         self._differences = np.empty((N_NOISE, 0))
         self._counts = np.empty(0, np.int64)
 
@@ -95,7 +94,6 @@ class LayerHistory:
         if new:
             self._columns |= {layer: len(self._columns) + k for k, layer in enumerate(new)}
             self._values = _widened(self._values, len(new))
-            self._long = _widened(self._long, len(new))
             self._differences = _widened(self._differences, len(new))
             self._counts = np.concatenate([self._counts, np.zeros(len(new), np.int64)])
         return np.array([self._columns[layer] for layer in layers], np.int64)
@@ -104,14 +102,15 @@ class LayerHistory:
         """Begin anew with layers whose training changed."""
         columns = [self._columns[layer] for layer in layers if layer in self._columns]
         self._counts[columns] = 0
-        for values in (self._values, self._long, self._differences):
+        for values in (self._values, self._differences):
             values[:, columns] = np.nan
 
     def baseline(self, columns: NDArray[np.int64]) -> Baseline:
         """Return the level and noise of layers, before new values are added."""
         counts = self._counts[columns]
-        level = _medians(self._values[:, columns], np.minimum(counts, N_LEVEL))
-        long_level = _medians(self._long[:, columns], np.minimum(counts, N_LONG))
+        last = self._values[(counts - 1 - np.arange(N_LEVEL)[:, None]) % N_LONG, columns]
+        level = _medians(last, np.minimum(counts, N_LEVEL))
+        long_level = _medians(self._values[:, columns], np.minimum(counts, N_LONG))
         n = np.clip(counts - 1, 0, N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
         pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
@@ -120,9 +119,8 @@ class LayerHistory:
     def add(self, columns: NDArray[np.int64], values: Vector) -> None:
         """Add new values, which must be finite."""
         counts = self._counts[columns]
-        last = self._values[(counts - 1) % N_LEVEL, columns]
-        self._values[counts % N_LEVEL, columns] = values
-        self._long[counts % N_LONG, columns] = values
+        last = self._values[(counts - 1) % N_LONG, columns]
+        self._values[counts % N_LONG, columns] = values
         later = counts > 0
         self._differences[(counts[later] - 1) % N_NOISE, columns[later]] = np.abs(values - last)[later]
         self._counts[columns] += 1
