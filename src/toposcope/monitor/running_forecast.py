@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -70,19 +70,13 @@ class Neighbours:
 
 def _version(folder: Path) -> object:
     """Return a fingerprint of a folder that changes when one of its logs does."""
-    return tuple(sorted(_states(folder)))
-
-
-def _states(folder: Path) -> Iterator[tuple[str, int, int]]:
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                # reading a database modifies these files beside it
-                if entry.is_file() and not entry.name.endswith(("-shm", "-wal")):
-                    status = entry.stat()
-                    yield entry.name, status.st_size, status.st_mtime_ns
+            # reading a database modifies these files beside it
+            files = [entry for entry in entries if entry.is_file() and not entry.name.endswith(("-shm", "-wal"))]
+        return sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files)
     except OSError:
-        return
+        return None
 
 
 def _complete_logs(folder: Path) -> tuple[Log, ...]:
@@ -225,13 +219,12 @@ class RunningForecast:
         return Forecasted(int(table.steps[-1]), last_step, report.loss, low, high, advice)
 
     def _log(self, table: LogTable) -> Log:
-        facts: dict[str, object] = {}
-        if self._last_step is not None:
-            facts["max_steps"] = self._last_step
-        if self._parameters > 0:
-            facts["n_parameters"] = self._parameters
-        if self._tokens_per_step > 0:
-            facts["tokens_per_step"] = self._tokens_per_step
+        known = {
+            "max_steps": self._last_step,
+            "n_parameters": self._parameters,
+            "tokens_per_step": self._tokens_per_step,
+        }
+        facts: dict[str, object] = {name: value for name, value in known.items() if value is not None and value > 0}
         return clean_log(RawLog(self._directory, self._name, table.frame(), facts), {})
 
     def _siblings(self, log: Log) -> CompleteRuns | None:
