@@ -255,7 +255,7 @@ def undisturbed(tmp_path: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["_end_step", "handle", "_dispatch"])
+@pytest.mark.parametrize("method", ["end_step", "handle", "_dispatch"])
 def test_a_failure_is_said_once_and_training_goes_on(
     method: str,
     undisturbed: list[float],

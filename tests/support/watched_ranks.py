@@ -49,7 +49,7 @@ def train(kind: str, directory: str, trouble: str = "") -> list[float]:
 
 def _prepare(trouble: str, rank: int) -> None:
     if trouble == "the first rank is slow" and rank == 0:
-        _slow(Session, "measure", 0.05)
+        _slow(Session, "handle", 0.05)
         _slow(Quantities, "after", 0.2)
     elif trouble == "the second rank is slow" and rank == 1:
         _slow(Quantities, "after", 0.2)
@@ -58,7 +58,7 @@ def _prepare(trouble: str, rank: int) -> None:
     elif trouble == f"the {('first', 'second')[rank]} rank's measurement fails":
         _failing(Quantities, "_measured", at=3)
     elif trouble == "the thread dies" and rank == 0:
-        _failing(Session, "measure", at=2)
+        _failing(Session, "handle", at=3)
     elif trouble == "the study cannot be made" and rank == 0:
         _failing(Session, "__init__")
 

@@ -86,7 +86,9 @@ class MonitoredRun:
         self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in layers]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())
-        self._worker = Worker(self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE]))
+        self._worker = Worker(
+            self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
+        )
         self._dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
         self._probes = probes
         self._compilation = Compilation(probes, self._dtype)

@@ -23,6 +23,7 @@ from toposcope.monitor.shards import Copy
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.watching import Watch
+from toposcope.monitor.worker import Job
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
@@ -72,6 +73,10 @@ class Session:
         self.n_measured = 0
         self.earlier = Earlier()
         """What was done before the run was interrupted, once it is known."""
+
+    def handle(self, job: Job) -> None:
+        """Do one job; all that the thread does, but for being idle, goes through here."""
+        job()
 
     def begin_step(self, step: int, *, is_extra: bool) -> None:
         """Begin a measurement; `is_extra` if it is not due, and made only because training resumes here."""

@@ -17,12 +17,14 @@ IDLE_SECONDS = 0.25
 class Worker:
     """A thread and its queue, in which jobs hold at most `limit` bytes; a larger one is accepted if no other does.
 
-    If a job raises, `failed` is called on the thread, which ends and accepts no further jobs. `idle` is called between
-    jobs, and every quarter of a second while there are none.
+    `handle` does a job; if it raises, `failed` is called on the thread, which ends and accepts no further jobs. `idle`
+    is called between jobs, and every quarter of a second while there are none.
     """
 
-    def __init__(self, idle: Job, failed: Callable[[BaseException], None], limit: int) -> None:
-        self._idle, self._failed, self._limit = idle, failed, limit
+    def __init__(
+        self, handle: Callable[[Job], None], idle: Job, failed: Callable[[BaseException], None], limit: int
+    ) -> None:
+        self._handle, self._idle, self._failed, self._limit = handle, idle, failed, limit
         self._jobs: deque[tuple[Job, int]] = deque()
         self._bytes = 0
         self.unfinished = 0
@@ -67,7 +69,7 @@ class Worker:
             while (taken := self._next()) is not None:
                 for job, n_bytes in taken:
                     try:
-                        job()
+                        self._handle(job)
                     finally:
                         self._finish(n_bytes)
                 self._idle()
