@@ -9,8 +9,7 @@ from made_up_material import material
 
 from toposcope.analysis.first_difference import LEVEL, threshold
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.report.charts.overlaid import overlaid_charts
-from toposcope.report.comparison import trajectory_pairs
+from toposcope.report.comparison import overlaid_charts, trajectory_pairs
 from toposcope.report.document import Picture
 from toposcope.report.first_differences import (
     TABLE,

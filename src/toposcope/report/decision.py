@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
-from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
+from toposcope.forecasting.decision.calibration import Bin, Calibration, brier_score, calibration_error, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure
 from toposcope.forecasting.decision.in_tasks import AdviceInTasks
@@ -24,13 +26,58 @@ from toposcope.forecasting.scaling.planner import Interval, over_bootstrap, over
 from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.report.charts.reliability import reliability_chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Spec, Table, share, table
 from toposcope.report.writing import PAGE, write_page
+
+HEIGHT = 320
+
+
+def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
+    """Draw the share of decisions in which scaling was better against the predicted probability.
+
+    Parameters
+    ----------
+    bins_by_name : mapping
+        Bins by what the probabilities are, such as before and after recalibration; the last are those that are used.
+    n_pairs : int
+        Number of decisions.
+    """
+    rows = [
+        {"by": name, "predicted": b.said, "won": b.came, "share": b.weight, "pairs": b.n}
+        for name, bins in bins_by_name.items()
+        for b in bins
+    ]
+    percent, scale = alt.Axis(format="%"), alt.Scale(domain=[-0.04, 1.04], nice=False)
+    x = alt.X("predicted:Q", title="predicted probability that scaling wins", axis=percent, scale=scale)
+    y = alt.Y("won:Q", title="share in which it won", axis=percent, scale=scale)
+    diagonal = alt.Chart(pl.DataFrame({"predicted": [0.0, 1.0], "won": [0.0, 1.0]}))
+    undecided = pl.DataFrame({"from": [CONTINUE_BELOW], "to": [SCALE_ABOVE], "word": ["undecided"], "at": [0.5]})
+    base = alt.Chart(pl.DataFrame(rows)).encode(
+        x,
+        y,
+        color=alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1)),
+        tooltip=["by", "predicted", "won", "pairs"],
+    )
+    shaded = alt.Chart(undecided)
+    figure = alt.LayerChart(layer=[
+        shaded.mark_rect(color="gray", opacity=0.1).encode(x="from:Q", x2="to:Q"),
+        shaded.mark_text(baseline="bottom").encode(x="at:Q", y=alt.value(16), text="word"),
+        diagonal.mark_line(strokeDash=[4, 4], color="gray", strokeWidth=1).encode(x, y),
+        base.mark_line(strokeWidth=1),
+        base.mark_point(filled=True, opacity=0.7).encode(size=alt.Size("share:Q", legend=None)),
+    ]).properties(height=HEIGHT)  # fmt: skip
+    off = {name: 100 * calibration_error(list(bins)) for name, bins in bins_by_name.items()}
+    title = f"Predicted probabilities are off by {list(off.values())[-1]:.1f} points on average"
+    caption = (
+        f"{n_pairs:,} pairs of runs at equal compute, held out from law and calibration; a larger mark stands for more "
+        "pairs. Calibrated probabilities lie on the dashed line."
+    )
+    each = "; ".join(f"{name}: {value:.1f} points off" for name, value in off.items())
+    return Chart("reliability", title, caption, f"Reliability diagram of the predicted probabilities. {each}.", figure)
 
 
 def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = None) -> Path:

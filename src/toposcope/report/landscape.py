@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.report.charts.loss_plane import plane_charts, profile_chart
+from toposcope.report.charts.planes import plane_charts, profile_chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.material import Tables

@@ -12,7 +12,7 @@ from toposcope.charts.training import step_axis
 from toposcope.experiments.representation_phases.description import rows_of_clouds
 from toposcope.experiments.representation_phases.phases import PER_SCALE
 from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.runs import choose_runs
+from toposcope.report.charts.series import choose_runs
 from toposcope.report.headline import CLOUD_STATISTICS
 from toposcope.report.material import Material
 from toposcope.study.kinds import feature_named
