@@ -19,7 +19,6 @@ from toposcope.analysis.run_permutations import (
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix
 
-SEED = 42
 POWER = 0.8
 N_SAMPLES = 2000
 N_NULL_SAMPLES = 10

@@ -102,7 +102,6 @@ def downstream(
         asked = models_of(models, read)
         runs = select_runs(read, _split(ladder), _split(exclude), asked)
         if names:
-            from toposcope.cli.translations import print_translations
             from toposcope.forecasting.downstream.translations import translations
 
             found = translations(runs, recipe or "", asked, names, loss=loss, method=method, progress=progress)

@@ -1,8 +1,8 @@
 """Composing a page from its sections: charts are drawn, tables computed, sentences put first."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import polars as pl
 from altair.utils.schemapi import debug_mode
@@ -12,6 +12,7 @@ from toposcope.charts.vega import Kind
 from toposcope.engine.pool import Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
+from toposcope.report.material import Tables
 from toposcope.report.rendering import Rendered, render_all, rendering_engine
 from toposcope.report.section import MaterialType, ReportSection
 
@@ -39,6 +40,25 @@ class Composed:
     tables: dict[str, pl.DataFrame]
     rendered: Rendered
     first: Picture | None
+
+
+Report = TypeVar("Report")
+
+
+class ReportData(Generic[Report]):
+    """What a page is about, with the tables that its sections compute of it.
+
+    Attributes
+    ----------
+    report
+        What the page is about.
+    tables : mapping of str to polars.DataFrame
+        By name, each computed when it is first read.
+    """
+
+    def __init__(self, report: Report, sections: "Sequence[ReportSection[ReportData[Report]]]") -> None:
+        self.report = report
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))
 
 
 def _nothing(_: Any) -> None:

@@ -1,8 +1,6 @@
 """The page of a new recipe: its predicted losses and scores, its runs, and runs left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import altair as alt
@@ -23,12 +21,11 @@ from toposcope.forecasting.downstream.translation_wording import (
 )
 from toposcope.forecasting.downstream.translations import TranslationReport
 from toposcope.forecasting.wording import counted
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_sections
 
 MAX_POINTS = 400
 """Runs left out that are drawn in a panel; of more, evenly chosen ones."""
@@ -107,24 +104,14 @@ def _left_out_panel(translation: Translation) -> alt.LayerChart | None:
 
 def write_translations(folder: Path, report: TranslationReport) -> Path:
     """Write the page of a new recipe: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, f"Predictions for {report.recipe}", Page(SECTIONS, TranslationMaterial(report)))
-    return folder / PAGE
+    return write_sections(folder, f"Predictions for {report.recipe}", SECTIONS, report)
 
 
-@dataclass(frozen=True, eq=False)
-class TranslationMaterial:
-    """The data of the page."""
-
-    report: TranslationReport
-
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+Data = ReportData[TranslationReport]
 
 
-def _predictions(material: TranslationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["predictions"]
+def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["predictions"]
     names = (text_of("of", "of", names_row=True), text_of("", "what"), text_of("model", "model"))
     columns = (
         *names,
@@ -151,10 +138,10 @@ def _predictions(material: TranslationMaterial, pictures: Sequence[Picture]) -> 
     )
 
 
-def _left_out(material: TranslationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     rows = [
         {"of": each.loss, "method": name, "error": 100 * error, "chosen": "yes" if name == each.method else ""}
-        for each in material.report.losses
+        for each in data.report.losses
         for name, error in each.errors.items()
     ]
     specs = (
@@ -167,44 +154,36 @@ def _left_out(material: TranslationMaterial, pictures: Sequence[Picture]) -> Ite
     return (*pictures, table("methods", "Every method on runs left out", specs, rows), note) if pictures else ()
 
 
-def _losses_chart(material: TranslationMaterial) -> Chart | None:
-    return translated_losses_chart(material.report.recipe, material.report.losses)
-
-
-def _link_chart(material: TranslationMaterial) -> Chart | None:
-    predictions = tuple(each for task in material.report.scores for each in task.predictions)
+def _link_chart(data: Data) -> Chart | None:
+    predictions = tuple(each for task in data.report.scores for each in task.predictions)
     return link_figure(DownstreamReport(predictions, {})) if predictions else None
 
 
-def _left_out_chart(material: TranslationMaterial) -> Chart | None:
-    return translation_left_out_chart(material.report.losses)
-
-
 SECTIONS = (
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="predictions",
         title="Predictions",
         position=10,
-        tables={"predictions": lambda material: translations_table(material.report)},
-        charts=(_losses_chart, _link_chart),
+        tables={"predictions": lambda data: translations_table(data.report)},
+        charts=(lambda data: translated_losses_chart(data.report.recipe, data.report.losses), _link_chart),
         blocks=_predictions,
-        summary=lambda material: [
-            *translations_headline(material.report),
-            *(sentence(each) for each in material.report.basis),
+        summary=lambda data: [
+            *translations_headline(data.report),
+            *(sentence(each) for each in data.report.basis),
         ],
     ),
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="left-out",
         title="Runs left out",
         position=20,
-        tables={"left_out": lambda material: translations_left_out(material.report)},
-        charts=(_left_out_chart,),
+        tables={"left_out": lambda data: translations_left_out(data.report)},
+        charts=(lambda data: translation_left_out_chart(data.report.losses),),
         blocks=_left_out,
     ),
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="remarks",
         title="Assumptions and doubts",
         position=30,
-        blocks=lambda material, _: [say(sentence(remark)) for remark in material.report.remarks],
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
     ),
 )
