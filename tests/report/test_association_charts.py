@@ -12,6 +12,7 @@ from section_tools import with_tables
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import DIVERGING, DIVERGING_DARK, config
+from toposcope.report.association_tables import SpectralComparisonCounts
 from toposcope.report.charts.series import choose_runs
 from toposcope.report.material import Material
 from toposcope.report.sections.association import (
@@ -21,7 +22,6 @@ from toposcope.report.sections.association import (
     topology_against_spectra_charts,
 )
 from toposcope.report.sections.between_runs import between_runs_charts
-from toposcope.report.spectral_comparison import SpectralComparisonCounts
 
 
 def rows_of(chart: Chart | None, field: str) -> list[dict[str, Any]]:

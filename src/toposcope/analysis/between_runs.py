@@ -8,7 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method, adjusted
-from toposcope.analysis.detectable import detectable_correlation
+from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_permutations import (
     MIN_FREEDOM,
     StepCorrelations,

@@ -19,12 +19,12 @@ from toposcope.charts.vega import Kind
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
+from toposcope.report.composing import render_all, rendering_engine
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
 from toposcope.report.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
 from toposcope.report.first_screen import first_screen
 from toposcope.report.headline import H0, NP, TARGETS
 from toposcope.report.material import Material
-from toposcope.report.rendering import render_all, rendering_engine
 from toposcope.report.tables import (
     Column,
     Spec,

@@ -16,7 +16,7 @@ from toposcope.files import unfinished, write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
-from toposcope.report.composing import Page, Report, ReportData, makers_of
+from toposcope.report.composing import Page, Rendered, Report, ReportData, makers_of, rendering_engine
 from toposcope.report.document import Document, Explorer, Opening
 from toposcope.report.explorer import explorer_data
 from toposcope.report.first_screen import first_screen
@@ -24,7 +24,6 @@ from toposcope.report.headline_table import headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
-from toposcope.report.rendering import Rendered, rendering_engine
 from toposcope.report.section import MaterialType, ReportSection
 from toposcope.report.sections import report_sections
 from toposcope.study import Study

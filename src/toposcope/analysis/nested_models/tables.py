@@ -8,22 +8,20 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
-from toposcope.analysis.nested_models.boosting import boosted_predictions
-from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, fraction_columns
-from toposcope.analysis.nested_models.controls import NOISE_LEVELS, Draws, planted, shuffled
+from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, Problem, fraction_columns, problems
 from toposcope.analysis.nested_models.fitting import (
     BEFORE,
     CONTROLS,
     MEDIAN,
     WITH_PLAIN,
+    boosted_predictions,
     folds,
     further_tables,
     predictions,
     widths,
 )
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation
-from toposcope.analysis.nested_models.problems import Problem, problems
-from toposcope.analysis.nested_models.skill import compare, wilcoxon_p
+from toposcope.analysis.nested_models.skill import NOISE_LEVELS, Draws, compare, planted, shuffled, wilcoxon_p
 from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError

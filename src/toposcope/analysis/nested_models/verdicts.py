@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.detectable import POWER
 from toposcope.analysis.nested_models.fitting import CONTROLS, WITH_PROJECTIONS, WITH_TWIN, WITHOUT
 from toposcope.analysis.nested_models.population import CONFIGURATIONS
 from toposcope.analysis.nested_models.tables import PLANTED, RIDGE, SHUFFLED, NestedModels, tested_rows
+from toposcope.analysis.power import POWER
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
 from toposcope.analysis.wording import counted, joined
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.coloured_noise import ColouredNoise
+from toposcope.analysis.smooth_trend import ColouredNoise
 from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector

@@ -14,7 +14,18 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import diagonal, zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import SCALED, full_table, has_scales, legend, measured, primary, short_table
+from toposcope.report.association_tables import (
+    BLOCKS,
+    SCALED,
+    SpectralComparisonCounts,
+    full_table,
+    has_scales,
+    legend,
+    measured,
+    primary,
+    short_table,
+    spectral_comparisons,
+)
 from toposcope.report.charts.series import choose_runs, run_names
 from toposcope.report.document import Block, Picture, csv, details, say
 from toposcope.report.headline import (
@@ -29,7 +40,6 @@ from toposcope.report.headline import (
 from toposcope.report.material import Material
 from toposcope.report.outcome import without_power, without_runs
 from toposcope.report.section import ReportSection
-from toposcope.report.spectral_comparison import BLOCKS, SpectralComparisonCounts, spectral_comparisons
 from toposcope.report.tables import (
     Column,
     Table,
