@@ -7,9 +7,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from toposcope.charts.axes import diagonal
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
-from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
 from toposcope.forecasting.downstream.prediction import DownstreamReport, TaskPrediction
 from toposcope.forecasting.downstream.tables import left_out_table, methods_table, predictions_table, rungs_table

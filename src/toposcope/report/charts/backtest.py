@@ -6,8 +6,8 @@ import polars as pl
 
 from toposcope.charts.axes import decade_ticks
 from toposcope.charts.chart import Chart
-from toposcope.charts.labels import apart
 from toposcope.charts.theme import MUTED
+from toposcope.charts.training import apart
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import LEVEL
 from toposcope.report.backtest import BacktestMaterial

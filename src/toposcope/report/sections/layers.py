@@ -13,7 +13,7 @@ from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.analysis.wording import examples
 from toposcope.charts.chart import Chart
-from toposcope.charts.heat_map import step_heat_map
+from toposcope.charts.distances import step_heat_map
 from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
