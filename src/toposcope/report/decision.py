@@ -28,7 +28,7 @@ from toposcope.forecasting.wording import short
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.section import ReportSection
-from toposcope.report.tables import Column, Spec, Table, share, table
+from toposcope.report.tables import Table, number_of, share, table, text_of
 from toposcope.report.writing import write_sections
 
 HEIGHT = 320
@@ -143,9 +143,9 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "arms",
         "The two ways to spend the budget",
         (
-            _words("way", "way", names_row=True), _number("parameters", "parameters", short),
-            _number("tokens", "tokens", short), _number("loss, nats", "loss", _loss),
-            _number("nats per FLOP at the end", "marginal", _scientific),
+            text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
+            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", _loss),
+            number_of("nats per FLOP at the end", "marginal", _scientific),
         ),
         [
             {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
@@ -156,8 +156,8 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "signals",
         "Savings and losses if the run had been stopped at a signal",
         (
-            _words("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
-            _number("of its compute saved", "saved", share), _number("ends higher by, nats", "loss_paid", _loss),
+            text_of("signal", "signal", names_row=True, prose=True), number_of("at tokens", "tokens", short),
+            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", _loss),
         ),
         [
             {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
@@ -210,8 +210,8 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                _words("probability", "name", names_row=True), _number("log score", "log", _loss),
-                _number("Brier score", "brier", _loss),
+                text_of("probability", "name", names_row=True), number_of("log score", "log", _loss),
+                number_of("Brier score", "brier", _loss),
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
@@ -228,15 +228,15 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            _words("coefficient", "name", names_row=True), _number("value", "value", _four),
-            _number("standard error", "error", _three),
+            text_of("coefficient", "name", names_row=True), number_of("value", "value", _four),
+            number_of("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
     )  # fmt: skip
     checks = table(
         "approaches",
         "The exponent of N* ~ C^a, by each approach of Hoffmann et al. 2022",
-        (_words("approach", "approach", names_row=True), _number("a", "a", _three), _words("95%", "interval")),
+        (text_of("approach", "approach", names_row=True), number_of("a", "a", _three), text_of("95%", "interval")),
         [
             {"approach": each.approach, "a": each.a.value, "interval": f"{each.a.low:.3f} to {each.a.high:.3f}"}
             for each in advice.frontiers
@@ -304,14 +304,6 @@ def _points(advice: Advice) -> pl.DataFrame:
 def _bootstrap(advice: Advice) -> pl.DataFrame:
     names = ("E", "A", "B", "alpha", "beta")
     return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
-
-
-def _words(title: str, key: str, *, names_row: bool = False, prose: bool = False) -> Spec:
-    return Column(title, True, names_row=names_row, prose=prose), lambda row: str(row[key])
-
-
-def _number(title: str, key: str, write: Callable[[float], str]) -> Spec:
-    return Column(title), lambda row: write(row[key])
 
 
 def _between(interval: Interval, write: Callable[[float], str]) -> str:
