@@ -108,7 +108,6 @@ def correlate_across_runs(
     controls: NDArray[np.float64],
     strata: Indices,
     scale: Scale = "ranks",
-    seed: int = SEED,
 ) -> StepCorrelations:
     """Correlate features with the final loss across runs at each step, given controls, and permute the runs.
 
@@ -127,8 +126,6 @@ def correlate_across_runs(
         Runs are compared with those of the same stratum.
     scale : "ranks" or "values"
         Of features, final loss and controls alike.
-    seed : int
-        Of drawn permutations.
 
     Notes
     -----
@@ -136,7 +133,7 @@ def correlate_across_runs(
     stopping so keeps p valid, since what goes on has a p below that of any feature settled before (Besag and Clifford
     1991). The last stage has 50 permutations for each feature, or all 40,320 orders of 8 runs.
     """
-    test = _Test.of(features, final, controls, strata, scale, seed)
+    test = _Test.of(features, final, controls, strata, scale, SEED)
     n_features = len(features)
     p, band = np.full((2, n_features), np.nan)
     open_ = np.flatnonzero(test.counts)

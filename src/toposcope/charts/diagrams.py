@@ -133,10 +133,10 @@ GAP = 4
 """Rows between two diagrams."""
 
 
-def barcode(diagrams: Sequence[Bars], max_bars: int = MAX_BARS) -> Chart:
+def barcode(diagrams: Sequence[Bars]) -> Chart:
     """Draw the longest bars of one or several diagrams, in the order of their births."""
     title = headlines(diagrams)
-    drawn = [each.positive[:max_bars] for each in diagrams]
+    drawn = [each.positive[:MAX_BARS] for each in diagrams]
     if not any(map(len, drawn)) and not any(each.unfinished() for each in diagrams):
         return empty_chart("barcode", title, "Bars of length zero are not drawn.")
     descending = is_descending(diagrams)
@@ -170,7 +170,7 @@ def barcode(diagrams: Sequence[Bars], max_bars: int = MAX_BARS) -> Chart:
     left_out = sum(len(each.positive) - len(pairs) for each, pairs in zip(diagrams, drawn, strict=True))
     caption = "A bar runs from the birth to the death of a class; classes without a finite death are only counted."
     if left_out:
-        caption += f" Drawn are the {max_bars} longest of each diagram; {left_out:,} shorter ones are left out."
+        caption += f" Drawn are the {MAX_BARS} longest of each diagram; {left_out:,} shorter ones are left out."
     figure = alt.layer(bars, text).properties(height=max(60, BAR_HEIGHT * row))
     return Chart("barcode", title, caption, f"Barcode. {title}.", figure)
 

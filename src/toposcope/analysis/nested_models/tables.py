@@ -25,7 +25,6 @@ from toposcope.analysis.nested_models.skill import NOISE_LEVELS, Draws, compare,
 from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
-from toposcope.progress import Progress, silent
 from toposcope.typing import Vector
 
 MIN_RUNS = 20
@@ -86,9 +85,7 @@ class NestedModels:
     untested: dict[str, str]
 
 
-def nested_models(
-    population: NestedPopulation, method: Method = "holm", workers: int = 1, progress: Progress = silent
-) -> NestedModels:
+def nested_models(population: NestedPopulation, method: Method = "holm", workers: int = 1) -> NestedModels:
     """Fit nested models of every target at every fraction.
 
     Parameters
@@ -98,8 +95,6 @@ def nested_models(
         How p-values are adjusted over topological families, fractions, targets and learners.
     workers : int
         Processes; the result does not depend on it.
-    progress : callable
-        Called with ``nested models`` and how many targets at a fraction are done.
     """
     tested, untested = problems_of(population)
     parts: dict[int, Fitted] = {}
@@ -109,7 +104,6 @@ def nested_models(
             if isinstance(part, TaskFailure):
                 raise ToposcopeError(f"nested models of the {tested[i].target}: {part.message}")
             parts[i] = part
-            progress("nested models", len(parts), len(tested))
     fitted = [parts[i] for i in range(len(tested))]
     models = pl.DataFrame([row for part in fitted for row in part.rows], schema=MODELS)
     models, level = _adjusted(models, method)

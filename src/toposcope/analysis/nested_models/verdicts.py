@@ -36,7 +36,6 @@ RULE = (
     f"'{UNDETERMINED}' if they are not found, if more than a tenth of the draws of the topology of other runs gain at "
     "that level, unadjusted, where a fortieth should, or with too few runs."
 )
-DECIDING = ("model", "learner", "fraction", "skill", "skill_low", "skill_high", "p_adjusted")
 NAMES = {WITH_PROJECTIONS: "random projections of the weights", WITH_TWIN: "the placebo twin"}
 _BESIDE = {WITH_PROJECTIONS: "projections", WITH_TWIN: "twin"}
 Row = Mapping[str, Any]

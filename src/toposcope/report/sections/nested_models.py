@@ -1,7 +1,7 @@
 """Whether topology predicts the end of a run better than loss, schedule and norms do; over a population of runs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import altair as alt
 import polars as pl
@@ -242,10 +242,6 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         folded(drawn, "Topology of other runs, and planted features", max_rows=0),
         say("All: ", csv("nested_models"), ", ", csv("nested_draws"), ", ", csv("nested_verdicts"), "."),
     )
-
-
-def _named(left_out: Mapping[str, str]) -> str:
-    return examples([f"{run} ({why})" for run, why in left_out.items()])
 
 
 def _elsewhere(models: pl.DataFrame) -> str:
