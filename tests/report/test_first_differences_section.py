@@ -11,7 +11,9 @@ from toposcope.analysis.first_difference import LEVEL, threshold
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.comparison import overlaid_charts, trajectory_pairs
 from toposcope.report.document import Picture
-from toposcope.report.first_differences import (
+from toposcope.report.material import Material
+from toposcope.report.sections.first_differences import (
+    SECTION,
     TABLE,
     difference_blocks,
     earliest,
@@ -19,8 +21,6 @@ from toposcope.report.first_differences import (
     pairs_of_equal_shape,
     sentence_of,
 )
-from toposcope.report.material import Material
-from toposcope.report.sections.first_differences import SECTION
 
 NASTY = "<script>|`x`"
 

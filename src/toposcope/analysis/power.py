@@ -21,17 +21,18 @@ from toposcope.analysis.association import (
     FeatureSeries,
     associate,
 )
-from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, orders
-from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
-from toposcope.analysis.run_permutations import (
+from toposcope.analysis.permutations import (
+    MAX_ENUMERATED_ORDERS,
     MAX_LAST,
     MIN_FREEDOM,
     TOLERANCE,
     Scale,
     draw_permutations,
     n_orders,
+    orders,
     scores,
 )
+from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 

@@ -21,10 +21,10 @@ from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.composing import render_all, rendering_engine
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
-from toposcope.report.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
 from toposcope.report.first_screen import first_screen
 from toposcope.report.headline import H0, NP, TARGETS
 from toposcope.report.material import Material
+from toposcope.report.sections.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -53,7 +53,7 @@ def overlaid_charts(names: Names, pairs: Sequence[Pair], differences: pl.DataFra
         Of the studies.
     pairs : sequence of (Trajectory, Trajectory)
     differences : polars.DataFrame
-        From `toposcope.report.first_differences.first_differences_frame`.
+        From `toposcope.report.sections.first_differences.first_differences_frame`.
     """
     charts = []
     for stem, key, name, axis, both in _quantities(pairs):
