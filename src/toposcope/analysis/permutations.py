@@ -1,9 +1,9 @@
 """Permutation tests: signs, groups and orders, and correlations across runs whose final losses are permuted."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import permutations
 from math import factorial, prod
 from typing import Literal
 
@@ -23,7 +23,7 @@ RELATIVE_TOLERANCE = 1e-12
 @lru_cache(MAX_ENUMERATED_ORDERS)
 def orders(n: int) -> NDArray[np.int64]:
     """Return all n! orders of n places, the identity first, shape (n!, n)."""
-    return np.array(list(permutations(range(n))))
+    return np.array(list(itertools.permutations(range(n))))
 
 
 def sign_flip(differences: NDArray[np.float64]) -> float:
