@@ -19,8 +19,8 @@ from toposcope.report.material import Material
 from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of, power_words
 from toposcope.report.tables import share as unsigned
 
-MAX_SECOND = 200
-"""Letters of the second sentence."""
+MAX_FIRST, MAX_SECOND = 110, 200
+"""Letters of the two sentences."""
 MAX_NAMED = 3
 """Features named in a sentence, if there is room."""
 
