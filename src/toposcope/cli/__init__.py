@@ -19,7 +19,22 @@ EPILOG = "Start with: toposcope demo. The --help of each command has an example.
 
 
 class _Commands(Commands):
-    """The commands; credentials in an argument are refused before any message can show or store them."""
+    """The commands; credentials in an argument are refused before any message can show or store them.
+
+    Commands are collected when one is asked for, so that a module with a command can be imported by itself.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self._collect()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        self._collect()
+        return super().get_command(ctx, cmd_name)
+
+    def _collect(self) -> None:
+        if not self.commands:
+            self.commands.update(collect(__name__, "toposcope.commands", _command_of))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(":" in argument for argument in args):
@@ -44,10 +59,6 @@ def _command_of(module: ModuleType) -> dict[str, click.Command]:
     name = module.__name__.rpartition(".")[2]
     command = getattr(module, name, None)
     return {name: command} if isinstance(command, click.Command) else {}
-
-
-for _command in collect(__name__, "toposcope.commands", _command_of).values():
-    toposcope.add_command(_command)
 
 
 def main() -> None:
