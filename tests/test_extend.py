@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from toposcope.checkpoints import formats as checkpoint_formats
 from toposcope.checkpoints import sources
-from toposcope.cli import toposcope
+from toposcope.cli import _all_commands, toposcope
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.logs import formats as log_formats
 from toposcope.logs.evaluations import formats as evaluation_formats
@@ -49,6 +49,7 @@ def clear_registries() -> None:
     ):
         registry.cache_clear()
     toposcope.commands.clear()
+    toposcope._collect = _all_commands
     for name in [name for name in sys.modules if name.partition(".")[0] in ("my_extensions", "careless_module")]:
         del sys.modules[name]
 

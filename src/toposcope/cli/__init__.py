@@ -19,22 +19,7 @@ EPILOG = "Start with: toposcope demo. The --help of each command has an example.
 
 
 class _Commands(Commands):
-    """The commands; credentials in an argument are refused before any message can show or store them.
-
-    Commands are collected when one is asked for, so that a module with a command can be imported by itself.
-    """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        self._collect()
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        self._collect()
-        return super().get_command(ctx, cmd_name)
-
-    def _collect(self) -> None:
-        if not self.commands:
-            self.commands.update(collect(__name__, "toposcope.commands", _command_of))
+    """The commands; credentials in an argument are refused before any message can show or store them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(":" in argument for argument in args):
@@ -48,17 +33,23 @@ class _Commands(Commands):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="toposcope")
-def toposcope() -> None:
-    """Measure the topology of language models as they train, and forecast their loss."""
-
-
 def _command_of(module: ModuleType) -> dict[str, click.Command]:
     """Return the command of a module; both have the same name."""
     name = module.__name__.rpartition(".")[2]
     command = getattr(module, name, None)
     return {name: command} if isinstance(command, click.Command) else {}
+
+
+def _all_commands() -> dict[str, click.Command]:
+    return collect(__name__, "toposcope.commands", _command_of)
+
+
+@click.group(
+    cls=_Commands, collect=_all_commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="toposcope")
+def toposcope() -> None:
+    """Measure the topology of language models as they train, and forecast their loss."""
 
 
 def main() -> None:

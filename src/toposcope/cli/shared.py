@@ -232,7 +232,31 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Commands(click.Group):
-    """A group of commands that lists each with the whole of its first sentence."""
+    """A group of commands that lists each with the whole of its first sentence.
+
+    Those that `collect` returns join it when a command is asked for: a module with one can be imported by itself.
+    """
+
+    def __init__(
+        self, *arguments: Any, collect: Callable[[], Mapping[str, click.Command]] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._collect = collect
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        self._complete()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command."""
+        self._complete()
+        return super().get_command(ctx, cmd_name)
+
+    def _complete(self) -> None:
+        if self._collect is not None:
+            self.commands.update(self._collect())
+            self._collect = None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list."""
