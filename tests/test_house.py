@@ -1,0 +1,23 @@
+"""The house as CONTRIBUTING describes it: no file imports itself through others, and the files it names are there."""
+
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """In functions and under TYPE_CHECKING neither."""
+    graph = grimp.build_graph("toposcope", cache_dir=None)
+    # raises CycleError, which lists the circle
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+
+
+def test_what_the_guide_names_is_there() -> None:
+    named = re.findall(r"`([\w.-]+/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert len(named) > 50
+    for path in named:
+        assert (ROOT / path).exists() or (ROOT / "src/toposcope" / path).exists(), path
