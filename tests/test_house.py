@@ -21,3 +21,15 @@ def test_what_the_guide_names_is_there() -> None:
     assert len(named) > 50
     for path in named:
         assert (ROOT / path).exists() or (ROOT / "src/toposcope" / path).exists(), path
+
+
+def test_no_module_imports_the_root_of_the_package() -> None:
+    """It imports all rooms: an arrow up."""
+    for path in (ROOT / "src/toposcope").rglob("*.py"):
+        code = re.sub(r"^ *(>>>|\.\.\.) .*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        up = re.findall(
+            r"^ *(?:from toposcope import .*|import toposcope\b(?!\.).*)|import_module\(\"toposcope\"\)",
+            code,
+            re.MULTILINE,
+        )
+        assert not up or path == ROOT / "src/toposcope/__init__.py", (path, up)

@@ -103,13 +103,13 @@ def decide(
         raise BadUse(f"{option}: it needs evaluations of runs; give --tasks FILE")
     if model is not None:
         raise BadUse("--model: it is for comparing recipes; with --points the larger model follows from the compute")
-    from toposcope import forecasting
+    from toposcope.forecasting import decide as advise
     from toposcope.forecasting.scaling.family_points import points_of_runs
 
     if (points is None) == (siblings is None):
         raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
     with bad_use(), progress_bars() as progress:
-        advice = forecasting.decide(
+        advice = advise(
             points if points is not None else points_of_runs(siblings or Path(), family),
             budget=budget,
             extra=extra,
