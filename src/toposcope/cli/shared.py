@@ -65,6 +65,8 @@ TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """With one of them, Rich may find a terminal where the system finds none."""
 TABLE_WIDTH = 200
 """Characters in a line of a table that goes to a file or another program."""
+EXPERIMENTS = {"toposcope": ("grokking", "regularisation", "stopping"), "study": ("import",)}
+"""Commands of the other distribution, by their group."""
 MAX_DRAWN_ROWS, MAX_PADDED = 2000, 60
 """Rows of a table with a frame; characters to which a column of a longer one is padded."""
 
@@ -257,6 +259,15 @@ class Commands(click.Group):
         if self._collect is not None:
             self.commands.update(self._collect())
             self._collect = None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; one of the experiments that is not installed says how to install it."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and name in EXPERIMENTS.get(self.name or "", ()):
+            raise BadUse(f"{name}: this command comes with the experiments; pip install toposcope-experiments")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list."""
