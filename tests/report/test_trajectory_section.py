@@ -16,16 +16,17 @@ from small_studies import RIPS, checkpoint_file, series_study, write_weights
 
 from toposcope.analysis.weight_paths import weight_paths
 from toposcope.charts.chart import Chart
-from toposcope.charts.vineyard import MAX_VINES, vineyard_panels
 from toposcope.homology import Diagram, random_walk_shares_of, vineyard
 from toposcope.report.document import Details
 from toposcope.report.material import Material
 from toposcope.report.sections.trajectory import (
     MAX_RUNS,
+    MAX_VINES,
     component_chart,
     component_title,
     potential_chart,
     vineyard_chart,
+    vineyard_panels,
 )
 from toposcope.report.tables import Table
 from toposcope.report.writing import study_page

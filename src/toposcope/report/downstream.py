@@ -11,7 +11,8 @@ from toposcope.charts.axes import diagonal
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
-from toposcope.forecasting.downstream.prediction import DownstreamReport, TaskPrediction
+from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction
+from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.tables import left_out_table, methods_table, predictions_table, rungs_table
 from toposcope.forecasting.downstream.wording import (
     basis,
@@ -34,7 +35,7 @@ from toposcope.report.writing import write_sections
 WITHIN, BEYOND = "within its interval", "beyond it"
 
 
-def left_out_chart(report: DownstreamReport) -> Chart | None:
+def left_out_chart(report: Predictions) -> Chart | None:
     """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
     by_task = {task: found[0] for task, found in predictions_by_task(report).items() if chosen_left_out(found[0])}
     if not by_task:

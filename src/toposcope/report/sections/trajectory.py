@@ -9,8 +9,8 @@ import polars as pl
 from toposcope.analysis.weight_paths import PROBE, path_tables, weight_paths
 from toposcope.charts.chart import Chart
 from toposcope.charts.path import path_panel
-from toposcope.charts.vineyard import MAX_VINES, vineyard_panels
-from toposcope.homology import Diagram, vineyard
+from toposcope.charts.training import step_axis
+from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
 from toposcope.report.document import Block, Picture, Terms, csv, folded, say
@@ -18,6 +18,10 @@ from toposcope.report.material import Material
 from toposcope.report.section import Charts, ReportSection
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
 
+MAX_VINES = 40
+"""Drawn, those with the longest bars."""
+VINEYARD_SIZE = (330, 230)
+"""Of each of the two panels, in pixels."""
 MAX_CHECKPOINTS = 60
 """Of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched."""
 MIN_CHECKPOINTS = 3
@@ -63,8 +67,46 @@ def _followed(read: Mapping[int, Mapping[str, Diagram]]) -> tuple[str, dict[int,
     return None
 
 
-SUMMARIES, POINTS = "weight_paths", "weight_path_points"
-"""Names of the tables of `toposcope.analysis.weight_paths`."""
+def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatChart:
+    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
+
+    Parameters
+    ----------
+    vines : sequence of Vine
+        At most 40 are drawn.
+    steps : sequence of int
+        Of the diagrams they go through.
+    """
+    shown = sorted(vines, key=lambda vine: -vine.longest)[:MAX_VINES]
+    schema = {"vine": pl.Int64, "step": pl.Int64, **dict.fromkeys(("birth", "death", "longest"), pl.Float64)}
+    rows = pl.DataFrame(
+        [
+            (number, steps[vine.start + k], *pair, vine.longest)
+            for number, vine in enumerate(shown)
+            for k, pair in enumerate(vine.pairs.tolist())
+        ],
+        schema=schema,
+        orient="row",
+    )
+    strength = alt.Opacity("longest:Q", scale=alt.Scale(range=[0.2, 1]), legend=None)
+    hover = ["vine:N", "step:Q", "birth:Q", "death:Q", "longest:Q"]
+    panels = [
+        alt.Chart(rows)
+        .mark_line(strokeWidth=1.4, point={"size": 12})
+        .encode(
+            x=step_axis(rows),
+            y=alt.Y(f"{end}:Q", title=end, scale=alt.Scale(zero=False)),
+            detail="vine:N",
+            color=alt.datum("vine", type="nominal", legend=None),
+            opacity=strength,
+            tooltip=hover,
+        )
+        .properties(width=VINEYARD_SIZE[0], height=VINEYARD_SIZE[1])
+        for end in ("birth", "death")
+    ]
+    return alt.concat(*panels, columns=2)
+
+
 MAX_RUNS = 4
 COLUMNS = 2
 
