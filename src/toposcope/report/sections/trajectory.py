@@ -107,6 +107,8 @@ def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatCh
     return alt.concat(*panels, columns=2)
 
 
+SUMMARIES, POINTS = "weight_paths", "weight_path_points"
+"""Names of the tables of `toposcope.analysis.weight_paths`."""
 MAX_RUNS = 4
 COLUMNS = 2
 
