@@ -4,8 +4,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
+from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import runs_of
 from toposcope.report.material import Material
 from toposcope.study.published import Published

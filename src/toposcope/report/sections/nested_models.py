@@ -22,9 +22,9 @@ from toposcope.analysis.nested_models.tables import (
 )
 from toposcope.analysis.nested_models.verdicts import RULE, SCHEMA, detectable_gain, finding, nested_verdicts
 from toposcope.analysis.wording import counted, examples
-from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
+from toposcope.charts.zero import zero_line
 from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
