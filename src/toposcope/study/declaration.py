@@ -74,7 +74,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         a relative path starts at the TOML file. ``{name}`` in it stands for the name of the series; of a log of
         several runs, the one of that name is meant.
     features : str
-        A JSON file of published features (see ``docs/import.md``); a relative path starts at the TOML file.
+        A JSON file of published features (see ``experiments/docs/import.md``); a relative path starts at the TOML file.
     optional : bool
         If the series cannot be opened, or has no checkpoint at one of `steps`, the study continues with a note instead
         of an error.

@@ -1,4 +1,4 @@
-"""Which runs stand apart from their replicates at equal step, and in what first (docs/methods/outlier-runs.md)."""
+"""Which runs stand apart from their replicates at equal step, and in what first (experiments/docs/outlier-runs.md)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How far each run lies from the others at equal step, tested by rotating the runs (docs/methods/outlier-runs.md)."""
+"""How far each run lies from the others at equal step, tested by rotations (experiments/docs/outlier-runs.md)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

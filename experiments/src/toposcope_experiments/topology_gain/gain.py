@@ -1,6 +1,6 @@
 """Whether topology improves forecasts of the final loss beyond the loss so far, the laws and the norms.
 
-See docs/experiments/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
+See experiments/docs/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
 stack learns from the others and predicts it: from the laws alone, with norms, with topology. Topology has hundreds of
 columns, which are reduced by a rule fixed beforehand, within the training runs. Placebos are treated in the same way.
 """
