@@ -2,7 +2,6 @@
 
 import json
 import math
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -524,22 +523,6 @@ def test_a_study_of_ours_is_taken_on_too(published: Path, tmp_path: Path) -> Non
     for run in ("a", "b"):
         write_series(ours / "runs" / run / "checkpoints", [0, 10])
     assert list(import_study(ours).declaration.named_series()) == ["a", "b"]
-
-
-def test_an_older_store_learns_of_the_weight_norm(published: Path, tmp_path: Path) -> None:
-    found = import_study(published)
-    fill(found, tmp_path / "study")
-    with sqlite3.connect(tmp_path / "study" / "study.db") as connection:
-        connection.execute("ALTER TABLE log DROP COLUMN weight_norm")
-        connection.execute("DROP TABLE checksums")
-        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
-    connection.close()
-    before = Study.load(tmp_path / "study").log()
-    assert before["weight_norm"].null_count() == len(before)
-    fill(found, tmp_path / "study")
-    after = Study.load(tmp_path / "study").log()
-    assert after.drop("weight_norm").rows() == before.drop("weight_norm").rows()
-    assert after.filter(run="first")["weight_norm"].null_count() == 0
 
 
 @pytest.mark.reference

@@ -100,7 +100,7 @@ COMMANDS = {
             "--log",
             "--loss",
         ),
-        *("--model", "--out", "--overtrain", "--parameters", "--points", "--siblings", "--task", "--tasks", "--tokens"),
+        *("--out", "--overtrain", "--parameters", "--points", "--siblings", "--task", "--tasks", "--tokens"),
         *("--unique-tokens", "-h"),
     ],
     "toposcope export": ["--format", "--help", "--out", "-h", "DIRECTORY"],
