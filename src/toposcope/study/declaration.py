@@ -251,7 +251,7 @@ def load_declaration(path: str | Path) -> Declaration:
         _refuse_credentials(content)
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
-        check(declaration)
+        check_declaration(declaration)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ToposcopeError(f"{path}: {readable(error, Declaration)}") from error
     except ToposcopeError as error:
@@ -259,7 +259,7 @@ def load_declaration(path: str | Path) -> Declaration:
     return declaration
 
 
-def check(declaration: Declaration) -> None:
+def check_declaration(declaration: Declaration) -> None:
     """Refuse a declaration that cannot be run: credentials, wrong options, equal or unsafe names, nothing to do."""
     content = msgspec.to_builtins(declaration)
     _refuse_credentials(content)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.seeds import derive_seed
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.extend import Indices, Matrix, Vector, derive_seed
 
 MIN_RUNS = 5
 """Runs that can be compared with each other."""
