@@ -6,7 +6,7 @@ Each kind of extension, with its entry point and an example that runs: ``docs/ex
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import imported_names, lazy_names
+from toposcope.lazy import lazy_imports
 
 # anything: errors, seeds, types of arrays, files
 __all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Matrix", "Indices", "Steps"]
@@ -183,4 +183,4 @@ if TYPE_CHECKING:
     from toposcope.typing import Indices, Matrix, Steps, Vector
 
 # So that a package that adds one small thing does not import torch, numba or altair for all others.
-__getattr__, __dir__ = lazy_names(__name__, imported_names(__file__))
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

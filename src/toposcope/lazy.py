@@ -30,7 +30,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     return get, lambda: sorted(sys.modules[package].__all__)
 
 
-def imported_names(file: str) -> dict[str, str]:
-    """Return the home of each name that a module imports for type checkers, read from its source: no second list."""
+def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `lazy_names` of what a package imports for type checkers alone, read from its source: no second list."""
     imports = (node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.ImportFrom))
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+    return lazy_names(package, {n: f"{home}.{n}" if home == package else home for n, home in homes.items()})

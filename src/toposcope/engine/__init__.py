@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import imported_names, lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["Engine", "TaskFailure", "Workers", "one_thread", "processors", "report", "shared"]
 
 if TYPE_CHECKING:
     from toposcope.engine.pool import Engine, TaskFailure, Workers, one_thread, processors, report, shared
 
-__getattr__, __dir__ = lazy_names(__name__, imported_names(__file__))
+__getattr__, __dir__ = lazy_imports(__name__, __file__)
