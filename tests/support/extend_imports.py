@@ -31,15 +31,10 @@ def main() -> None:
         for name in set(defined(path)) if path != DOOR else ():
             homes[name].append(module)
     text = DOOR.read_text(encoding="utf-8")
-    tree = ast.walk(ast.parse(text))
-    nodes = [node for node in tree if isinstance(node, ast.ImportFrom | ast.Assign | ast.AugAssign)]
+    nodes = list(ast.walk(ast.parse(text)))
     before = {name.name: str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}
-    names = [
-        name
-        for node in nodes
-        if isinstance(getattr(node, "value", None), ast.List)
-        for name in ast.literal_eval(node.value)
-    ]
+    lists = [node.value for node in nodes if isinstance(node, ast.Assign | ast.AugAssign)]
+    names = [name for value in lists if isinstance(value, ast.List) for name in ast.literal_eval(value)]
     imports = defaultdict(list)
     for name in names:
         was = before.get(name, "")
