@@ -6,15 +6,27 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toposcope.errors import message_of
 from toposcope.monitor.sinks.terminal import say
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
-    from toposcope.monitor.monitor import Monitor
+
+class Watcher(Protocol):
+    """The part of a `Monitor` that callbacks use."""
+
+    step: int
+
+    def watch(self, model: "nn.Module", last_step: int | None = None) -> None: ...  # noqa: D102
+    def attach(self, optimizer: "Optimizer", step: int | None = None) -> None: ...  # noqa: D102
+    def log(self, step: int | None = None, **values: Any) -> None: ...  # noqa: D102
+    def saved(self, path: Path, step: int | None = None) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+    def __exit__(self, *exception: Any) -> None: ...
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -76,7 +88,7 @@ SUMMARY = "train_runtime"
 """A key of the Trainer's last log, which holds means over the whole run rather than values of a step."""
 
 
-def trainer_callback(monitor: "Monitor") -> Any:
+def trainer_callback(monitor: Watcher) -> Any:
     """Return a `TrainerCallback` that runs a monitor.
 
     Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.
@@ -128,7 +140,7 @@ def trainer_callback(monitor: "Monitor") -> Any:
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def lightning_callback(monitor: "Monitor") -> Any:
+def lightning_callback(monitor: Watcher) -> Any:
     """Return a `Callback` of Lightning that runs a monitor.
 
     It logs the loss that ``training_step`` returns, averaged over the batches of an update, the learning rate, and the
@@ -153,7 +165,7 @@ def _callback_classes() -> list[type]:
 class _Hooks:
     """The hooks that Lightning calls, in the order of a run."""
 
-    def __init__(self, monitor: "Monitor") -> None:
+    def __init__(self, monitor: Watcher) -> None:
         self._monitor = monitor
         self._is_active = self._is_broken = self._is_between = self._was_saved = False
         self._optimizer: Any = None

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from toposcope import kernels
 from toposcope.checkpoints import Layer
 from toposcope.homology import Diagram
-from toposcope.kernels.compiled import SOURCES
+from toposcope.kernels.compiled import FOLDER, SOURCES
 from toposcope.monitor.budget import Clock
 from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes
 from toposcope.probes.feature import NETWORK
@@ -146,7 +145,7 @@ SHAPES = ((96, 48), (1152, 256))
 
 def marker(dtype: str) -> Path:
     """Return the file that marks the kernels as compiled for a dtype; it is stored beside the compiled code."""
-    return Path(kernels.__file__).parent / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
+    return FOLDER / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
 
 
 def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
