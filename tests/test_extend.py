@@ -188,7 +188,7 @@ def test_a_sink(work: Path, caplog: pytest.LogCaptureFixture) -> None:
     team, handler = logging.getLogger("team"), logging.NullHandler()
     team.addHandler(handler)
     try:
-        (sink,) = open_sinks(work, lambda _: None, quiet=True)
+        sink = open_sinks(work, lambda _: None, quiet=True)
         sink.put(Alert("loss spike", 7, 6, "", "the loss doubled"))
         sink.close()
     finally:

@@ -16,7 +16,8 @@ from torch import nn
 
 from toposcope.monitor.norms import BLOCK_SIZE, distances, has_nonzero, nonfinite, norms
 from toposcope.monitor.parameters import layout, watched
-from toposcope.monitor.quantities import NETWORK, Quantities
+from toposcope.monitor.quantities import Quantities
+from toposcope.probes.feature import NETWORK
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 

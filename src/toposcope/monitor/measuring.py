@@ -153,7 +153,6 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
     import torch
 
     from toposcope.checkpoints.in_memory import CheckpointInMemory
-    from toposcope.monitor.measuring import Measurer, StepMeasurements
 
     rng, kind = np.random.default_rng(0), getattr(torch, dtype)
     tensors = {f"{i}.weight": torch.from_numpy(rng.standard_normal(shape)).to(kind) for i, shape in enumerate(SHAPES)}

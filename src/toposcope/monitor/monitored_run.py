@@ -78,8 +78,13 @@ class MonitoredRun:
             share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
         )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
-        size = {"parameters": run.n_parameters, "tokens_per_step": run.tokens_per_step or math.nan}
-        forecast = RunningForecast(run.directory, run.name, last_step=run.last_step, **size)
+        forecast = RunningForecast(
+            run.directory,
+            run.name,
+            last_step=run.last_step,
+            parameters=run.n_parameters,
+            tokens_per_step=run.tokens_per_step or math.nan,
+        )
         watch = Watch(forecast, self._budget, run.last_step)
         layers, others = list(self._layers.values()), [ActivationsProbe()] if batch else []
         self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), watch, others)
