@@ -14,7 +14,7 @@ import polars as pl
 
 from bench import RESULTS, Column, show, write
 from toposcope.forecasting.decision.calibration import log_score, reliability
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.recipes import recipes
 from toposcope.logs.evaluations import Evaluations
 

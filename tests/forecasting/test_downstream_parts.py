@@ -6,11 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.forecasting.downstream.choice import choose
-from toposcope.forecasting.downstream.endpoints import Endpoints
-from toposcope.forecasting.downstream.intervals import NORMAL, Miss, half_width, interval
+from toposcope.forecasting.downstream.held_out import (
+    COMPUTE_GAP,
+    MIN_TRAINED,
+    NORMAL,
+    Miss,
+    choose,
+    folds,
+    half_width,
+    interval,
+)
+from toposcope.forecasting.downstream.ladder import Endpoints
 from toposcope.forecasting.downstream.least_squares import least_squares
-from toposcope.forecasting.downstream.left_out import COMPUTE_GAP, MIN_TRAINED, folds
 
 
 def points(runs: list[tuple[float, float]]) -> Endpoints:

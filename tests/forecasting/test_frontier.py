@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from toposcope.forecasting.decision.figure import budgets_of, isoflop, isoflops
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
-from toposcope.forecasting.scaling.isoflop import budgets_of, isoflop, isoflops
 from toposcope.forecasting.scaling.planner import optimal_split
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law

@@ -11,7 +11,7 @@ from made_up_recipes import SIZES, made_up_recipes
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import reliability
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.recipes import recipes
 from toposcope.forecasting.downstream.recipes.approaches import LAW, SINGLE
 from toposcope.forecasting.downstream.recipes.contest import SURE

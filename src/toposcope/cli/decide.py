@@ -104,7 +104,7 @@ def decide(
     if model is not None:
         raise BadUse("--model: it is for comparing recipes; with --points the larger model follows from the compute")
     from toposcope import forecasting
-    from toposcope.forecasting.scaling.family_points import points_of_runs
+    from toposcope.forecasting.scaling.points import points_of_runs
 
     if (points is None) == (siblings is None):
         raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
@@ -138,7 +138,7 @@ def decide(
 
 
 def _print(advice: Advice, scores: AdviceInTasks | None) -> None:
-    from toposcope.forecasting.downstream.score_wording import score_sentences
+    from toposcope.forecasting.downstream.score_link import score_sentences
     from toposcope.report.decision import lead
 
     for sentence in (*lead(advice), *(score_sentences(scores.tasks) if scores is not None else ())):
@@ -153,8 +153,8 @@ def _print(advice: Advice, scores: AdviceInTasks | None) -> None:
 
 
 def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
-    from toposcope.forecasting.decision.reasons import reasons
-    from toposcope.forecasting.downstream.score_wording import scores_dicts
+    from toposcope.forecasting.decision.decision import reasons
+    from toposcope.forecasting.downstream.score_link import scores_dicts
 
     fitted, checked, decision = advice.fitted, advice.checked, advice.decision
     return {

@@ -251,7 +251,7 @@ def _print(report: ForecastReport) -> None:
 def _scores(report: ForecastReport) -> list[str]:
     if not report.scores:
         return []
-    from toposcope.forecasting.downstream.score_wording import score_sentences
+    from toposcope.forecasting.downstream.score_link import score_sentences
 
     return score_sentences(report.scores)
 

@@ -27,9 +27,7 @@ def print_translations(report: TranslationReport, as_json: bool, out: Path | Non
 
 
 def _print(report: TranslationReport) -> None:
-    from toposcope.forecasting.downstream.translation_wording import translations_headline
-
-    for sentence in (*translations_headline(report), *report.basis):
+    for sentence in (*report.headline, *report.basis):
         click.echo(sentence)
     rows = finite_or_null(report.rows)
     cells = [_cells(row) for row in rows if not row["refused"]]

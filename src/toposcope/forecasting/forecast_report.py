@@ -339,7 +339,7 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
 def _scores(scores: "tuple[TaskScores, ...]") -> list[dict[str, Any]]:
     if not scores:
         return []
-    from toposcope.forecasting.downstream.score_wording import scores_dicts
+    from toposcope.forecasting.downstream.score_link import scores_dicts
 
     return scores_dicts(scores)
 

@@ -9,9 +9,18 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
+from toposcope.forecasting.downstream.predicted import (
+    basis,
+    headline,
+    is_share,
+    left_out_table,
+    methods_table,
+    points,
+    predictions_table,
+    rungs_table,
+    written,
+)
 from toposcope.forecasting.downstream.prediction import DownstreamReport
-from toposcope.forecasting.downstream.tables import left_out_table, methods_table, predictions_table, rungs_table
-from toposcope.forecasting.downstream.wording import basis, headline, is_share, points, written
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
 from toposcope.report.charts.left_out_rungs import left_out_chart
@@ -141,15 +150,15 @@ def _remarks(material: DownstreamMaterial, _: Sequence[Picture]) -> Iterable[Blo
 
 
 def _ladder_chart(material: DownstreamMaterial) -> Chart:
-    return ladder_figure(material.report)
+    return ladder_figure(material.report.predictions)
 
 
 def _link_chart(material: DownstreamMaterial) -> Chart | None:
-    return link_figure(material.report)
+    return link_figure(material.report.predictions)
 
 
 def _left_out_chart(material: DownstreamMaterial) -> Chart | None:
-    return left_out_chart(material.report)
+    return left_out_chart(material.report.predictions)
 
 
 SECTIONS = (
@@ -158,12 +167,12 @@ SECTIONS = (
         title="Predictions",
         position=10,
         tables={
-            "predictions": lambda material: predictions_table(material.report),
-            "rungs": lambda material: rungs_table(material.report),
+            "predictions": lambda material: predictions_table(material.report.predictions),
+            "rungs": lambda material: rungs_table(material.report.predictions),
         },
         charts=(_ladder_chart,),
         blocks=_predictions,
-        summary=lambda material: [*headline(material.report), *basis(material.report)],
+        summary=lambda material: [*headline(material.report.predictions), *basis(material.report.predictions)],
     ),
     ReportSection[DownstreamMaterial](
         anchor="link", title="From loss to score", position=20, charts=(_link_chart,), blocks=_link
@@ -173,8 +182,8 @@ SECTIONS = (
         title="Rungs left out",
         position=30,
         tables={
-            "methods": lambda material: methods_table(material.report),
-            "left_out": lambda material: left_out_table(material.report),
+            "methods": lambda material: methods_table(material.report.predictions),
+            "left_out": lambda material: left_out_table(material.report.predictions),
         },
         charts=(_left_out_chart,),
         blocks=_left_out,

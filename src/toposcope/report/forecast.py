@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.forecasting.downstream.score_figure import scores_figure
-from toposcope.forecasting.downstream.score_wording import score_sentences, scores_frame
+from toposcope.forecasting.downstream.figure import scores_figure
+from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
 from toposcope.forecasting.figure import forecast_figure
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT

@@ -9,12 +9,6 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.figure import link_figure
-from toposcope.forecasting.downstream.prediction import DownstreamReport
-from toposcope.forecasting.downstream.translation_wording import (
-    translations_headline,
-    translations_left_out,
-    translations_table,
-)
 from toposcope.forecasting.downstream.translations import TranslationReport
 from toposcope.report.charts.translated_losses import translated_losses_chart, translation_left_out_chart
 from toposcope.report.composing import Page, makers_of
@@ -93,7 +87,7 @@ def _losses_chart(material: TranslationMaterial) -> Chart | None:
 
 def _link_chart(material: TranslationMaterial) -> Chart | None:
     predictions = tuple(each for task in material.report.scores for each in task.predictions)
-    return link_figure(DownstreamReport(predictions, {})) if predictions else None
+    return link_figure(predictions) if predictions else None
 
 
 def _left_out_chart(material: TranslationMaterial) -> Chart | None:
@@ -105,11 +99,11 @@ SECTIONS = (
         anchor="predictions",
         title="Predictions",
         position=10,
-        tables={"predictions": lambda material: translations_table(material.report)},
+        tables={"predictions": lambda material: material.report.table},
         charts=(_losses_chart, _link_chart),
         blocks=_predictions,
         summary=lambda material: [
-            *translations_headline(material.report),
+            *material.report.headline,
             *(sentence(each) for each in material.report.basis),
         ],
     ),
@@ -117,7 +111,7 @@ SECTIONS = (
         anchor="left-out",
         title="Runs left out",
         position=20,
-        tables={"left_out": lambda material: translations_left_out(material.report)},
+        tables={"left_out": lambda material: material.report.left_out},
         charts=(_left_out_chart,),
         blocks=_left_out,
     ),

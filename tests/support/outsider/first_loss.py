@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
+from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 

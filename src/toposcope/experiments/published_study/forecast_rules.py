@@ -9,7 +9,7 @@ from toposcope.experiments.published_study.predictions import predictions
 from toposcope.forecasting.backtesting import siblings_in_split
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
-from toposcope.forecasting.schedules.known import known_schedule
+from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.study import Study
 

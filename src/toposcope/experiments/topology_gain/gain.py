@@ -18,10 +18,9 @@ from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, left_out
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks, study_features
+from toposcope.forecasting.backtesting import SKILLS, skills
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.ridge import MAX_DEVIATIONS, fit_ridge
-from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
-from toposcope.forecasting.scores import SKILLS, skills
+from toposcope.forecasting.forecasters.stack import BASE, MAX_DEVIATIONS, OTHER_LAWS, fit_ridge
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed

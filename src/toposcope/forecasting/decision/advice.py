@@ -9,15 +9,20 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import calibration_of
-from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale
+from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
-from toposcope.forecasting.decision.reasons import reasons
-from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
-from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
-from toposcope.forecasting.scaling.planner import OverTraining, Plan, over_training, plan
-from toposcope.forecasting.scaling.points import Points
-from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
+from toposcope.forecasting.scaling.planner import (
+    InferencePlan,
+    OverTraining,
+    Plan,
+    RepeatedPlan,
+    best_for_budget,
+    over_training,
+    plan,
+    plan_repeated,
+)
+from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.forecasting.scaling.posterior import ASSUMED_RUNS, ASSUMED_SCATTER
-from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.forecasting.scaling.scaling_law import ASSUMED_RUNS, ASSUMED_SCATTER, FittedScalingLaw
 from toposcope.typing import Vector
 
 Flags = NDArray[np.bool_]

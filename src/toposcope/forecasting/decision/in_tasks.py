@@ -11,8 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import continued, scaled
-from toposcope.forecasting.downstream.endpoints import endpoints
-from toposcope.forecasting.downstream.ladder import ladder_of, losses_for, scored_tasks
+from toposcope.forecasting.downstream.ladder import endpoints, ladder_of, losses_for, scored_tasks
 from toposcope.forecasting.downstream.score_link import TaskScores, score_link, task_scores
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.logs.evaluations import Evaluations, read_evaluations

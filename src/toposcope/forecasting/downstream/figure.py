@@ -1,4 +1,4 @@
-"""Charts of predicted scores, a panel for each task: the ladder over compute, and the link from loss to score."""
+"""Charts of predicted scores: a ladder and its link, a panel for each task; and models in the units of tasks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,14 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED, RUNS
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.downstream.prediction import DownstreamReport, TaskPrediction
-from toposcope.forecasting.downstream.wording import is_share, predictions_by_task, times_largest
+from toposcope.forecasting.downstream.predicted import (
+    TaskPrediction,
+    is_share,
+    predictions_by,
+    task_of,
+    times_largest,
+)
+from toposcope.forecasting.downstream.score_link import TaskScores, scores_frame
 from toposcope.forecasting.wording import counted, short
 
 MAX_CHECKPOINTS = 250
@@ -26,30 +32,30 @@ N_CURVE = 120
 """Points of a fitted curve."""
 
 
-def ladder_figure(report: DownstreamReport) -> Chart:
+def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
     """Draw the scores of the rungs at the end of their training over compute, with chance and what is predicted."""
-    colours = _Colours(report)
-    compute = [_compute(rung.N, rung.D[-1]) for each in report.predictions for rung in each.ladder.rungs]
-    compute += [_compute(each.model.N, each.model.D) for each in report.predictions]
+    colours = _Colours(predictions)
+    compute = [_compute(rung.N, rung.D[-1]) for each in predictions for rung in each.ladder.rungs]
+    compute += [_compute(each.model.N, each.model.D) for each in predictions]
     x = budget_axis("compute", "training compute 6 N D (FLOP)", min(compute) / 1.6, max(compute) * 1.6)
-    figures = {task: _ladder_panel(found, x, colours) for task, found in predictions_by_task(report).items()}
+    figures = {task: _ladder_panel(found, x, colours) for task, found in predictions_by(predictions, task_of).items()}
     caption = "Dots: models of the ladder at the end of their training, the largest ringed; dotted: chance."
-    if any(not each.refusal for each in report.predictions):
+    if any(not each.refusal for each in predictions):
         caption += " Diamonds: predictions with 90% intervals."
-    if any(each.own is not None for each in report.predictions):
+    if any(each.own is not None for each in predictions):
         caption += " Squares: what these models reached so far."
-    far = times_largest(report)
+    far = times_largest(predictions)
     title = f"Predicted at {far} times the compute of the largest rung" if far else "No run of the ladder has a score"
     text = f"Scatter chart of scores over training compute, {counted(len(figures), 'panel')}. {title}."
     return Chart("ladder", title, caption, text, panels(figures))
 
 
-def link_figure(report: DownstreamReport) -> Chart | None:
+def link_figure(predictions: Sequence[TaskPrediction]) -> Chart | None:
     """Draw score against loss, with the fitted link and the predicted points; None if no prediction has a loss."""
-    colours = _Colours(report)
+    colours = _Colours(predictions)
     figures = {
         task: _link_panel(found, colours)
-        for task, found in predictions_by_task(report).items()
+        for task, found in predictions_by(predictions, task_of).items()
         if any(each.link is not None and np.isfinite(each.loss) for each in found)
     }
     if not figures:
@@ -82,9 +88,9 @@ def limits(scores: Sequence[float], *, share: bool) -> tuple[float, float]:
 class _Colours:
     """One colour for each size of the ladder and each model that is predicted; sizes share one if they are many."""
 
-    def __init__(self, report: DownstreamReport) -> None:
-        sizes = sorted({rung.N for each in report.predictions for rung in each.ladder.rungs})
-        models = dict.fromkeys(_predicted(each) for each in report.predictions if not each.refusal)
+    def __init__(self, predictions: Sequence[TaskPrediction]) -> None:
+        sizes = sorted({rung.N for each in predictions for rung in each.ladder.rungs})
+        models = dict.fromkeys(_predicted(each) for each in predictions if not each.refusal)
         names = dict.fromkeys(map(short, sizes))
         self.are_sizes_coloured = len(names) + len(models) <= len(RUNS)
         self.scale = alt.Scale(domain=[*(names if self.are_sizes_coloured else ()), *models])
@@ -234,3 +240,39 @@ def _as(axis: Any, field: str) -> Any:
     renamed = axis.copy()
     renamed["shorthand"] = f"{field}:Q"
     return renamed
+
+
+ROW, MAX_LABEL = 40, 150
+"""Height of a row and greatest width of its label, in pixels."""
+
+
+def scores_figure(tasks: Sequence[TaskScores]) -> Chart | None:
+    """Draw the scores of the models on each task with their 90% intervals, and chance; None if all are refused."""
+    frame = scores_frame(tasks).filter(pl.col("score").is_not_null())
+    if frame.is_empty():
+        return None
+    models = frame["model"].unique(maintain_order=True).to_list()
+    names = frame["task"].unique(maintain_order=True).to_list()
+    values = [*frame["low"], *frame["high"], *frame["chance"]]
+    margin = 0.04 * (max(values) - min(values)) or 0.01
+    domain = [max(min(values) - margin, 0), min(max(values) + margin, 1)]
+    x, low, chance = (
+        alt.X(f"{name}:Q", title="score (90% interval)", axis=alt.Axis(format="~%", tickCount=5), scale=scale)
+        for name, scale in ((each, alt.Scale(domain=domain, nice=False)) for each in ("score", "low", "chance"))
+    )
+    y = alt.Y("task:N", title=None, sort=names, axis=alt.Axis(labelLimit=MAX_LABEL))
+    colour = alt.Color("model:N", scale=alt.Scale(domain=models), title=None, legend=alt.Legend(columns=1))
+    layers: list[alt.Chart] = [alt.Chart(frame).mark_tick(color=MUTED, thickness=2, size=ROW - 8).encode(chance, y)]
+    for i, model in enumerate(models):
+        shift = ROW / 3 * (i - (len(models) - 1) / 2)
+        base = alt.Chart(frame.filter(pl.col("model") == model)).encode(y, color=colour)
+        layers.append(base.mark_rule(strokeWidth=2, yOffset=shift, y2Offset=shift).encode(low, x2="high:Q"))
+        tooltip = ["task", "model", "score", "low", "high"]
+        layers.append(base.mark_point(filled=True, size=70, opacity=1, yOffset=shift).encode(x, tooltip=tooltip))
+    figure = alt.LayerChart(layer=layers).properties(height=ROW * len(names))
+    clear = [each for each in tasks if each.probability > 0.8 or each.probability < 0.2]
+    title = f"Scores of {counted(len(names), 'task')}"
+    if len(models) > 1:
+        title = f"On {len(clear)} of {counted(len(names), 'task')} one model is ahead with 80% or more"
+    caption = "Dots: scores by the link from the predicted loss, with 90% intervals; grey ticks: chance."
+    return Chart("scores", title, caption, f"Dot plot of predicted scores with intervals. {title}.", figure)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.forecasting.downstream.intervals import NORMAL
+from toposcope.forecasting.downstream.held_out import NORMAL
 from toposcope.forecasting.downstream.ladder import ladder_of, losses_for, scored_tasks
 from toposcope.forecasting.downstream.score_link import TaskScores, score_link, task_scores
 from toposcope.forecasting.forecast_report import ForecastReport

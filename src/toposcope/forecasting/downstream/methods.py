@@ -1,8 +1,4 @@
-"""Ways from parameters and tokens to a score, each fitted to many weightings of one ladder at once.
-
-All are monotone: more parameters or tokens never lower a score; and guessing is the lowest score they know. Weak
-priors, which a ladder of a dozen runs outweighs, keep what few runs do not determine within reason.
-"""
+"""Ways from parameters and tokens to a score, each fitted to many weightings of one ladder at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +6,68 @@ from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from toposcope.forecasting.downstream.endpoints import Endpoints
+from toposcope.forecasting.downstream.ladder import Endpoints
 from toposcope.forecasting.downstream.least_squares import least_squares
-from toposcope.forecasting.downstream.link import ExponentialLink, Link
-from toposcope.forecasting.scaling.posterior import EXPONENT
+from toposcope.forecasting.scaling.scaling_law import EXPONENT
 from toposcope.typing import Matrix, Vector
+
+
+@dataclass(frozen=True)
+class Link:
+    """score = low + (high - low) / (1 + exp(slope (loss - midpoint))).
+
+    Attributes
+    ----------
+    low, high : float
+        Asymptotes of the score at high and at low loss; ``low`` is chance where that is known.
+    slope, midpoint : float
+        Of the loss, in its units.
+
+    Examples
+    --------
+    >>> float(Link(low=0.25, high=1.0, slope=4.0, midpoint=1.0)(1.0))
+    0.625
+    """
+
+    low: float
+    high: float
+    slope: float
+    midpoint: float
+
+    def __call__(self, loss: ArrayLike) -> Vector:
+        """Return the score, of the shape of the losses."""
+        from scipy.special import expit
+
+        above = expit(-self.slope * (np.asarray(loss, dtype=np.float64) - self.midpoint))
+        score: Vector = self.low + (self.high - self.low) * above
+        return score
+
+
+@dataclass(frozen=True)
+class ExponentialLink:
+    """score = low + (1 - low) exp(-rate (loss - best)), 1 from ``best`` on (Gadre et al. 2024, equation 5).
+
+    Attributes
+    ----------
+    low : float
+        The score of chance.
+    rate : float
+    best : float
+        The loss of a perfect score.
+    """
+
+    low: float
+    rate: float
+    best: float
+
+    def __call__(self, loss: ArrayLike) -> Vector:
+        """Return the score, of the shape of the losses."""
+        above = np.exp(-self.rate * np.maximum(np.asarray(loss, dtype=np.float64) - self.best, 0))
+        score: Vector = self.low + (1 - self.low) * above
+        return score
+
 
 Complexes = NDArray[np.complex128]
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from toposcope.forecasting.downstream.endpoints import Endpoints, score_error
-from toposcope.forecasting.downstream.ladder import Ladder
-from toposcope.forecasting.downstream.left_out import Mask
+from toposcope.forecasting.downstream.held_out import Mask
+from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, score_error
 from toposcope.forecasting.scaling.scaling_law import MIN_INDEPENDENT_SPREAD
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.logs import read_logs
 from toposcope.logs.columns import identify_columns, target_of
 from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
@@ -232,3 +234,31 @@ def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
     first = np.zeros(keys.shape[1], dtype=bool)
     first[np.unique(keys, axis=1, return_index=True)[1]] = True
     return first
+
+
+def points_of_family(points: Points | str | Path, family: str | None = None) -> Points:
+    """Return the points of one family, read from a table if a path is given.
+
+    Raises
+    ------
+    ToposcopeError
+        If the table cannot be read, there are several families and none is chosen, or none of that name.
+    """
+    if not isinstance(points, Points):
+        points = read_points(points)
+    names = np.unique(points.family).tolist()
+    if family is not None:
+        if family not in names:
+            known = ", ".join(filter(None, names)) or "an unknown one"
+            raise ToposcopeError(f"family {family}: no such points; they are of {known}")
+        return points.where(points.family == family)
+    if len(names) > 1:
+        raise RefusedError(f"points are of {len(names)} families ({', '.join(names)}); choose one with --family NAME")
+    return points
+
+
+def points_of_runs(path: str | Path, family: str | None = None) -> Points:
+    """Read logs and return a point from the end of each; only of the family, if there are any logs of it."""
+    logs, remarks = read_logs(path)
+    points = points_of([log for log in logs if log.family == family] or logs)
+    return replace(points, remarks=(*points.remarks, *remarks))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.recipes.approaches import AllScales, Approach, LawOfEach, Positions, SingleScale
 from toposcope.forecasting.downstream.recipes.contest import (
     SURE,

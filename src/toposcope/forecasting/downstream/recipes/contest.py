@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.recipes.forward import ForwardTest
 from toposcope.forecasting.downstream.recipes.standings import Quantity, Scale, Standings
 from toposcope.typing import Matrix, Vector
