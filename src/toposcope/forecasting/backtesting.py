@@ -158,7 +158,7 @@ def _forecast_run(run: LoggedRun, fraction: float, siblings: tuple[LoggedRun, ..
 
 BASELINES = ("last", "power_law", "annealing")
 RESAMPLES = 1000
-MIN_SKILL_GROUPS = 2
+MIN_GROUPS = 2
 
 SCORES = {
     "fraction": pl.Float64,
@@ -269,7 +269,7 @@ def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     )
     ours, base = groups["error"].to_numpy(), groups["base"].to_numpy()
     skill = 1 - ours.sum() / base.sum() if base.sum() > 0 else np.nan
-    if len(groups) < MIN_SKILL_GROUPS:
+    if len(groups) < MIN_GROUPS:
         return len(groups), skill, np.nan, np.nan, np.nan
     rng = np.random.default_rng(derive_seed(42, "skill", len(groups)))
     sampled = rng.integers(len(groups), size=(RESAMPLES, len(groups)))

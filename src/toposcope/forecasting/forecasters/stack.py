@@ -161,7 +161,7 @@ SLOPE_SHARE = 0.5
 """Late share of what was seen over which slopes are taken."""
 MIN_VARIANCE = 1e-10
 """Of the logarithm of progress; with less, slopes count as 0."""
-MIN_RUNS, MIN_STACK_SIZES = 8, 2
+MIN_RUNS, MIN_SIZES = 8, 2
 NORMS = ("weight_norm", "grad_norm")
 MIN_NORMS = 3
 """Logged values of a norm."""
@@ -234,10 +234,10 @@ class Stack:
             rows.append(row)
             target.append(np.log(run.final() / base))
             sizes.append(run.size)
-        if len(rows) < MIN_RUNS or len(set(sizes)) < MIN_STACK_SIZES:
+        if len(rows) < MIN_RUNS or len(set(sizes)) < MIN_SIZES:
             raise RefusedError(
                 f"{len(rows)} siblings of the family and {len(set(sizes))} sizes can be forecast at this fraction;"
-                f" a stack needs {MIN_RUNS} of {MIN_STACK_SIZES}"
+                f" a stack needs {MIN_RUNS} of {MIN_SIZES}"
             )
         ridge = fit_ridge(np.array(rows), np.array(target), sizes)
         return ridge, ridge.held_out - np.array(target), ridge.reach(np.array(rows))
