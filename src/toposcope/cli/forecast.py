@@ -262,7 +262,5 @@ def _write(report: ForecastReport, out: Path) -> str:
         from toposcope.report.forecast import write_forecast
 
         return f"page: {write_forecast(out, report).resolve()}"
-    from toposcope.forecasting.figure import forecast_figure
-
-    forecast_figure(report).save(str(out))
+    report.plot().save(str(out))
     return f"figure: {out}"

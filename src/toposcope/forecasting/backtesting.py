@@ -27,17 +27,10 @@ Split = Literal["size", "group", "family"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 DEFAULT_FRACTIONS = (0.1, 0.2, 0.3, 0.5, 0.7)
 SCHEMA = {
-    "run": pl.String,
-    "family": pl.String,
-    "size": pl.String,
-    "group": pl.String,
+    **dict.fromkeys(("run", "family", "size", "group"), pl.String),
     "fraction": pl.Float64,
     "forecaster": pl.String,
-    "predicted": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "final": pl.Float64,
-    "final_error": pl.Float64,
+    **dict.fromkeys(("predicted", "low", "high", "final", "final_error"), pl.Float64),
     "refused": pl.String,
 }
 
@@ -163,29 +156,15 @@ MIN_GROUPS = 2
 SCORES = {
     "fraction": pl.Float64,
     "forecaster": pl.String,
-    "n": pl.Int64,
-    "refused": pl.Int64,
-    "mae": pl.Float64,
-    "relative_median": pl.Float64,
-    "relative_p90": pl.Float64,
-    "bias": pl.Float64,
-    "worst": pl.Float64,
-    "coverage": pl.Float64,
-    "width": pl.Float64,
-    "interval_score": pl.Float64,
-    "rank_correlation": pl.Float64,
+    **dict.fromkeys(("n", "refused"), pl.Int64),
+    **dict.fromkeys(("mae", "relative_median", "relative_p90", "bias", "worst", "coverage", "width"), pl.Float64),
+    **dict.fromkeys(("interval_score", "rank_correlation"), pl.Float64),
 }
 SKILLS = {
     "fraction": pl.Float64,
-    "forecaster": pl.String,
-    "baseline": pl.String,
-    "n": pl.Int64,
-    "n_groups": pl.Int64,
-    "skill": pl.Float64,
-    "skill_low": pl.Float64,
-    "skill_high": pl.Float64,
-    "p": pl.Float64,
-    "p_adjusted": pl.Float64,
+    **dict.fromkeys(("forecaster", "baseline"), pl.String),
+    **dict.fromkeys(("n", "n_groups"), pl.Int64),
+    **dict.fromkeys(("skill", "skill_low", "skill_high", "p", "p_adjusted"), pl.Float64),
 }
 
 

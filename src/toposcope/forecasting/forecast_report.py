@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from toposcope.forecasting.downstream.score_link import TaskScores
 
 
+MAX_SIBLINGS, N_RATES = 12, 300
+"""Siblings, and learning rates, in a figure."""
 MAX_PEERS = 4
 """Names of other losses in a headline."""
 
@@ -75,9 +78,42 @@ class ForecastReport:
         -------
         Chart
         """
-        from toposcope.forecasting.figure import forecast_figure
+        from toposcope.charts.forecast import binned_medians, forecast_chart
 
-        return forecast_figure(self)
+        log, schedule, default, headline = self.log, self.schedule, self.default, self.headline()
+        curve = ends = None
+        if self.results is not None and default is not None:
+            low, high = band(default)
+            curve = pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
+            final = {name: each.loss for name, each in self.results.forecasts.items() if name != DEFAULT}
+            ends = pl.DataFrame({"forecaster": list(final), "loss": list(final.values())})
+        smooth = {
+            run: binned_medians(run.log.steps.astype(np.float64), run.log.loss)
+            for run in self.siblings
+            if run.log.unit == log.unit
+        }
+
+        def distance(run: LoggedRun) -> tuple[bool, float]:
+            """Return how far a sibling is from the run where this ends, at an equal share of the steps."""
+            there = np.interp(log.steps[-1] / schedule.last_step * run.schedule.last_step, *smooth[run])
+            return run.log.family != log.family, abs(float(np.log(there / log.final_loss()[0])))
+
+        siblings = [pl.DataFrame(schema={"run": pl.String, "step": pl.Float64, "loss": pl.Float64})]
+        for run in sorted(smooth, key=distance)[:MAX_SIBLINGS]:
+            steps, losses = smooth[run]
+            stretched = steps * (schedule.last_step / run.schedule.last_step)
+            siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
+        return forecast_chart(
+            pl.DataFrame({"step": log.steps, "loss": log.loss}),
+            f"{headline[:1].upper()}{headline[1:]}",
+            last_step=schedule.last_step,
+            unit=log.unit,
+            forecaster=self.chosen,
+            curve=curve,
+            ends=ends,
+            siblings=pl.concat(siblings),
+            rates=_rates(log, schedule),
+        )
 
     @property
     def chosen(self) -> str:
@@ -372,3 +408,13 @@ def _learning_rate(log: Log, schedule: Schedule) -> str:
         f"learning rate at its peak{peak} at step {schedule.warm_up:,}, {100 * end:.3g}% of that at the end, "
         f"{schedule.decay_seen(log.last_seen):.0%} of its decay seen"
     )
+
+
+def _rates(log: Log, schedule: Schedule) -> pl.DataFrame:
+    """Return the learning rate, warm-up left out; the last step seen belongs to what is past and what is planned."""
+    last = int(log.steps[-1])
+    steps = np.linspace(schedule.warm_up, schedule.last_step, N_RATES).round().astype(np.int64)
+    steps = np.unique(np.append(steps, np.clip(last, schedule.warm_up, schedule.last_step)))
+    frame = pl.DataFrame({"step": steps, "rate": schedule.rates[steps] / schedule.peak})
+    past, planned = frame.filter(pl.col("step") <= last), frame.filter(pl.col("step") >= last)
+    return pl.concat([past.with_columns(planned=False), planned.with_columns(planned=True)])

@@ -10,7 +10,6 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.figure import scores_figure
 from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
-from toposcope.forecasting.figure import forecast_figure
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
@@ -67,7 +66,7 @@ def _seen(material: ForecastMaterial) -> pl.DataFrame:
 
 
 def _chart(material: ForecastMaterial) -> Chart:
-    return forecast_figure(material.report)
+    return material.report.plot()
 
 
 def _blocks(material: ForecastMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:

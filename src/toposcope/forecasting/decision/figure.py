@@ -1,7 +1,7 @@
 """The charts of a decision and of a scaling law: loss over budget by either way, and over size at fixed compute."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -23,22 +23,11 @@ N_SIZES = 121
 MAX_CURVES = 5
 MAX_COMPUTE_RATIO = 1.2
 """Points are of a budget if their compute is within this factor of it."""
+ISOFLOP_HEIGHT = 340
 
 
-@dataclass(frozen=True, eq=False)
-class IsoFlop:
-    """The loss at a fixed compute.
-
-    Attributes
-    ----------
-    best : Plan
-        Of the minimum.
-    N, loss, low, high : ndarray, shape (k,)
-        Parameters, the loss of each with D = C / (6 N), and the interval of that over the bootstrap; nats. NaN without
-        one.
-    points : Points
-        Those fitted whose compute is within a factor of 1.2 of the budget.
-    """
+class IsoFlop(NamedTuple):
+    """The loss of each size at a fixed compute with its 95% interval (NaN without a bootstrap), and the points near."""
 
     best: Plan
     N: Vector
@@ -48,21 +37,15 @@ class IsoFlop:
     points: Points
 
 
-def isoflop(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL) -> IsoFlop:
-    """Return the curve of a budget.
-
-    Raises
-    ------
-    ToposcopeError
-        If the budget is not finite and positive, or the level not between 0 and 1.
-    """
-    best = plan(fitted, budget_flops, level=level)
+def isoflop(fitted: FittedScalingLaw, budget_flops: float) -> IsoFlop:
+    """Return the curve of a budget."""
+    best = plan(fitted, budget_flops)
     N = np.geomspace(best.N.value / SPAN, best.N.value * SPAN, N_SIZES)
     D = budget_flops / (FLOP * N)
     low = high = np.full(len(N), np.nan)
     if fitted.bootstrap:
         resampled = np.array([law.loss(N, D) for law in fitted.bootstrap])
-        low, high = np.percentile(resampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
+        low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
     near = np.abs(np.log(fitted.points.C / budget_flops)) <= np.log(MAX_COMPUTE_RATIO)
     return IsoFlop(best, N, fitted.law.loss(N, D), low, high, fitted.points.where(near))
 
@@ -73,42 +56,31 @@ def budgets_of(points: Points, n: int = MAX_CURVES) -> Vector:
     return np.unique([float(f"{budget:.1e}") for budget in np.exp(np.linspace(low, high, n))])
 
 
-def isoflops(
-    fitted: FittedScalingLaw, budgets: Sequence[float] | Vector | None = None, *, level: float = LEVEL
-) -> list[IsoFlop]:
-    """Return the curves of some budgets; of those of the points if none are given."""
-    chosen = budgets_of(fitted.points) if budgets is None else budgets
-    return [isoflop(fitted, float(budget), level=level) for budget in chosen]
-
-
-ISOFLOP_HEIGHT = 340
-
-
 def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Chart:
-    """Draw the loss over parameters at a few budgets, with its band, the points near them, and the best sizes.
-
-    Parameters
-    ----------
-    fitted : FittedScalingLaw
-    planned : Plan, optional
-        Whose budget is drawn beside those of the points.
-    """
+    """Draw the loss over parameters at a few budgets, one of them that of a plan, with bands, points and best sizes."""
     budgets = {*budgets_of(fitted.points, MAX_CURVES - (planned is not None)).tolist()}
-    curves = isoflops(fitted, sorted(budgets | ({planned.budget_flops} if planned else set())))
-    names = [_name(curve, planned) for curve in curves]
-    loss = pl.concat([_frame(name, curve) for name, curve in zip(names, curves, strict=True)])
+    is_planned = planned.budget_flops if planned else np.nan
+    curves = {
+        _power(budget) + (" (planned)" if budget == is_planned else ""): isoflop(fitted, budget)
+        for budget in sorted(budgets | ({planned.budget_flops} if planned else set()))
+    }
+    loss = pl.concat([
+        pl.DataFrame({"budget": name, "N": c.N, "loss": c.loss, "low": c.low, "high": c.high})
+        for name, c in curves.items()
+    ])  # fmt: skip
     points = pl.concat([
-        pl.DataFrame({"N": curve.points.N, "loss": curve.points.loss}).with_columns(budget=pl.lit(name))
-        for name, curve in zip(names, curves, strict=True)
+        pl.DataFrame({"N": c.points.N, "loss": c.points.loss}).with_columns(budget=pl.lit(name))
+        for name, c in curves.items()
     ])  # fmt: skip
     best = pl.DataFrame({
-        "budget": names, "N": [c.best.N.value for c in curves], "loss": [c.best.loss.value for c in curves],
+        "budget": [*curves], "N": [c.best.N.value for c in curves.values()],
+        "loss": [c.best.loss.value for c in curves.values()],
     })  # fmt: skip
     sizes = [*loss["N"], *points["N"]]
     x = count_axis("N", "parameters N", min(sizes), max(sizes))
     y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(zero=False))
     legend = alt.Legend(columns=3, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
-    colour = alt.Color("budget:N", scale=alt.Scale(domain=names), title="compute (FLOP)", legend=legend)
+    colour = alt.Color("budget:N", scale=alt.Scale(domain=[*curves]), title="compute (FLOP)", legend=legend)
     lines, dots = (alt.Chart(frame).encode(x, y, color=colour) for frame in (loss, points))
     of_best = alt.Chart(best).encode(x, y, tooltip=["budget", "N", "loss"])
     layers = [
@@ -116,32 +88,19 @@ def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Cha
         dots.mark_point(filled=True, opacity=0.8).encode(tooltip=["budget", "N", "loss"]),
         of_best.mark_line(strokeDash=[5, 4], color="gray"),
         of_best.mark_point(shape="diamond", size=90, filled=True, opacity=1).encode(color=colour),
-    ]  # fmt: skip
-    has_bands = bool(np.isfinite(curves[0].low).all())
+    ]
+    has_bands = bool(loss["low"].is_finite().all())
     if has_bands:
         layers.insert(0, lines.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title="loss (nats)"), y2="high:Q"))
     caption = (
         f"Lines: the fitted law at equal compute C = 6 N D{', with 95% intervals' if has_bands else ''}; dots: runs "
         "within a factor of 1.2 of a budget; diamonds: the best size of each budget."
     )
-    title = _title(fitted, planned)
+    title = f"Compute-optimal parameters grow as C^{by_law(fitted).a.value:.2f}"
+    if planned is not None:
+        title = f"With {_power(planned.budget_flops)} FLOP the best model has {short(planned.N.value)} parameters"
     text = f"Line chart of the loss against parameters, a U-shaped curve for each of {len(curves)} budgets. {title}."
     return Chart("isoflop", title, caption, text, alt.LayerChart(layer=layers).properties(height=ISOFLOP_HEIGHT))
-
-
-def _title(fitted: FittedScalingLaw, planned: Plan | None) -> str:
-    if planned is None:
-        return f"Compute-optimal parameters grow as C^{by_law(fitted).a.value:.2f}"
-    return f"With {_power(planned.budget_flops)} FLOP the best model has {short(planned.N.value)} parameters"
-
-
-def _frame(name: str, curve: IsoFlop) -> pl.DataFrame:
-    return pl.DataFrame({"budget": name, "N": curve.N, "loss": curve.loss, "low": curve.low, "high": curve.high})
-
-
-def _name(curve: IsoFlop, planned: Plan | None) -> str:
-    budget = curve.best.budget_flops
-    return _power(budget) + (" (planned)" if planned is not None and budget == planned.budget_flops else "")
 
 
 def _power(value: float) -> str:

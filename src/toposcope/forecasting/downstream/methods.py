@@ -1,9 +1,10 @@
 """Ways from parameters and tokens to a score, each fitted to many weightings of one ladder at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,29 +105,33 @@ class Resampled:
         return Resampled(self.parents[:, columns], self.shifts[:, columns])
 
 
-class LadderMethod(Protocol):
-    """A way from parameters and tokens to a score."""
+class LadderMethod(ABC):
+    """A way from parameters and tokens to a score; by default one that needs no loss and has no link."""
 
     name: str
-    needs_loss: bool
+    needs_loss = False
 
+    @abstractmethod
     def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
         """Return parameters, shape (k, p), for weights of the runs, shape (k, n).
 
         Where weights are those of a resample, ``resampled`` tells what to start from, and where priors lie.
         """
 
+    @abstractmethod
     def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
         """Return scores, shape (k, m)."""
 
     def loss(self, points: Endpoints, theta: Matrix, N: Vector, D: Vector) -> Matrix:
         """Return losses, shape (k, m); NaN of a method without."""
+        return np.full((len(theta), len(N)), np.nan)
 
     def link(self, points: Endpoints, chance: float, theta: Vector) -> Link | ExponentialLink | None:
         """Return the link of the loss to the score; None of a method without."""
+        return None
 
 
-class LogAccuracy:
+class LogAccuracy(LadderMethod):
     """-ln of the score above chance is A / N^alpha + B / D^beta + E.
 
     The score of guessing is taken off and the rest is divided by what is left to gain. Of -ln accuracy as a power of
@@ -134,7 +139,6 @@ class LogAccuracy:
     """
 
     name = "log_accuracy"
-    needs_loss = False
 
     def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
         """Fit by least squares of the score."""
@@ -152,16 +156,8 @@ class LogAccuracy:
         law = _power_law(theta, *_centred(points, N, D))
         return np.asarray(chance + (1 - chance) * np.exp(-law))
 
-    def loss(self, points: Endpoints, theta: Matrix, N: Vector, D: Vector) -> Matrix:
-        """Return NaN."""
-        return np.full((len(theta), len(N)), np.nan)
 
-    def link(self, points: Endpoints, chance: float, theta: Vector) -> None:
-        """Return None."""
-        return
-
-
-class TwoStage:
+class TwoStage(LadderMethod):
     """First the loss, A / N^alpha + B / D^beta + E, then the score in it: a sigmoid with chance at its foot."""
 
     name = "two_stage"

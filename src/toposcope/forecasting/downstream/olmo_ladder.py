@@ -8,7 +8,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, Rung
-from toposcope.forecasting.downstream.methods import Link, Resampled
+from toposcope.forecasting.downstream.methods import LadderMethod, Link, Resampled
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.typing import Matrix, Vector
 
@@ -165,7 +165,7 @@ PARAMETERS = 9
 """Five of the law and four of the link."""
 
 
-class OlmoLadderMethod:
+class OlmoLadderMethod(LadderMethod):
     """`olmo_ladder`, which needs the ladder itself: it looks at whole runs.
 
     It has no bootstrap of its own: how sure it is follows from runs left out alone.

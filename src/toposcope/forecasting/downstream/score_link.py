@@ -1,6 +1,6 @@
 """Scores of a task from a loss that is predicted elsewhere, with the error of the link, in sentences and tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -32,7 +32,6 @@ N_LAW = 5
 """Parameters of a two-stage method before those of its link."""
 REACH = 0.5
 """How far a loss may lie outside the losses of the ladder, in units of their range."""
-NOTHING: tuple[Link | ExponentialLink, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class ScoreLink:
     chance: float
     points: Endpoints
     link: Link | ExponentialLink | None = None
-    resampled: tuple[Link | ExponentialLink, ...] = NOTHING
+    resampled: tuple[Link | ExponentialLink, ...] = ()
     scatter: float = 0.0
     widening: float = 1.0
     held: int = 0
@@ -144,10 +143,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     if refusal := refusal_of_fit(points, residuals, ladder.target.n):
         return replace(found, refusal=refusal)
     scatter = _scatter(points, residuals, ladder.target.n)
-    misses = []
-    for each in _with_spreads(method, points, chance, parts, judged[best], ladder.target.n, seed):
-        deviation = float(np.sqrt(each.spread**2 + each.scatter**2 + (MOVEMENT_ERROR * each.movement) ** 2))
-        misses.append(Miss(each.run, each.unseen, each.error / max(deviation, 1e-6)))
+    misses = _misses(method, points, chance, parts, judged[best], ladder.target.n, seed)
     return replace(
         found,
         link=link,
@@ -174,16 +170,12 @@ def _scatter(points: Endpoints, residuals: Vector, n: int | None) -> float:
 
 
 class _Judged(NamedTuple):
-    """A run left out: how far its score was off, and what was known of that."""
+    """A run left out: in which fold, how far its score was off, and how far the link moved from the nearest loss."""
 
     fold: int
     place: int
-    run: str
-    unseen: frozenset[str]
     error: float
     movement: float
-    spread: float = 0.0
-    scatter: float = 0.0
 
 
 def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[Fold]) -> list[_Judged]:
@@ -200,11 +192,11 @@ def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[
             score = float(link(points.loss[place]))
             moved = abs(score - float(link(_nearest(points.loss[fold.trained], points.loss[place]))))
             error = abs(score - float(points.score[place]))
-            found.append(_Judged(i, place, points.run[place], fold.unseen(points), error, moved))
+            found.append(_Judged(i, place, error, moved))
     return found
 
 
-def _with_spreads(
+def _misses(
     method: TwoStage,
     points: Endpoints,
     chance: float,
@@ -212,8 +204,9 @@ def _with_spreads(
     judged: Sequence[_Judged],
     n: int | None,
     seed: int,
-) -> Iterator[_Judged]:
-    """Yield the runs left out with what the others show: the spread of links of resampled runs, and their scatter."""
+) -> list[Miss]:
+    """Return the runs left out, their errors in units of what the others show: spread of links, scatter of scores."""
+    found = []
     for i, fold in enumerate(parts):
         theta = method.fit_link(points, chance, fold.trained[None].astype(np.float64))[0]
         residuals = points.score - link_of(method, points, chance, theta)(points.loss)
@@ -222,7 +215,10 @@ def _with_spreads(
         for each in judged:
             if each.fold == i:
                 spread = float(np.std([link(points.loss[each.place]) for link in links]))
-                yield each._replace(spread=spread, scatter=scatter)
+                deviation = float(np.sqrt(spread**2 + scatter**2 + (MOVEMENT_ERROR * each.movement) ** 2))
+                off = each.error / max(deviation, 1e-6)
+                found.append(Miss(points.run[each.place], fold.unseen(points), off))
+    return found
 
 
 def _within_reach(losses: Vector, loss: float) -> bool:

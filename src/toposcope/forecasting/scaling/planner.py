@@ -18,6 +18,15 @@ MAX_SIZE_SPAN = 30.0
 """Ends of the interval of the best size, one over the other, beyond which the points do not determine it."""
 MIN_EXTRAPOLATION = 1.01
 """Within this factor of the points there is no remark on extrapolation."""
+INFERENCE_FLOP = 2.0
+"""Floating-point operations of inference, for each parameter and token."""
+R_D, R_N = 15.387756, 5.309743
+"""R*_D and R*_N as published: how fast repetitions, and parameters beyond what the unique data warrant, lose their
+worth. They are borrowed: points whose data were read once hold no information on them."""
+BORROWED = (
+    "what repeated tokens are worth is borrowed (Muennighoff et al. 2023, R*_D 15.4 and R*_N 5.3), not fitted to these "
+    "points"
+)
 
 
 @dataclass(frozen=True)
@@ -226,10 +235,6 @@ def check_positive(name: str, value: float) -> None:
         raise ToposcopeError(f"{name}: {value:g} given; expected a number above 0")
 
 
-INFERENCE_FLOP = 2.0
-"""Floating-point operations of inference, for each parameter and token."""
-
-
 @dataclass(frozen=True)
 class InferencePlan:
     """A model whose training and inference are paid together.
@@ -272,7 +277,6 @@ def cheapest_for_loss(law: ScalingLaw, loss: float, inference_tokens: float) -> 
     ToposcopeError
         If the loss is not above the law's floor E, or the tokens are negative.
     """
-    _not_negative(inference_tokens)
     gap = loss - law.E
     if not (np.isfinite(loss) and gap > 0):
         raise ToposcopeError(f"loss: {loss:g} given; no model gets below E = {law.E:.4g}")
@@ -283,9 +287,7 @@ def cheapest_for_loss(law: ScalingLaw, loss: float, inference_tokens: float) -> 
         return float((law.A / (share_n * gap)) ** (1 / law.alpha)), float((law.B / (share_d * gap)) ** (1 / law.beta))
 
     # Without inference the shares are as beta to alpha.
-    return _planned(
-        law, *at(_root(_balance(law, at, inference_tokens), np.log(law.beta / law.alpha))), inference_tokens
-    )
+    return _with_inference(law, at, np.log(law.beta / law.alpha), inference_tokens)
 
 
 def best_for_budget(law: ScalingLaw, budget_flops: float, inference_tokens: float) -> InferencePlan:
@@ -296,59 +298,37 @@ def best_for_budget(law: ScalingLaw, budget_flops: float, inference_tokens: floa
     ToposcopeError
         If the budget is not finite and positive, or the tokens are negative.
     """
-    _not_negative(inference_tokens)
     check_positive("budget", budget_flops)
 
     def at(log_d: float) -> tuple[float, float]:
         D = float(np.exp(log_d))
         return budget_flops / (FLOP * D + INFERENCE_FLOP * inference_tokens), D
 
-    start = np.log(optimal_split(law, budget_flops)[1])
-    return _planned(law, *at(_root(_balance(law, at, inference_tokens), start)), inference_tokens)
+    return _with_inference(law, at, np.log(optimal_split(law, budget_flops)[1]), inference_tokens)
 
 
-def _balance(
-    law: ScalingLaw, at: Callable[[float], tuple[float, float]], inference_tokens: float
-) -> Callable[[float], float]:
-    """Return the function that is 0 at the optimum.
+def _with_inference(
+    law: ScalingLaw, at: Callable[[float], tuple[float, float]], start: float, inference_tokens: float
+) -> InferencePlan:
+    """Return the plan at the place where 1% more parameters and 1% more tokens bring as much for what they cost.
 
     1% more parameters cost 6 N D + 2 N D_inf and 1% more tokens 6 N D, so their gains have the ratio 1 + D_inf / (3 D)
     there: the score is its logarithm.
     """
+    from scipy.optimize import brentq
 
-    def of(place: float) -> float:
+    if not (np.isfinite(inference_tokens) and inference_tokens >= 0):
+        raise ToposcopeError(f"inference tokens: {inference_tokens:g} given; expected 0 or more")
+
+    def rising(place: float) -> float:
         N, D = at(place)
         return float(law.score(N, D) - np.log1p(INFERENCE_FLOP * inference_tokens / (FLOP * D)))
-
-    return of
-
-
-def _root(rising: Callable[[float], float], start: float) -> float:
-    """Return where a rising function is 0."""
-    from scipy.optimize import brentq
 
     width = 1.0
     while rising(start - width) > 0 or rising(start + width) < 0:
         width *= 2
-    return float(brentq(rising, start - width, start + width, xtol=1e-13))
-
-
-def _planned(law: ScalingLaw, N: float, D: float, inference_tokens: float) -> InferencePlan:
+    N, D = at(float(brentq(rising, start - width, start + width, xtol=1e-13)))
     return InferencePlan(N, D, float(law.loss(N, D)), FLOP * N * D, INFERENCE_FLOP * N * inference_tokens)
-
-
-def _not_negative(inference_tokens: float) -> None:
-    if not (np.isfinite(inference_tokens) and inference_tokens >= 0):
-        raise ToposcopeError(f"inference tokens: {inference_tokens:g} given; expected 0 or more")
-
-
-R_D, R_N = 15.387756, 5.309743
-"""R*_D and R*_N as published: how fast repetitions, and parameters beyond what the unique data warrant, lose their
-worth. They are borrowed: points whose data were read once hold no information on them."""
-BORROWED = (
-    "what repeated tokens are worth is borrowed (Muennighoff et al. 2023, R*_D 15.4 and R*_N 5.3), not fitted to these "
-    "points"
-)
 
 
 @dataclass(frozen=True)
