@@ -1,8 +1,8 @@
 """Composing a page from its sections: charts are drawn, tables computed, sentences put first."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import polars as pl
 from altair.utils.schemapi import debug_mode
@@ -12,8 +12,11 @@ from toposcope.charts.vega import Kind
 from toposcope.engine.pool import Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
+from toposcope.report.material import Tables
 from toposcope.report.rendering import Rendered, render_all, rendering_engine
 from toposcope.report.section import MaterialType, ReportSection
+
+ReportType = TypeVar("ReportType")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,3 +153,11 @@ def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Call
                 raise ToposcopeError(f"section {part.anchor}: another section already makes the table {name!r}")
             makers[name] = make
     return makers
+
+
+class ReportData(Generic[ReportType]):
+    """A report, and the tables that the sections of its page compute from it, each when it is first read."""
+
+    def __init__(self, report: ReportType, sections: Iterable[ReportSection[Any]]) -> None:
+        self.report = report
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))

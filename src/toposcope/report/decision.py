@@ -1,9 +1,8 @@
 """The page of a decision: continue or scale, or what to train with a budget."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -31,35 +30,27 @@ from toposcope.forecasting.scaling.planner import (
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.report.charts.reliability import reliability_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Spec, Table, share, table
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_report_page
 
 
-def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = None) -> Path:
-    """Write the page of a decision: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page.
-
-    Equal answers give equal bytes.
-    """
-    title = "Continue or scale" if advice.decision is not None else "What to train"
-    write_page(folder, title, Page(SECTIONS, DecisionMaterial(advice, scores)))
-    return folder / PAGE
-
-
-@dataclass(frozen=True, eq=False)
-class DecisionMaterial:
-    """The data of a decision's page."""
+class Decided(NamedTuple):
+    """What a decision's page shows: the advice, and the same in scores of tasks."""
 
     advice: Advice
     scores: AdviceInTasks | None = None
 
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+
+Data = ReportData[Decided]
+
+
+def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = None) -> Path:
+    """Write the page of a decision; return it."""
+    title = "Continue or scale" if advice.decision is not None else "What to train"
+    return write_report_page(folder, title, Decided(advice, scores), SECTIONS)
 
 
 def lead(advice: Advice) -> tuple[str, ...]:
@@ -75,17 +66,13 @@ def lead(advice: Advice) -> tuple[str, ...]:
     )
 
 
-def _decision_chart(material: DecisionMaterial) -> Chart | None:
-    advice = material.advice
+def _decision_chart(data: Data) -> Chart | None:
+    advice = data.report.advice
     return None if advice.decision is None else decision_figure(advice.fitted, advice.decision)
 
 
-def _isoflop_chart(material: DecisionMaterial) -> Chart:
-    return isoflop_figure(material.advice.fitted, material.advice.plan)
-
-
-def _reliability_chart(material: DecisionMaterial) -> Chart | None:
-    checked = material.advice.checked
+def _reliability_chart(data: Data) -> Chart | None:
+    checked = data.report.advice.checked
     if checked is None or checked.judged is None:
         return None
     judged = checked.judged
@@ -104,8 +91,8 @@ def _probabilities(checked: CheckedCalibration) -> dict[str, np.ndarray]:
     }
 
 
-def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    decision = material.advice.decision
+def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    decision = data.report.advice.decision
     if decision is None:
         return ()
     arms = table(
@@ -141,14 +128,10 @@ def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
     return (*pictures, arms, signals, rule)
 
 
-def _scores_chart(material: DecisionMaterial) -> Chart | None:
-    return None if material.scores is None else scores_figure(material.scores.tasks)
-
-
-def _scores(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if material.scores is None:
+def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    if data.report.scores is None:
         return ()
-    sentences = [say(each) for each in score_sentences(material.scores.tasks)]
+    sentences = [say(each) for each in score_sentences(data.report.scores.tasks)]
     note = say(
         "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
         "resampled runs of the evaluations. All: ", csv("scores_of_tasks"), ".", note=True,
@@ -156,8 +139,8 @@ def _scores(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable
     return (*pictures, *sentences, note)
 
 
-def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    advice, plan = material.advice, material.advice.plan
+def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    advice, plan = data.report.advice, data.report.advice.plan
     terms = [
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
@@ -171,8 +154,8 @@ def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
     return (*pictures, Terms(tuple(terms)), *notes)
 
 
-def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    checked = material.advice.checked
+def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    checked = data.report.advice.checked
     if checked is None:
         return ()
     judged = checked.judged
@@ -194,8 +177,8 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
     return (*pictures, scores, say(sentence(checked.remark)))
 
 
-def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    advice = material.advice
+def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
+    advice = data.report.advice
     law, errors = advice.fitted.law, advice.fitted.standard_errors
     coefficients = table(
         "law",
@@ -313,18 +296,13 @@ def _scientific(value: float) -> str:
     return f"{value:.2e}".replace("-", "−")
 
 
-def _notes(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    remarks = material.scores.remarks if material.scores is not None else ()
-    return [say(sentence(note)) for note in (*material.advice.notes, *remarks)]
-
-
-def _summary(material: DecisionMaterial) -> Sequence[str]:
-    decision = material.advice.decision
-    return lead(material.advice) if decision is None else reasons(decision, signals=False)
+def _summary(data: Data) -> Sequence[str]:
+    decision = data.report.advice.decision
+    return lead(data.report.advice) if decision is None else reasons(decision, signals=False)
 
 
 SECTIONS = (
-    ReportSection(
+    ReportSection[Data](
         anchor="ways",
         title="Two ways to spend the budget",
         position=10,
@@ -332,31 +310,45 @@ SECTIONS = (
         blocks=_ways,
         summary=_summary,
     ),
-    ReportSection(
+    ReportSection[Data](
         anchor="tasks",
         title="In scores of tasks",
         position=15,
-        tables={"scores_of_tasks": lambda material: scores_frame(material.scores.tasks if material.scores else ())},
-        charts=(_scores_chart,),
+        tables={"scores_of_tasks": lambda data: scores_frame(data.report.scores.tasks if data.report.scores else ())},
+        charts=(lambda data: scores_figure(data.report.scores.tasks) if data.report.scores else None,),
         blocks=_scores,
     ),
-    ReportSection(anchor="plan", title="The best fresh run", position=20, charts=(_isoflop_chart,), blocks=_plan),
-    ReportSection(
+    ReportSection[Data](
+        anchor="plan",
+        title="The best fresh run",
+        position=20,
+        charts=(lambda data: isoflop_figure(data.report.advice.fitted, data.report.advice.plan),),
+        blocks=_plan,
+    ),
+    ReportSection[Data](
         anchor="sure",
         title="Calibration of the probability",
         position=30,
         charts=(_reliability_chart,),
         blocks=_reliability,
     ),
-    ReportSection(
+    ReportSection[Data](
         anchor="law",
         title="The scaling law",
         position=40,
         tables={
-            "points": lambda material: _points(material.advice),
-            "bootstrap": lambda material: _bootstrap(material.advice),
+            "points": lambda data: _points(data.report.advice),
+            "bootstrap": lambda data: _bootstrap(data.report.advice),
         },
         blocks=_law,
     ),
-    ReportSection(anchor="notes", title="Assumptions", position=50, blocks=_notes),
+    ReportSection[Data](
+        anchor="notes",
+        title="Assumptions",
+        position=50,
+        blocks=lambda data, _: [
+            say(sentence(note))
+            for note in (*data.report.advice.notes, *(data.report.scores.remarks if data.report.scores else ()))
+        ],
+    ),
 )

@@ -1,8 +1,6 @@
 """The page of a new recipe: its predicted losses and scores, its runs, and runs left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -11,41 +9,26 @@ from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.translations import TranslationReport
 from toposcope.report.charts.translated_losses import translated_losses_chart, translation_left_out_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say, sentence
-from toposcope.report.material import Tables
-from toposcope.report.section import ReportSection
+from toposcope.report.section import ReportSection, remarks_section
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_report_page
+
+Data = ReportData[TranslationReport]
 
 
 def write_translations(folder: Path, report: TranslationReport) -> Path:
-    """Write the page of a new recipe: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, f"Predictions for {report.recipe}", Page(SECTIONS, TranslationMaterial(report)))
-    return folder / PAGE
+    """Write the page of a new recipe; return it."""
+    return write_report_page(folder, f"Predictions for {report.recipe}", report, SECTIONS)
 
 
-@dataclass(frozen=True, eq=False)
-class TranslationMaterial:
-    """The data of the page."""
-
-    report: TranslationReport
-
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
-
-
-def _predictions(material: TranslationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["predictions"]
+def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["predictions"]
     names = (text_of("of", "of", names_row=True), text_of("", "what"), text_of("model", "model"))
     columns = (
         *names,
-        *(
-            number_of(title, name, plain)
-            for title, name in (("predicted", "predicted"), ("low", "low"), ("high", "high"))
-        ),
+        *(number_of(name, name, plain) for name in ("predicted", "low", "high")),
         text_of("method", "method"),
         percent_of("left-out error, %", "error"),
         number_of("intervals held", "held", share),
@@ -65,10 +48,10 @@ def _predictions(material: TranslationMaterial, pictures: Sequence[Picture]) -> 
     )
 
 
-def _left_out(material: TranslationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     rows = [
         {"of": each.loss, "method": name, "error": 100 * error, "chosen": "yes" if name == each.method else ""}
-        for each in material.report.losses
+        for each in data.report.losses
         for name, error in each.errors.items()
     ]
     specs = (
@@ -81,44 +64,28 @@ def _left_out(material: TranslationMaterial, pictures: Sequence[Picture]) -> Ite
     return (*pictures, table("methods", "Every method on runs left out", specs, rows), note) if pictures else ()
 
 
-def _losses_chart(material: TranslationMaterial) -> Chart | None:
-    return translated_losses_chart(material.report.recipe, material.report.losses)
-
-
-def _link_chart(material: TranslationMaterial) -> Chart | None:
-    predictions = tuple(each for task in material.report.scores for each in task.predictions)
+def _link_chart(data: Data) -> Chart | None:
+    predictions = tuple(each for task in data.report.scores for each in task.predictions)
     return link_figure(predictions) if predictions else None
 
 
-def _left_out_chart(material: TranslationMaterial) -> Chart | None:
-    return translation_left_out_chart(material.report.losses)
-
-
 SECTIONS = (
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="predictions",
         title="Predictions",
         position=10,
-        tables={"predictions": lambda material: material.report.table},
-        charts=(_losses_chart, _link_chart),
+        tables={"predictions": lambda data: data.report.table},
+        charts=(lambda data: translated_losses_chart(data.report.recipe, data.report.losses), _link_chart),
         blocks=_predictions,
-        summary=lambda material: [
-            *material.report.headline,
-            *(sentence(each) for each in material.report.basis),
-        ],
+        summary=lambda data: [*data.report.headline, *map(sentence, data.report.basis)],
     ),
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="left-out",
         title="Runs left out",
         position=20,
-        tables={"left_out": lambda material: material.report.left_out},
-        charts=(_left_out_chart,),
+        tables={"left_out": lambda data: data.report.left_out},
+        charts=(lambda data: translation_left_out_chart(data.report.losses),),
         blocks=_left_out,
     ),
-    ReportSection[TranslationMaterial](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda material, _: [say(sentence(remark)) for remark in material.report.remarks],
-    ),
+    remarks_section(30),
 )

@@ -16,7 +16,7 @@ from toposcope.files import unfinished, write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import Page, ReportData, ReportType, makers_of
 from toposcope.report.document import Document, Explorer, Opening
 from toposcope.report.explorer import explorer_data
 from toposcope.report.first_screen import first_screen
@@ -25,7 +25,7 @@ from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
 from toposcope.report.rendering import Rendered, rendering_engine
-from toposcope.report.section import MaterialType
+from toposcope.report.section import MaterialType, ReportSection
 from toposcope.report.sections import report_sections
 from toposcope.study import Study
 
@@ -102,6 +102,17 @@ def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequen
     document = Document(title, [("", composed.summary)], composed.sections)
     write_document(folder, document, composed.tables, composed.rendered)
     return composed.summary
+
+
+def write_report_page(
+    folder: Path, title: str, report: ReportType, sections: Sequence[ReportSection[ReportData[ReportType]]]
+) -> Path:
+    """Write the page of a report: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page.
+
+    Equal reports give equal bytes.
+    """
+    write_page(folder, title, Page(sections, ReportData(report, sections)))
+    return folder / PAGE
 
 
 def study_page(study: Study, adjust: Method = "holm", workers: int = 1, progress: Progress = silent) -> Page[Material]:

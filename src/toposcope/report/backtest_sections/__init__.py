@@ -1,4 +1,4 @@
-"""The sections of a backtest's page, one file each; another package adds one by `toposcope.backtest_sections`."""
+"""The sections of a backtest's page; another package adds one by `toposcope.backtest_sections`."""
 
 from functools import cache
 
