@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.intervals import LEVEL, RISEN, band
@@ -24,7 +25,6 @@ from toposcope.notebook import facts_table
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
-    from toposcope.forecasting.downstream.score_link import TaskScores
 
 
 MAX_SIBLINGS, N_RATES = 12, 300
@@ -57,7 +57,7 @@ class ForecastReport:
     siblings: tuple[LoggedRun, ...]
     results: ForecastSet | None
     remarks: tuple[str, ...]
-    scores: "tuple[TaskScores, ...]" = ()
+    scores: tuple[TaskScores, ...] = ()
 
     def __repr__(self) -> str:
         return f"<ForecastReport of {self.log.name}: {self.headline()}>"
@@ -225,7 +225,7 @@ class ForecastReport:
             "forecasts": {},
             "refused": {},
             "curve": None,
-            "tasks": _scores(self.scores),
+            "tasks": scores_dicts(self.scores),
         }  # fmt: skip
         if results is not None and default is not None:
             low, high = band(default)
@@ -370,14 +370,6 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
     usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
     between = left < usual or (left == usual and log.steps[0] == 0)
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
-
-
-def _scores(scores: "tuple[TaskScores, ...]") -> list[dict[str, Any]]:
-    if not scores:
-        return []
-    from toposcope.forecasting.downstream.score_link import scores_dicts
-
-    return scores_dicts(scores)
 
 
 def _column(log: Log) -> str:

@@ -69,12 +69,12 @@ def link_figure(predictions: Sequence[TaskPrediction]) -> Chart | None:
     return Chart("link", title, caption, text, panels(figures))
 
 
-def score_axis(title: str | None, found: Sequence[TaskPrediction], scores: Sequence[float], field: str) -> alt.Y:
+def _score_axis(found: Sequence[TaskPrediction], scores: Sequence[float]) -> alt.Y:
     """Return the vertical axis of the scores of a task, with chance on it."""
     target = found[0].target
     low, high = limits(scores if target.chance is None else [*scores, target.chance], share=is_share(target))
     axis = alt.Axis(format="~%" if is_share(target) else "~g", tickCount=4)
-    return alt.Y(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
+    return alt.Y("score:Q", title=None, axis=axis, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
 
 
 def limits(scores: Sequence[float], *, share: bool) -> tuple[float, float]:
@@ -107,7 +107,7 @@ class _Colours:
 
 def _ladder_panel(found: Sequence[TaskPrediction], x: alt.X, colours: _Colours) -> alt.LayerChart:
     rungs, predicted, own = _ends(found[0].ladder), _predictions(found), _own(found)
-    y = score_axis(None, found, [*rungs["score"], *own["score"], *_values(predicted, "score", "low", "high")], "score")
+    y = _score_axis(found, [*rungs["score"], *own["score"], *_values(predicted, "score", "low", "high")])
     number = _number(found[0])
     tooltip: list[Any] = ["run:N", "N:N", alt.Tooltip("tokens:Q", format=".3~s"), alt.Tooltip("score:Q", format=number)]
     largest = alt.Chart(rungs.sort("compute").tail(1))
@@ -133,7 +133,7 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
         "loss:Q", title=f"{ladder.loss_name.replace('_', ' ')}, falling to the right",
         scale=alt.Scale(domain=[low, high], nice=False, zero=False, reverse=True),
     )  # fmt: skip
-    y = score_axis(None, found, [*along["score"], *ends["score"], *_values(predicted, "score", "low", "high")], "score")
+    y = _score_axis(found, [*along["score"], *ends["score"], *_values(predicted, "score", "low", "high")])
     number = _number(found[0])
     tooltip: list[Any] = ["run:N", "N:N", alt.Tooltip("loss:Q", format=".4~g"), alt.Tooltip("score:Q", format=number)]
     reach = alt.Chart(predicted.filter(pl.col("loss_low").is_finite())).mark_rule(strokeWidth=2)

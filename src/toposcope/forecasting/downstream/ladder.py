@@ -233,7 +233,8 @@ def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str |
     scores = _along(known.filter((pl.col("task") == task) & is_score), "score")
     if scores.is_empty():
         raise ToposcopeError(f"task {task}: {_sizeless(table.filter((pl.col('task') == task) & is_score))}")
-    name = loss or _own_loss(known, task)
+    own = known.filter((pl.col("task") == task) & (pl.col("role") == "loss"))
+    name = loss or usual_metric(own["metric"])
     losses = _along(known.filter(_is_loss(task, name)), "loss")
     if name and losses.is_empty():
         offered = [*known.filter((pl.col("task") == task) & pl.col("role").is_in(LOSS_ROLES))["metric"].unique()]
@@ -288,10 +289,6 @@ def _sizeless(scores: pl.DataFrame) -> str:
         f"no run with a score, such as {scores['run'].min()!s}, states its {stated}; add columns N and D, or a table "
         "runs.csv with run, N, D beside the results"
     )
-
-
-def _own_loss(table: pl.DataFrame, task: str) -> str:
-    return usual_metric(table.filter((pl.col("task") == task) & (pl.col("role") == "loss"))["metric"])
 
 
 def _is_loss(task: str, name: str) -> pl.Expr:
