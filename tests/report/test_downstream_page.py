@@ -16,7 +16,7 @@ from toposcope.forecasting.downstream.methods import Link
 from toposcope.forecasting.downstream.predicted import basis, headline, left_out_table, predictions_table, rungs_table
 from toposcope.forecasting.downstream.prediction import DownstreamReport, LeftOut, Model, TaskPrediction
 from toposcope.logs.columns import ACCURACY, Target
-from toposcope.report.charts.left_out_rungs import left_out_chart
+from toposcope.report.charts.held_out import left_out_chart
 from toposcope.report.downstream import write_downstream
 
 LINK = Link(low=0.25, high=0.9, slope=5.0, midpoint=1.0)

@@ -29,11 +29,11 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.report.charts.reliability import reliability_chart
+from toposcope.report.charts.held_out import reliability_chart
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.section import ReportSection
-from toposcope.report.tables import Column, Spec, Table, share, table
+from toposcope.report.tables import Column, Spec, Table, share, table, text_of
 from toposcope.report.writing import write_report_page
 
 
@@ -99,7 +99,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "arms",
         "The two ways to spend the budget",
         (
-            _words("way", "way", names_row=True), _number("parameters", "parameters", short),
+            text_of("way", "way", names_row=True), _number("parameters", "parameters", short),
             _number("tokens", "tokens", short), _number("loss, nats", "loss", _loss),
             _number("nats per FLOP at the end", "marginal", _scientific),
         ),
@@ -112,7 +112,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "signals",
         "Savings and losses if the run had been stopped at a signal",
         (
-            _words("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
+            text_of("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
             _number("of its compute saved", "saved", share), _number("ends higher by, nats", "loss_paid", _loss),
         ),
         [
@@ -166,7 +166,7 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                _words("probability", "name", names_row=True), _number("log score", "log", _loss),
+                text_of("probability", "name", names_row=True), _number("log score", "log", _loss),
                 _number("Brier score", "brier", _loss),
             ),
             [
@@ -184,7 +184,7 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            _words("coefficient", "name", names_row=True), _number("value", "value", _four),
+            text_of("coefficient", "name", names_row=True), _number("value", "value", _four),
             _number("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
@@ -192,7 +192,7 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     checks = table(
         "approaches",
         "The exponent of N* ~ C^a, by each approach of Hoffmann et al. 2022",
-        (_words("approach", "approach", names_row=True), _number("a", "a", _three), _words("95%", "interval")),
+        (text_of("approach", "approach", names_row=True), _number("a", "a", _three), text_of("95%", "interval")),
         [
             {"approach": each.approach, "a": each.a.value, "interval": f"{each.a.low:.3f} to {each.a.high:.3f}"}
             for each in advice.frontiers
@@ -260,10 +260,6 @@ def _points(advice: Advice) -> pl.DataFrame:
 def _bootstrap(advice: Advice) -> pl.DataFrame:
     names = ("E", "A", "B", "alpha", "beta")
     return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
-
-
-def _words(title: str, key: str, *, names_row: bool = False, prose: bool = False) -> Spec:
-    return Column(title, True, names_row=names_row, prose=prose), lambda row: str(row[key])
 
 
 def _number(title: str, key: str, write: Callable[[float], str]) -> Spec:

@@ -20,7 +20,7 @@ from toposcope.forecasting.downstream.predicted import (
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
-from toposcope.report.charts.left_out_rungs import left_out_chart
+from toposcope.report.charts.held_out import left_out_chart
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.section import ReportSection, remarks_section

@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.translations import TranslationReport
-from toposcope.report.charts.translated_losses import translated_losses_chart, translation_left_out_chart
+from toposcope.report.charts.held_out import translated_losses_chart, translation_left_out_chart
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say, sentence
 from toposcope.report.section import ReportSection, remarks_section
