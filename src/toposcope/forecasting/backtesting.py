@@ -33,6 +33,22 @@ SCHEMA = {
     **dict.fromkeys(("predicted", "low", "high", "final", "final_error"), pl.Float64),
     "refused": pl.String,
 }
+BASELINES = ("last", "power_law", "annealing")
+RESAMPLES = 1000
+MIN_GROUPS = 2
+SCORES = {
+    "fraction": pl.Float64,
+    "forecaster": pl.String,
+    **dict.fromkeys(("n", "refused"), pl.Int64),
+    **dict.fromkeys(("mae", "relative_median", "relative_p90", "bias", "worst", "coverage", "width"), pl.Float64),
+    **dict.fromkeys(("interval_score", "rank_correlation"), pl.Float64),
+}
+SKILLS = {
+    "fraction": pl.Float64,
+    **dict.fromkeys(("forecaster", "baseline"), pl.String),
+    **dict.fromkeys(("n", "n_groups"), pl.Int64),
+    **dict.fromkeys(("skill", "skill_low", "skill_high", "p", "p_adjusted"), pl.Float64),
+}
 
 
 def siblings_in_split(run: LoggedRun, runs: Sequence[LoggedRun], split: Split) -> tuple[LoggedRun, ...]:
@@ -147,25 +163,6 @@ def _forecast_run(run: LoggedRun, fraction: float, siblings: tuple[LoggedRun, ..
         return [(*key, name, None, None, None, *final, str(error)) for name in names]
     made = [(*key, name, f.loss, f.low, f.high, *final, "") for name, f in results.forecasts.items()]
     return made + [(*key, name, None, None, None, *final, reason) for name, reason in results.refused.items()]
-
-
-BASELINES = ("last", "power_law", "annealing")
-RESAMPLES = 1000
-MIN_GROUPS = 2
-
-SCORES = {
-    "fraction": pl.Float64,
-    "forecaster": pl.String,
-    **dict.fromkeys(("n", "refused"), pl.Int64),
-    **dict.fromkeys(("mae", "relative_median", "relative_p90", "bias", "worst", "coverage", "width"), pl.Float64),
-    **dict.fromkeys(("interval_score", "rank_correlation"), pl.Float64),
-}
-SKILLS = {
-    "fraction": pl.Float64,
-    **dict.fromkeys(("forecaster", "baseline"), pl.String),
-    **dict.fromkeys(("n", "n_groups"), pl.Int64),
-    **dict.fromkeys(("skill", "skill_low", "skill_high", "p", "p_adjusted"), pl.Float64),
-}
 
 
 def scores(backtested: pl.DataFrame) -> pl.DataFrame:

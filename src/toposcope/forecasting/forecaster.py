@@ -17,6 +17,12 @@ from toposcope.typing import Steps, Vector
 T = TypeVar("T")
 
 _results: WeakKeyDictionary[Log, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
+ROUNDING = 1e-6
+"""Steps; a fraction of the last step may fall just short of a whole number."""
+MIN_FRACTION = 1e-6
+N_END_STEPS = 5
+"""Steps over the last 2% of the plan whose mean loss is the final loss of a law."""
+MAX_CURVE_STEPS = 200
 
 
 def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
@@ -27,14 +33,6 @@ def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable
         results[whole] = compute()
     value: T = results[whole]
     return value
-
-
-ROUNDING = 1e-6
-"""Steps; a fraction of the last step may fall just short of a whole number."""
-MIN_FRACTION = 1e-6
-N_END_STEPS = 5
-"""Steps over the last 2% of the plan whose mean loss is the final loss of a law."""
-MAX_CURVE_STEPS = 200
 
 
 class RefusedError(ToposcopeError):

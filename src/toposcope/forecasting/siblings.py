@@ -38,6 +38,12 @@ MAX_RATE_DIFFERENCE = 0.02
 """Of learning rates, over the peak."""
 NORMAL = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
+MIN_RELATIVES = 4
+"""Runs of the family; with fewer of them those of other families are used too."""
+MIN_COMPLETE_SHARE = 0.85
+"""Share of the planned steps that the log of a run must reach, for its end to be known."""
+MAX_REMARKS = 3
+"""Remarks of one kind that are written out."""
 
 
 def is_same_run(one: Log, other: Log) -> bool:
@@ -167,14 +173,6 @@ def _evenly(n: int) -> Steps:
     if n <= MAX_ROWS:
         return np.arange(n)
     return np.unique(np.linspace(0, n - 1, min(n, MAX_ROWS)).round().astype(np.int64))
-
-
-MIN_RELATIVES = 4
-"""Runs of the family; with fewer of them those of other families are used too."""
-MIN_COMPLETE_SHARE = 0.85
-"""Share of the planned steps that the log of a run must reach, for its end to be known."""
-MAX_REMARKS = 3
-"""Remarks of one kind that are written out."""
 
 
 class CompleteRuns(NamedTuple):

@@ -23,6 +23,11 @@ BREAK_EVEN_RANGE = (1e-6, 1e9)
 N_BREAK_EVEN_STEPS = 600
 DERIVATIVE_STEP = 1e-3
 """Of a numeric derivative, as a share of the budget."""
+SIGNALS = {
+    "score": "the score turned to capacity-limited",
+    "tokens per parameter": f"D/N = {TOKENS_PER_PARAMETER:g}",
+    "marginal price": "its last FLOP brought less than that of the best run of all the compute",
+}
 
 
 @dataclass(frozen=True)
@@ -339,13 +344,6 @@ def _marginal(loss: Callable[[float], float], budget: float) -> float:
     return (loss(budget * (1 - DERIVATIVE_STEP)) - loss(budget * (1 + DERIVATIVE_STEP))) / (
         2 * DERIVATIVE_STEP * budget
     )
-
-
-SIGNALS = {
-    "score": "the score turned to capacity-limited",
-    "tokens per parameter": f"D/N = {TOKENS_PER_PARAMETER:g}",
-    "marginal price": "its last FLOP brought less than that of the best run of all the compute",
-}
 
 
 def reasons(decision: Decision, *, signals: bool = True) -> tuple[str, ...]:

@@ -24,6 +24,12 @@ MAX_CURVES = 5
 MAX_COMPUTE_RATIO = 1.2
 """Points are of a budget if their compute is within this factor of it."""
 ISOFLOP_HEIGHT = 340
+BUDGET_FACTOR = 30.0
+"""Budgets are drawn from the one asked about divided by this factor to that multiplied by it."""
+N_BUDGETS = 81
+MAX_LAWS = 200
+"""Bootstrapped laws that the bands are computed from."""
+HEIGHT = 320
 
 
 class IsoFlop(NamedTuple):
@@ -105,14 +111,6 @@ def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Cha
 
 def _power(value: float) -> str:
     return f"{value:.3g}".replace("e+", "e")
-
-
-BUDGET_FACTOR = 30.0
-"""Budgets are drawn from the one asked about divided by this factor to that multiplied by it."""
-N_BUDGETS = 81
-MAX_LAWS = 200
-"""Bootstrapped laws that the bands are computed from."""
-HEIGHT = 320
 
 
 def decision_figure(fitted: FittedScalingLaw, decision: Decision) -> Chart:

@@ -30,6 +30,8 @@ FLOPS = 6.0
 """Of training, for each parameter and token."""
 N_CURVE = 120
 """Points of a fitted curve."""
+ROW, MAX_LABEL = 40, 150
+"""Height of a row and greatest width of its label, in pixels."""
 
 
 def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
@@ -240,10 +242,6 @@ def _as(axis: Any, field: str) -> Any:
     renamed = axis.copy()
     renamed["shorthand"] = f"{field}:Q"
     return renamed
-
-
-ROW, MAX_LABEL = 40, 150
-"""Height of a row and greatest width of its label, in pixels."""
 
 
 def scores_figure(tasks: Sequence[TaskScores]) -> Chart | None:

@@ -21,6 +21,12 @@ MIN_DISTANCE = float(np.log(2))
 """Of held-out runs: errors nearer than a factor of 2 are noise, and show no drift of the law."""
 ALL = -1
 """In place of the number of a fold: all runs."""
+MIN_AT_SHARE = 5
+"""Runs of the ladder that were evaluated at the same share of their training."""
+RIDGE = 1e-3
+"""Residuals that together are no larger than this, a tenth of a point, are no reason to correct others."""
+FINISHED = 0.98
+"""Share of the tokens from which a run counts as finished."""
 
 
 class Places(NamedTuple):
@@ -200,14 +206,6 @@ class TaskFits:
         best = np.where(below, at_runs[:, None], self.chance).max(axis=0)
         worst = np.where(above, at_runs[:, None], np.inf).min(axis=0)
         return np.asarray(np.maximum(np.minimum(at_places - best, worst - at_places), 0))
-
-
-MIN_AT_SHARE = 5
-"""Runs of the ladder that were evaluated at the same share of their training."""
-RIDGE = 1e-3
-"""Residuals that together are no larger than this, a tenth of a point, are no reason to correct others."""
-FINISHED = 0.98
-"""Share of the tokens from which a run counts as finished."""
 
 
 class Correction(NamedTuple):

@@ -23,6 +23,20 @@ SAME = 1.1
 """Numbers within this ratio are one level."""
 MAX_LEVELS = 3
 """Largest sizes, or longest trainings, that are left out together."""
+COVERAGE = 0.9
+NORMAL = 1.645
+"""Half the width of a 90% interval of a normal distribution: no interval is narrower in its standard deviations."""
+MIN_CALIBRATED = 8
+"""Predictions of rungs left out that are needed to widen intervals by them."""
+MIN_GAIN = 0.1
+"""Share of the error of the first method by which another must be better to replace it on all tasks."""
+MIN_FOLD_SHARE = 0.75
+"""Share of the folds of all tasks in which it must be better, too: a few large errors of the first are no reason."""
+MIN_FOLDS = 4
+"""Folds, of all tasks, below which nothing is chosen by their errors."""
+MIN_OWN_GAIN = 0.5
+"""Share of the error by which another method must be better on one task, and in each of its folds, to replace the one
+of all tasks there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +104,6 @@ def _levels(values: Vector) -> list[float]:
     return [float(value) for value in ordered[begins]]
 
 
-COVERAGE = 0.9
-NORMAL = 1.645
-"""Half the width of a 90% interval of a normal distribution: no interval is narrower in its standard deviations."""
-MIN_CALIBRATED = 8
-"""Predictions of rungs left out that are needed to widen intervals by them."""
-
-
 class Miss(NamedTuple):
     """A rung left out, and how far its prediction was off.
 
@@ -145,17 +152,6 @@ def _quantile(values: Vector, weights: Vector, share: float) -> float:
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][min(int(np.searchsorted(reached, share)), len(values) - 1)])
-
-
-MIN_GAIN = 0.1
-"""Share of the error of the first method by which another must be better to replace it on all tasks."""
-MIN_FOLD_SHARE = 0.75
-"""Share of the folds of all tasks in which it must be better, too: a few large errors of the first are no reason."""
-MIN_FOLDS = 4
-"""Folds, of all tasks, below which nothing is chosen by their errors."""
-MIN_OWN_GAIN = 0.5
-"""Share of the error by which another method must be better on one task, and in each of its folds, to replace the one
-of all tasks there."""
 
 
 def mean_errors(errors: Mapping[str, Vector]) -> dict[str, float]:

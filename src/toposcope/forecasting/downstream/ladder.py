@@ -18,6 +18,15 @@ MIN_LAST = 4
 """Fewer leave too little beside a line."""
 SAME_TOKENS = 0.01
 """Share by which the tokens of runs may differ that are of one size and length."""
+LOSS_ROLES = ("loss", "likelihood")
+"""Roles of what a score may be predicted from, of the same task."""
+WINDOW, END_SHARE = 5, 0.1
+"""The end of a run: at most so many evaluations, in the last so large share of its tokens."""
+BITS_PER_BYTE = ("bits_per_byte", "bpb")
+LOSSES = (1e-9, 1e9)
+"""Numbers outside are no losses."""
+MIN_SCATTERED = 12
+"""Runs about a surface of six coefficients whose scatter says something."""
 
 
 def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
@@ -119,16 +128,6 @@ def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
     seeds = pl.when(stated).then(pl.col("seed").n_unique().over(group)).otherwise(1)
     spread = pl.when(seeds > 1).then(pl.col("value").std().over(group))
     return ends.with_columns(seeds=seeds.cast(pl.Int64), seed_noise=spread).drop("seed")
-
-
-LOSS_ROLES = ("loss", "likelihood")
-"""Roles of what a score may be predicted from, of the same task."""
-
-WINDOW, END_SHARE = 5, 0.1
-"""The end of a run: at most so many evaluations, in the last so large share of its tokens."""
-BITS_PER_BYTE = ("bits_per_byte", "bpb")
-LOSSES = (1e-9, 1e9)
-"""Numbers outside are no losses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,10 +302,6 @@ def _along(rows: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _mean_of(values: Vector) -> float:
     return float(values.mean()) if len(values) else np.nan
-
-
-MIN_SCATTERED = 12
-"""Runs about a surface of six coefficients whose scatter says something."""
 
 
 @dataclass(frozen=True, eq=False)

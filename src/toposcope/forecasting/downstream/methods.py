@@ -14,6 +14,18 @@ from toposcope.forecasting.downstream.least_squares import least_squares
 from toposcope.forecasting.scaling.scaling_law import EXPONENT
 from toposcope.typing import Matrix, Vector
 
+SCORE_ERROR = 0.01
+"""What a law misses a score by: the unit in which its residuals stand beside the priors."""
+LOSS_ERROR = 0.01
+"""The same of the logarithm of a loss."""
+SIZE = (0.0, 5.0)
+"""Prior of the logarithm of a term at the middle of the ladder: none, nearly."""
+WRONG_LABELS = (float(np.log(0.05)), 1.0)
+"""Prior of the logarithm of -ln of the highest score: 2 to 14% of a benchmark's questions have a wrong or no answer
+(Northcutt et al. 2021: 3.3% on average; Gema et al. 2024: 6.5% of MMLU). Small models cannot show it."""
+CEILING = (3.0, 1.0)
+"""The same, of the log-odds of the highest score."""
+
 
 @dataclass(frozen=True)
 class Link:
@@ -71,18 +83,6 @@ class ExponentialLink:
 
 
 Complexes = NDArray[np.complex128]
-
-SCORE_ERROR = 0.01
-"""What a law misses a score by: the unit in which its residuals stand beside the priors."""
-LOSS_ERROR = 0.01
-"""The same of the logarithm of a loss."""
-SIZE = (0.0, 5.0)
-"""Prior of the logarithm of a term at the middle of the ladder: none, nearly."""
-WRONG_LABELS = (float(np.log(0.05)), 1.0)
-"""Prior of the logarithm of -ln of the highest score: 2 to 14% of a benchmark's questions have a wrong or no answer
-(Northcutt et al. 2021: 3.3% on average; Gema et al. 2024: 6.5% of MMLU). Small models cannot show it."""
-CEILING = (3.0, 1.0)
-"""The same, of the log-odds of the highest score."""
 
 
 @dataclass(frozen=True, eq=False)

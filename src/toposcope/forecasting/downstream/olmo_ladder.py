@@ -29,6 +29,8 @@ MIDPOINTS, SLOPES = (0.0, 0.1, 0.5, 0.9), (0.5, 1.0, 3.0)
 MIN_RUNGS = 5
 MAX_LOG = 700.0
 """Of a term on the way to an optimum: its exponential is still finite."""
+PARAMETERS = 9
+"""Five of the law and four of the link."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +161,6 @@ def _trailing(values: Vector) -> Vector:
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - WINDOW, 0)
     return np.asarray((sums[ends] - sums[begins]) / (ends - begins))
-
-
-PARAMETERS = 9
-"""Five of the law and four of the link."""
 
 
 class OlmoLadderMethod(LadderMethod):

@@ -32,6 +32,7 @@ N_LAW = 5
 """Parameters of a two-stage method before those of its link."""
 REACH = 0.5
 """How far a loss may lie outside the losses of the ladder, in units of their range."""
+COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,9 +330,6 @@ def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], 
     clear = len(models) > 1 and not any(each.refusal for each in found)
     higher = (scores[-1] > scores[0]).mean() + (scores[-1] == scores[0]).mean() / 2
     return TaskScores(link, tuple(found), float(higher) if clear else np.nan)
-
-
-COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
 def score_sentences(tasks: Sequence[TaskScores]) -> list[str]:

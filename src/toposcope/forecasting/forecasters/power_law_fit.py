@@ -17,6 +17,22 @@ MAX_SPIKE = 5.0
 MIN_POINTS = 5
 """Points that a law is fitted to."""
 MAX_BINS = 200
+EXPONENTS = np.linspace(0.05, 1.5, 59)
+N_FINER_EXPONENTS = 21
+MIN_ROUNDS, MAX_ROUNDS = 4, 20
+"""Of reweighting; more than 4 only while many outliers keep the scale falling."""
+SETTLED_RATIO = 0.9
+"""The scale has settled if it is at least this share of that of the round before."""
+HUBER = 1.345
+"""Residuals beyond this multiple of their scale count less: 95% efficient where residuals are normal."""
+MIN_SCALE = 1e-6
+"""Share of the mean value; a curve without noise has no scale of its own."""
+NORMAL = 1.4826
+"""A normal distribution's standard deviation over its median absolute deviation."""
+MIN_RELATIVE_SCALE = 1e-9
+"""Of the fit with annealing, whose values are divided by their mean."""
+MAX_PRIOR_STRENGTH = 1e9
+"""Scale of the residuals over the spread of c, from which c is what the prior says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,24 +93,6 @@ def _window(log: Log, share: float) -> Window:
 
     weight = count[filled] / count[filled].mean()
     return Window(means(steps.astype(np.float64)).round().astype(np.int64), means(loss), weight)
-
-
-EXPONENTS = np.linspace(0.05, 1.5, 59)
-N_FINER_EXPONENTS = 21
-MIN_ROUNDS, MAX_ROUNDS = 4, 20
-"""Of reweighting; more than 4 only while many outliers keep the scale falling."""
-SETTLED_RATIO = 0.9
-"""The scale has settled if it is at least this share of that of the round before."""
-HUBER = 1.345
-"""Residuals beyond this multiple of their scale count less: 95% efficient where residuals are normal."""
-MIN_SCALE = 1e-6
-"""Share of the mean value; a curve without noise has no scale of its own."""
-NORMAL = 1.4826
-"""A normal distribution's standard deviation over its median absolute deviation."""
-MIN_RELATIVE_SCALE = 1e-9
-"""Of the fit with annealing, whose values are divided by their mean."""
-MAX_PRIOR_STRENGTH = 1e9
-"""Scale of the residuals over the spread of c, from which c is what the prior says."""
 
 
 @dataclass(frozen=True)

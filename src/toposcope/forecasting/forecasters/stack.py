@@ -29,6 +29,16 @@ LEVERAGE_FACTOR = 5.0
 MIN_STRENGTH = 3.0
 MAX_COUNTED_ERROR = 0.05
 """In choosing the strength, an error that is larger counts as this."""
+BASE = COOLDOWN
+OTHER_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
+SLOPE_SHARE = 0.5
+"""Late share of what was seen over which slopes are taken."""
+MIN_VARIANCE = 1e-10
+"""Of the logarithm of progress; with less, slopes count as 0."""
+MIN_RUNS, MIN_SIZES = 8, 2
+NORMS = ("weight_norm", "grad_norm")
+MIN_NORMS = 3
+"""Logged values of a norm."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +164,6 @@ def _median(values: Vector) -> float:
 
 ExtraFeatures = Mapping[str, Sequence[float]]
 """Name of a run -> further features of it at the fraction."""
-
-BASE = COOLDOWN
-OTHER_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
-SLOPE_SHARE = 0.5
-"""Late share of what was seen over which slopes are taken."""
-MIN_VARIANCE = 1e-10
-"""Of the logarithm of progress; with less, slopes count as 0."""
-MIN_RUNS, MIN_SIZES = 8, 2
-NORMS = ("weight_norm", "grad_norm")
-MIN_NORMS = 3
-"""Logged values of a norm."""
 
 
 class Stack:

@@ -26,6 +26,22 @@ MIN_DENSITY = 1e-4
 """Of an exponent, relative to the likeliest: less likely ones are cut off the grid."""
 N_TRIES = 64
 """Draws of E, A and B at each pair of exponents, of which the positive ones count."""
+NAMES = ("E", "A", "B", "alpha", "beta")
+RESAMPLES = 1000
+RESAMPLES_PER_BATCH = 100
+"""Resamples between two calls of `progress`."""
+MIN_POINTS, MIN_LEVELS = 5, 3
+EXPONENT_RANGE = (0.01, 3.0)
+"""Smallest and largest plausible exponent."""
+MIN_INDEPENDENT_SPREAD = 0.01
+"""Share of the spread of ln D that ln N must not explain."""
+MIN_RUNS, MIN_CURVES = 10, 30
+"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
+curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
+MAX_RELATIVE_ERROR = 0.5
+"""Standard errors beyond this share of an exponent are remarked on."""
+MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
+"""Relative distance of the exponents, and excess of the objective, of a rival optimum."""
 
 
 def posterior_laws(
@@ -83,24 +99,6 @@ def _likely(axis: Vector, share: Vector) -> Vector:
     """Return the part of an axis that is likely, with a step to either side where there is one."""
     places = np.flatnonzero(share > MIN_DENSITY * share.max())
     return axis[max(places[0] - 1, 0) : places[-1] + 2]
-
-
-NAMES = ("E", "A", "B", "alpha", "beta")
-RESAMPLES = 1000
-RESAMPLES_PER_BATCH = 100
-"""Resamples between two calls of `progress`."""
-MIN_POINTS, MIN_LEVELS = 5, 3
-EXPONENT_RANGE = (0.01, 3.0)
-"""Smallest and largest plausible exponent."""
-MIN_INDEPENDENT_SPREAD = 0.01
-"""Share of the spread of ln D that ln N must not explain."""
-MIN_RUNS, MIN_CURVES = 10, 30
-"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
-curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
-MAX_RELATIVE_ERROR = 0.5
-"""Standard errors beyond this share of an exponent are remarked on."""
-MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
-"""Relative distance of the exponents, and excess of the objective, of a rival optimum."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,26 @@ DIGIT_ROUNDING = 1e-6
 """Of the last digit."""
 MIN_VALUES = 4
 """Different rates, for their digits to show rounding."""
+SHAPES = ("cosine", "linear", "sqrt")
+CONSTANT = 1e-4
+"""Share of the peak; a rate that decayed by less is constant so far."""
+MAX_MISFIT = 0.01
+"""Share of the decay seen by which a shape may be off at any step."""
+EXACT = 1e-6
+"""Share of the peak; a shape that is off by no more needs no alternative."""
+MIN_DECAYING_RATES = 4
+"""Logged, for a shape to be recognised."""
+MAX_FITTED_RATES = 200
+"""Evenly chosen from those logged."""
+N_ONSETS = 49
+N_LENGTHS = 97
+MIN_LENGTH, MAX_LENGTH = 0.3, 20
+"""Of a schedule whose end has to be estimated, in units of the steps seen."""
+SOLVER_TOLERANCES = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
+MAX_ERROR_SHARE = 0.1
+"""Of the squared error of shapes to the last step, for a cosine with another end to be preferred."""
+END_ERROR = 0.05
+"""An end is known if moving it by this share of itself shows."""
 
 
 class LoggedRates(NamedTuple):
@@ -94,27 +114,6 @@ def _spikes(rates: Vector) -> NDArray[np.bool_]:
 
 
 Plan = Callable[[NDArray[np.number[Any]]], Vector]
-
-SHAPES = ("cosine", "linear", "sqrt")
-CONSTANT = 1e-4
-"""Share of the peak; a rate that decayed by less is constant so far."""
-MAX_MISFIT = 0.01
-"""Share of the decay seen by which a shape may be off at any step."""
-EXACT = 1e-6
-"""Share of the peak; a shape that is off by no more needs no alternative."""
-MIN_DECAYING_RATES = 4
-"""Logged, for a shape to be recognised."""
-MAX_FITTED_RATES = 200
-"""Evenly chosen from those logged."""
-N_ONSETS = 49
-N_LENGTHS = 97
-MIN_LENGTH, MAX_LENGTH = 0.3, 20
-"""Of a schedule whose end has to be estimated, in units of the steps seen."""
-SOLVER_TOLERANCES = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
-MAX_ERROR_SHARE = 0.1
-"""Of the squared error of shapes to the last step, for a cosine with another end to be preferred."""
-END_ERROR = 0.05
-"""An end is known if moving it by this share of itself shows."""
 
 
 class Recognised(NamedTuple):
