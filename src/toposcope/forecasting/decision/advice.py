@@ -162,9 +162,17 @@ def decide(
     _check(budget, extra, log, parameters, tokens, cool_down)
     points = points_of_family(points, family)
     run: RunInProgress | None = None
-    assumed: tuple[str, ...] = ()
+    assumed: list[str] = []
     if extra is not None:
-        run, assumed = _run_in_progress(points, log, parameters, tokens, extra, cool_down, unique_tokens)
+        if log is not None and not isinstance(log, Log):
+            log = read_log(log)
+        N0, D0 = float(parameters or 0), float(tokens or 0)
+        if log is not None:
+            N0, D0, known = run_of_log(log, points, parameters, tokens)
+            assumed = [known, *log.remarks]
+        share, reason = cool_down_of(points, log, cool_down)
+        run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
+        assumed += [reason, *(beyond_plan(log, run) if log is not None else ())]
     flops = extra if extra is not None else float(budget or 0)
     fitted = scaling_law(points, resamples=resamples, seed=seed, progress=progress)
     law, best = fitted.law, plan(fitted, flops)
@@ -229,29 +237,6 @@ def _check(
     missing = [name for name in ("parameters", "tokens") if of_a_run[name] is None]
     if extra is not None and log is None and missing:
         raise ToposcopeError(f"{missing[0]} of the run in progress missing; give it, or the log of the run")
-
-
-def _run_in_progress(
-    points: Points,
-    log: Log | str | Path | None,
-    parameters: float | None,
-    tokens: float | None,
-    extra: float,
-    cool_down: float | None,
-    unique_tokens: float | None,
-) -> tuple[RunInProgress, tuple[str, ...]]:
-    """Return the run in progress and what was assumed of it."""
-    if log is not None and not isinstance(log, Log):
-        log = read_log(log)
-    assumed: tuple[str, ...] = ()
-    if log is None:
-        N0, D0 = float(parameters or 0), float(tokens or 0)
-    else:
-        N0, D0, known = run_of_log(log, points, parameters, tokens)
-        assumed = (known, *log.remarks)
-    share, reason = cool_down_of(points, log, cool_down)
-    run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
-    return run, (*assumed, reason, *(beyond_plan(log, run) if log is not None else ()))
 
 
 def cool_down_of(points: Points, log: Log | None = None, declared: float | None = None) -> tuple[float, str]:

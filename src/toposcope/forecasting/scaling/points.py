@@ -118,7 +118,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
             f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
             "give parameters and tokens themselves"
         )
-    return Points(points.N, points.D, points.loss, points.run, points.family, (*raws[0].remarks, *points.remarks))
+    return replace(points, remarks=(*raws[0].remarks, *points.remarks))
 
 
 def points_of(logs: Iterable[Log]) -> Points:
@@ -168,7 +168,8 @@ def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Point
         remarks.append(f"tokens are computed from compute ({source['C']}): D = C / (6 N)")
     run, family = (_labels(table, source.get(column)) for column in ("run", "family"))
     complete = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
-    first = _first_of_equals([N, D, loss, run, family])
+    keys = pl.DataFrame({"N": N, "D": D, "loss": loss, "run": run.tolist(), "family": family.tolist()})
+    first = keys.select(pl.struct(pl.all()).is_first_distinct()).to_series().to_numpy()
     for n, what in (
         ((~complete).sum(), "without a positive N, D and loss: ignored"),
         ((complete & ~first).sum(), "twice in the table: counted once"),
@@ -226,14 +227,6 @@ def _labels(table: pl.DataFrame, name: str | None) -> Labels:
     if name is None:
         return np.full(len(table), "", dtype=np.str_)
     return table[name].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
-
-
-def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
-    """Return which rows equal none before them."""
-    keys = np.stack([np.unique(column, return_inverse=True)[1] for column in columns])
-    first = np.zeros(keys.shape[1], dtype=bool)
-    first[np.unique(keys, axis=1, return_index=True)[1]] = True
-    return first
 
 
 def points_of_family(points: Points | str | Path, family: str | None = None) -> Points:
