@@ -17,7 +17,7 @@ from toposcope.forecasting.downstream.held_out import (
     interval,
 )
 from toposcope.forecasting.downstream.ladder import Endpoints
-from toposcope.forecasting.downstream.least_squares import least_squares
+from toposcope.forecasting.least_squares import least_squares
 
 
 def points(runs: list[tuple[float, float]]) -> Endpoints:
@@ -91,5 +91,5 @@ def test_problems_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def residuals(theta, rows):  # type: ignore[no-untyped-def]
         return np.stack([theta[:, 0] - truth[rows], np.exp(theta[:, 0]) - np.exp(truth[rows])], axis=1)
 
-    monkeypatch.setattr("toposcope.forecasting.downstream.least_squares.AT_ONCE", 6)
+    monkeypatch.setattr("toposcope.forecasting.least_squares.AT_ONCE", 6)
     np.testing.assert_allclose(least_squares(residuals, np.zeros((7, 1)))[0][:, 0], truth, atol=1e-3)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.forecasting.downstream.ladder import Endpoints
-from toposcope.forecasting.downstream.least_squares import least_squares
+from toposcope.forecasting.least_squares import least_squares
 from toposcope.forecasting.scaling.scaling_law import EXPONENT
 from toposcope.typing import Matrix, Vector
 
