@@ -339,8 +339,8 @@ class Endpoints:
     def where(self, known: NDArray[np.bool_]) -> "Endpoints":
         """Return some of the runs; the noise stays."""
         runs = tuple(run for run, is_known in zip(self.run, known, strict=True) if is_known)
-        columns = (values[known] for values in (self.N, self.D, self.loss, self.score))
-        return Endpoints(runs, *columns, self.noise, self.scatter)
+        N, D, loss, score = (values[known] for values in (self.N, self.D, self.loss, self.score))
+        return Endpoints(runs, N, D, loss, score, self.noise, self.scatter)
 
 
 def endpoints(ladder: Ladder) -> Endpoints:

@@ -135,7 +135,7 @@ class PowerLawFit:
         return ("the exponent is at the edge of its range: the losses seen do not bend as a power law does",)
 
 
-def fit_power_law(x: Vector, y: Vector, weight: Vector) -> PowerLawFit:
+def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPONENTS) -> PowerLawFit:
     """Fit L0 + A x^-a with L0, A at least 0: least squares for each exponent, reweighted by Huber's function.
 
     The exponent is searched on a grid, then on a finer one about the best.
@@ -146,10 +146,10 @@ def fit_power_law(x: Vector, y: Vector, weight: Vector) -> PowerLawFit:
         Positive, ascending.
     y, weight : ndarray, shape (n,)
     """
-    k, coarse = _best_exponent(x, y, weight, EXPONENTS)
-    if k in (0, len(EXPONENTS) - 1):
-        return replace(coarse, at_edge=True)
-    return _best_exponent(x, y, weight, np.linspace(EXPONENTS[k - 1], EXPONENTS[k + 1], N_FINER_EXPONENTS))[1]
+    k, coarse = _best_exponent(x, y, weight, exponents)
+    if k in (0, len(exponents) - 1):
+        return replace(coarse, at_edge=len(exponents) > 1)
+    return _best_exponent(x, y, weight, np.linspace(exponents[k - 1], exponents[k + 1], N_FINER_EXPONENTS))[1]
 
 
 def _best_exponent(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> tuple[int, PowerLawFit]:
