@@ -8,9 +8,6 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.permutations import sign_flip
-from toposcope.analysis.ranks import correlate, ranks
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
@@ -201,6 +198,8 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
         mean differences) and ``p_adjusted`` (Holm, over the forecasters at a fraction and baseline). Groups are the
         runs of one family and size. NaN with fewer than two groups.
     """
+    from toposcope.analysis.adjustment import adjusted
+
     error = (pl.col("predicted") - pl.col("final")).abs()
     known = backtested.filter(pl.col("predicted").is_not_null()).with_columns(error=error)
     rows: list[tuple[object, ...]] = []
@@ -220,6 +219,8 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
 
 def _errors(known: pl.DataFrame) -> tuple[float, ...]:
     """Return mae to rank_correlation."""
+    from toposcope.analysis.ranks import correlate, ranks
+
     predicted, final, low, high = (known[name].to_numpy() for name in ("predicted", "final", "low", "high"))
     error, relative = predicted - final, np.abs(predicted / final - 1)
     outside = np.maximum(low - final, 0) + np.maximum(final - high, 0)
@@ -240,6 +241,8 @@ def _errors(known: pl.DataFrame) -> tuple[float, ...]:
 
 def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     """Return n_groups, skill, its interval and p."""
+    from toposcope.analysis.permutations import sign_flip
+
     groups = both.group_by("family", "size", maintain_order=True).agg(
         pl.col("error").sum(), pl.col("base").sum(), difference=(pl.col("error") - pl.col("base")).mean()
     )

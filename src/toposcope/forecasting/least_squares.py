@@ -89,7 +89,7 @@ def damped_descent(
 def shortened(step: Matrix, longest: float) -> Matrix:
     """Return steps none of whose parts is longer than so much."""
     largest = np.abs(step).max(axis=1, keepdims=True)
-    return step * np.minimum(1, longest / np.maximum(largest, longest))
+    return np.asarray(step * np.minimum(1, longest / np.maximum(largest, longest)))
 
 
 def least_squares(residuals: Residuals, starts: Matrix, *, longest: float = 1.0) -> tuple[Matrix, Vector]:
