@@ -13,8 +13,17 @@ from toposcope.charts.theme import RUNS
 from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
 from toposcope.forecasting.downstream.methods import Link
-from toposcope.forecasting.downstream.predicted import basis, headline, left_out_table, predictions_table, rungs_table
-from toposcope.forecasting.downstream.prediction import DownstreamReport, LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.predicted import (
+    LeftOut,
+    Model,
+    TaskPrediction,
+    basis,
+    headline,
+    left_out_table,
+    predictions_table,
+    rungs_table,
+)
+from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.report.charts.held_out import left_out_chart
 from toposcope.report.downstream import write_downstream

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from toposcope.forecasting.intervals import quantile
 from toposcope.typing import Vector
 
 Mask = NDArray[np.bool_]
+Group = TypeVar("Group", bound=Hashable)
 
 MIN_TRAINED = 5
 """Rungs to predict others from."""
@@ -231,7 +232,7 @@ def _comparable(errors: Mapping[str, Vector], first: str) -> dict[str, Vector]:
     return {name: of[judged] for name, of in errors.items() if np.isfinite(of[judged]).all()}
 
 
-def coverage_by_group(errors: Mapping[Hashable, Sequence[float]]) -> float:
+def coverage_by_group(errors: Mapping[Group, Sequence[float]]) -> float:
     """Return the mean share of a group's absolute errors within the 90% quantile of the others'; NaN without others."""
     shares = []
     for name, own in errors.items():

@@ -148,7 +148,7 @@ def downstream(
     >>> _ = file.write_text("\n".join(rows))
     >>> found = downstream(file, [Model("large", 3e9, 1e12)]).predictions[0]
     >>> found.method, f"{found.score:.1%} ({found.low:.1%} to {found.high:.1%})"
-    ('log_accuracy', '55.5% (50.0% to 61.0%)')
+    ('log_accuracy', '55.5% (50.4% to 60.6%)')
     """
     if isinstance(evaluations, (str, Path)):
         evaluations = read_evaluations(evaluations)
@@ -156,9 +156,9 @@ def downstream(
         raise ToposcopeError(f"method {method}: {choices(method, (DEFAULT, *METHODS))}")
     if not models:
         raise ToposcopeError("no model to predict; name its parameters N and its tokens D")
-    models = [model if isinstance(model, Model) else models_of([model], evaluations)[0] for model in models]
+    asked = [model if isinstance(model, Model) else models_of([model], evaluations)[0] for model in models]
     ladders, remarks = _ladders(evaluations, tasks, loss, recipe)
-    names = [model.name for model in models]
+    names = [model.name for model in asked]
     own = {task: {rung.run: rung for rung in ladder.rungs if rung.run in names} for task, ladder in ladders.items()}
     ladders = {task: ladder.without(names) for task, ladder in ladders.items()}
     fits: dict[str, TaskFits] = {}
@@ -187,7 +187,7 @@ def downstream(
     misses = [miss for each in left_out.values() for miss, _, _ in each]
     known = {task: tuple(_with_interval(*each, misses) for each in found) for task, found in left_out.items()}
     predictions, corrected = [], set[str]()
-    for model in models:
+    for model in asked:
         for task, ladder in ladders.items():
             rung = own[task].get(model.name)
             nothing = TaskPrediction(
@@ -206,7 +206,7 @@ def downstream(
         for task, fit in fits.items()
         if fit.without_loss
     ]
-    for model in models:
+    for model in asked:
         shares = [_share_done(rungs[model.name], model) for rungs in own.values() if model.name in rungs]
         if shares:
             remarks.append(_remark_on_own(model, max(shares), model.name in corrected))

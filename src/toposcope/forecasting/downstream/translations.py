@@ -94,8 +94,8 @@ def translate_score(
     )
     nothing = [
         TaskPrediction(
-            task, pooled.target, found.model, *[np.nan] * 3, loss=found.loss, loss_low=found.low, loss_high=found.high,
-            ladder=pooled,
+            task, pooled.target, found.model, np.nan, np.nan, np.nan, loss=found.loss, loss_low=found.low,
+            loss_high=found.high, ladder=pooled,
         )
         for found in translation.predictions
     ]  # fmt: skip
@@ -268,7 +268,8 @@ class TranslationReport:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Of all parts, each once."""
-        return tuple(dict.fromkeys(remark for part in (*self.losses, *self.scores) for remark in part.remarks))
+        parts = [*(each.remarks for each in self.losses), *(each.remarks for each in self.scores)]
+        return tuple(dict.fromkeys(remark for part in parts for remark in part))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the predictions, what each method predicts and misses, and all that was left out."""
