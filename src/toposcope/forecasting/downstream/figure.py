@@ -1,7 +1,7 @@
 """Charts of predicted scores: a ladder and its link, a panel for each task; and models in the units of tasks."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import altair as alt
 import numpy as np
@@ -11,9 +11,10 @@ from toposcope.charts.axes import budget_axis
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED, RUNS
-from toposcope.forecasting.downstream.ladder import Ladder, Rung
+from toposcope.forecasting.downstream.ladder import Ladder
 from toposcope.forecasting.downstream.predicted import (
     TaskPrediction,
+    frame_of,
     is_share,
     predictions_by,
     task_of,
@@ -36,7 +37,7 @@ ROW, MAX_LABEL = 40, 150
 
 def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
     """Draw the scores of the rungs at the end of their training over compute, with chance and what is predicted."""
-    colours = _Colours(predictions)
+    colours = _Colours.of(predictions)
     compute = [_compute(rung.N, rung.D[-1]) for each in predictions for rung in each.ladder.rungs]
     compute += [_compute(each.model.N, each.model.D) for each in predictions]
     x = budget_axis("compute", "training compute 6 N D (FLOP)", min(compute) / 1.6, max(compute) * 1.6)
@@ -54,7 +55,7 @@ def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
 
 def link_figure(predictions: Sequence[TaskPrediction]) -> Chart | None:
     """Draw score against loss, with the fitted link and the predicted points; None if no prediction has a loss."""
-    colours = _Colours(predictions)
+    colours = _Colours.of(predictions)
     figures = {
         task: _link_panel(found, colours)
         for task, found in predictions_by(predictions, task_of).items()
@@ -87,24 +88,21 @@ def limits(scores: Sequence[float], *, share: bool) -> tuple[float, float]:
     return (max(low, 0.0), min(high, 1.0)) if share else (low, high)
 
 
-class _Colours:
+class _Colours(NamedTuple):
     """One colour for each size of the ladder and each model that is predicted; sizes share one if they are many."""
 
-    def __init__(self, predictions: Sequence[TaskPrediction]) -> None:
-        sizes = sorted({rung.N for each in predictions for rung in each.ladder.rungs})
+    sizes: Any
+    models: alt.Color
+
+    @classmethod
+    def of(cls, predictions: Sequence[TaskPrediction]) -> Self:
+        names = dict.fromkeys(map(short, sorted({rung.N for each in predictions for rung in each.ladder.rungs})))
         models = dict.fromkeys(_predicted(each) for each in predictions if not each.refusal)
-        names = dict.fromkeys(map(short, sizes))
-        self.are_sizes_coloured = len(names) + len(models) <= len(RUNS)
-        self.scale = alt.Scale(domain=[*(names if self.are_sizes_coloured else ()), *models])
-
-    def of_sizes(self) -> Any:
-        return self._of("N") if self.are_sizes_coloured else alt.value(MUTED)
-
-    def of_models(self) -> alt.Color:
-        return self._of("model")
-
-    def _of(self, field: str) -> alt.Color:
-        return alt.Color(f"{field}:N", scale=self.scale, title=None, legend=alt.Legend(symbolOpacity=1))
+        are_sizes_coloured = len(names) + len(models) <= len(RUNS)
+        scale = alt.Scale(domain=[*(names if are_sizes_coloured else ()), *models])
+        legend = alt.Legend(symbolOpacity=1)
+        sizes, of_models = (alt.Color(f"{field}:N", scale=scale, title=None, legend=legend) for field in ("N", "model"))
+        return cls(sizes if are_sizes_coloured else alt.value(MUTED), of_models)
 
 
 def _ladder_panel(found: Sequence[TaskPrediction], x: alt.X, colours: _Colours) -> alt.LayerChart:
@@ -116,10 +114,10 @@ def _ladder_panel(found: Sequence[TaskPrediction], x: alt.X, colours: _Colours) 
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
         largest.mark_point(size=130, filled=False, color=MUTED).encode(x, y),
-        _dots(rungs).encode(x, y, color=colours.of_sizes(), tooltip=tooltip),
+        _dots(rungs).encode(x, y, color=colours.sizes, tooltip=tooltip),
         *_diamonds(predicted, x, y, colours, number),
         alt.Chart(own).mark_point(shape="square", size=60, filled=False).encode(
-            x, y, color=colours.of_models(), tooltip=["model:N", alt.Tooltip("score:Q", format=number)]
+            x, y, color=colours.models, tooltip=["model:N", alt.Tooltip("score:Q", format=number)]
         ),
     ])  # fmt: skip
 
@@ -145,10 +143,10 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
     curve = pl.DataFrame({"loss": at, "score": np.asarray(link(at), dtype=np.float64)})
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
-        faint.encode(x, y, color=colours.of_sizes()),
+        faint.encode(x, y, color=colours.sizes),
         alt.Chart(curve).mark_line(color=MUTED, clip=True).encode(x, y),
-        _dots(ends).encode(x, y, color=colours.of_sizes(), tooltip=tooltip),
-        reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.of_models()),
+        _dots(ends).encode(x, y, color=colours.sizes, tooltip=tooltip),
+        reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.models),
         *_diamonds(predicted, x, y, colours, number),
     ])  # fmt: skip
 
@@ -164,8 +162,8 @@ def _diamonds(predicted: pl.DataFrame, x: alt.X, y: alt.Y, colours: _Colours, nu
     with_interval = alt.Chart(predicted.filter(pl.col("low").is_finite()))
     diamonds = alt.Chart(predicted).mark_point(shape="diamond", size=110, filled=True, opacity=1)
     return [
-        with_interval.mark_rule(strokeWidth=2).encode(x, _as(y, "low"), alt.Y2("high:Q"), color=colours.of_models()),
-        diamonds.encode(x, y, color=colours.of_models(), tooltip=tooltip),
+        with_interval.mark_rule(strokeWidth=2).encode(x, _as(y, "low"), alt.Y2("high:Q"), color=colours.models),
+        diamonds.encode(x, y, color=colours.models, tooltip=tooltip),
     ]
 
 
@@ -186,22 +184,18 @@ def _ends(ladder: Ladder) -> pl.DataFrame:
         for rung in ladder.rungs
         if np.isfinite(rung.final_score)
     ]
-    floats = dict.fromkeys(("compute", "tokens", "loss", "score"), pl.Float64)
-    return pl.DataFrame(rows, schema={"run": pl.String, "N": pl.String, **floats}, orient="row")
+    return frame_of(rows, ("run", "N"), ("compute", "tokens", "loss", "score"))
 
 
 def _checkpoints(ladder: Ladder) -> pl.DataFrame:
     """Return ``N, loss, score`` along the training of the rungs, thinned."""
-    most = max(2, MAX_CHECKPOINTS // max(1, len(ladder.rungs)))
-    rows = [row for rung in ladder.rungs for row in _thinned(rung, most)]
-    return pl.DataFrame(rows, schema={"N": pl.String, "loss": pl.Float64, "score": pl.Float64}, orient="row")
-
-
-def _thinned(rung: Rung, most: int) -> list[tuple[str, float, float]]:
-    known = np.flatnonzero(np.isfinite(rung.loss + rung.score))
-    known = known[int(np.ceil(SKIPPED * len(known))) :] if len(known) > 1 else known
-    kept = known[np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))]
-    return [(short(rung.N), float(rung.loss[i]), float(rung.score[i])) for i in kept]
+    most, rows = max(2, MAX_CHECKPOINTS // max(1, len(ladder.rungs))), []
+    for rung in ladder.rungs:
+        known = np.flatnonzero(np.isfinite(rung.loss + rung.score))
+        known = known[int(np.ceil(SKIPPED * len(known))) :] if len(known) > 1 else known
+        kept = known[np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))]
+        rows += [(short(rung.N), float(rung.loss[i]), float(rung.score[i])) for i in kept]
+    return frame_of(rows, ("N",), ("loss", "score"))
 
 
 def _predictions(found: Sequence[TaskPrediction]) -> pl.DataFrame:
@@ -211,8 +205,7 @@ def _predictions(found: Sequence[TaskPrediction]) -> pl.DataFrame:
         for each in found
         if not each.refusal
     ]
-    floats = dict.fromkeys(("compute", *names), pl.Float64)
-    return pl.DataFrame(rows, schema={"model": pl.String, **floats}, orient="row")
+    return frame_of(rows, ("model",), ("compute", *names))
 
 
 def _own(found: Sequence[TaskPrediction]) -> pl.DataFrame:
@@ -222,7 +215,7 @@ def _own(found: Sequence[TaskPrediction]) -> pl.DataFrame:
         for each in found
         if each.own is not None and np.isfinite(each.own.final_score) and not each.refusal
     ]
-    return pl.DataFrame(rows, schema={"model": pl.String, "compute": pl.Float64, "score": pl.Float64}, orient="row")
+    return frame_of(rows, ("model",), ("compute", "score"))
 
 
 def _values(rows: pl.DataFrame, *columns: str) -> list[float]:

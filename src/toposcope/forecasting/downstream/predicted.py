@@ -339,3 +339,9 @@ def table_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], texts: f
     schema = {name: pl.String() if name in texts else pl.Float64() for name in columns}
     full = [tuple(row.get(name) for name in columns) for row in rows]
     return pl.DataFrame(full, schema=schema, orient="row").with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def frame_of(rows: Sequence[tuple[Any, ...]], texts: Sequence[str], numbers: Sequence[str]) -> pl.DataFrame:
+    """Return rows of words and then of numbers as a table; NaN stays."""
+    schema = {**dict.fromkeys(texts, pl.String()), **dict.fromkeys(numbers, pl.Float64())}
+    return pl.DataFrame(rows, schema=schema, orient="row")

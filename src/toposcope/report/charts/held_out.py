@@ -17,6 +17,7 @@ from toposcope.forecasting.downstream.figure import limits
 from toposcope.forecasting.downstream.predicted import (
     TaskPrediction,
     chosen_left_out,
+    frame_of,
     held_of,
     is_share,
     predictions_by,
@@ -50,16 +51,13 @@ def left_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
 
 def _score_panel(prediction: TaskPrediction) -> alt.LayerChart:
     share = is_share(prediction.target)
-    rows = pl.DataFrame(
+    rows = frame_of(
         [
             (rung.run, short(rung.N), short(rung.D), rung.true, rung.predicted, rung.low, rung.high)
             for rung in chosen_left_out(prediction)
         ],
-        schema={
-            **dict.fromkeys(("run", "N", "D"), pl.String),
-            **dict.fromkeys(("true", "predicted", "low", "high"), pl.Float64),
-        },
-        orient="row",
+        ("run", "N", "D"),
+        ("true", "predicted", "low", "high"),
     )
     known = pl.col("low").is_finite() & pl.col("high").is_finite()
     beyond = known & ~pl.col("true").is_between("low", "high")
@@ -134,8 +132,7 @@ def _loss_panel(translation: Translation, x: alt.X) -> alt.LayerChart:
         for each in translation.predictions
         if not each.refusal
     ]
-    floats = dict.fromkeys(("compute", "loss", "low", "high"), pl.Float64)
-    predicted = pl.DataFrame(rows, schema={"model": pl.String, **floats}, orient="row")
+    predicted = frame_of(rows, ("model",), ("compute", "loss", "low", "high"))
     y = alt.Y("loss:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
     colour = alt.Color("model:N", title=None, sort=None, legend=alt.Legend(symbolOpacity=1))
     ranges = alt.Chart(predicted.filter(pl.col("low").is_finite())).mark_rule(strokeWidth=2)
@@ -155,8 +152,7 @@ def _left_out_panel(translation: Translation) -> alt.LayerChart | None:
     ]
     if not rows:
         return None
-    texts, floats = dict.fromkeys(("recipe", "loss", "run"), pl.String), ("reach", "predicted", "true")
-    frame = pl.DataFrame(rows, schema={**texts, **dict.fromkeys(floats, pl.Float64)}, orient="row")
+    frame = frame_of(rows, ("recipe", "loss", "run"), ("reach", "predicted", "true"))
     frame = frame.gather_every(-(-len(frame) // MAX_POINTS))
     true = frame.get_column("true").to_list()
     colour = alt.Color("recipe:N", title=None, legend=alt.Legend(symbolOpacity=1))
