@@ -12,7 +12,7 @@ from toposcope.cli.shared import BadUse, bad_use, print_report, print_table, pro
 
 if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
-    from toposcope.forecasting.decision.in_tasks import AdviceInTasks
+    from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -105,7 +105,7 @@ def decide(
         )
     scores: AdviceInTasks | None = None
     if evaluations is not None:
-        from toposcope.forecasting.decision.in_tasks import in_tasks
+        from toposcope.forecasting.downstream.in_scores import in_tasks
 
         with bad_use():
             scores = in_tasks(advice, evaluations, tasks=tasks or None, loss=loss, recipe=family)

@@ -129,7 +129,7 @@ def forecast(
         return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
 
     def scored(report: ForecastReport, ladder: Path) -> ForecastReport:
-        from toposcope.forecasting.downstream.forecast_scores import with_scores
+        from toposcope.forecasting.downstream.in_scores import with_scores
         from toposcope.logs.evaluations import read_evaluations
 
         nonlocal evaluations

@@ -49,7 +49,7 @@ class ForecastReport:
     remarks : tuple of str
         Warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings.
     scores : tuple of TaskScores
-        Of tasks, by `toposcope.forecasting.downstream.forecast_scores.with_scores`; empty if none were asked for.
+        Of tasks, by `toposcope.forecasting.downstream.in_scores.with_scores`; empty if none were asked for.
     """
 
     log: Log

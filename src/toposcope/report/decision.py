@@ -14,8 +14,8 @@ from toposcope.forecasting.decision.calibration import reliability as reliabilit
 from toposcope.forecasting.decision.decision import SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
-from toposcope.forecasting.decision.in_tasks import AdviceInTasks
 from toposcope.forecasting.downstream.figure import scores_figure
+from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
 from toposcope.forecasting.scaling.planner import (
     INFERENCE_FLOP,
