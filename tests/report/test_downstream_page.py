@@ -25,8 +25,7 @@ from toposcope.forecasting.downstream.predicted import (
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.logs.columns import ACCURACY, Target
-from toposcope.report.charts.held_out import left_out_chart
-from toposcope.report.downstream import write_downstream
+from toposcope.report.downstream import left_out_chart, write_downstream
 
 LINK = Link(low=0.25, high=0.9, slope=5.0, midpoint=1.0)
 LARGE, LARGER = Model("large", 7e9, 1e12), Model("larger", 2e10, 4e12)

@@ -1,17 +1,18 @@
 """The page of a decision: continue or scale, or what to train with a budget."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import altair as alt
 import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
-from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
+from toposcope.forecasting.decision.calibration import Bin, Calibration, brier_score, calibration_error, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.decision import SIGNALS, reasons
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
 from toposcope.forecasting.downstream.figure import scores_figure
@@ -29,28 +30,76 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.report.charts.held_out import reliability_chart
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.section import ReportSection
-from toposcope.report.tables import Column, Spec, Table, share, table, text_of
-from toposcope.report.writing import write_report_page
+from toposcope.report.tables import Table, number_of, share, table, text_of
+from toposcope.report.writing import write_sections
+
+HEIGHT = 320
 
 
-class Decided(NamedTuple):
-    """What a decision's page shows: the advice, and the same in scores of tasks."""
+def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
+    """Draw the share of decisions in which scaling was better against the predicted probability.
 
-    advice: Advice
-    scores: AdviceInTasks | None = None
-
-
-Data = ReportData[Decided]
+    Parameters
+    ----------
+    bins_by_name : mapping
+        Bins by what the probabilities are, such as before and after recalibration; the last are those that are used.
+    n_pairs : int
+        Number of decisions.
+    """
+    rows = [
+        {"by": name, "predicted": b.said, "won": b.came, "share": b.weight, "pairs": b.n}
+        for name, bins in bins_by_name.items()
+        for b in bins
+    ]
+    percent, scale = alt.Axis(format="%"), alt.Scale(domain=[-0.04, 1.04], nice=False)
+    x = alt.X("predicted:Q", title="predicted probability that scaling wins", axis=percent, scale=scale)
+    y = alt.Y("won:Q", title="share in which it won", axis=percent, scale=scale)
+    diagonal = alt.Chart(pl.DataFrame({"predicted": [0.0, 1.0], "won": [0.0, 1.0]}))
+    undecided = pl.DataFrame({"from": [CONTINUE_BELOW], "to": [SCALE_ABOVE], "word": ["undecided"], "at": [0.5]})
+    base = alt.Chart(pl.DataFrame(rows)).encode(
+        x,
+        y,
+        color=alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1)),
+        tooltip=["by", "predicted", "won", "pairs"],
+    )
+    shaded = alt.Chart(undecided)
+    figure = alt.LayerChart(layer=[
+        shaded.mark_rect(color="gray", opacity=0.1).encode(x="from:Q", x2="to:Q"),
+        shaded.mark_text(baseline="bottom").encode(x="at:Q", y=alt.value(16), text="word"),
+        diagonal.mark_line(strokeDash=[4, 4], color="gray", strokeWidth=1).encode(x, y),
+        base.mark_line(strokeWidth=1),
+        base.mark_point(filled=True, opacity=0.7).encode(size=alt.Size("share:Q", legend=None)),
+    ]).properties(height=HEIGHT)  # fmt: skip
+    off = {name: 100 * calibration_error(list(bins)) for name, bins in bins_by_name.items()}
+    title = f"Predicted probabilities are off by {list(off.values())[-1]:.1f} points on average"
+    caption = (
+        f"{n_pairs:,} pairs of runs at equal compute, held out from law and calibration; a larger mark stands for more "
+        "pairs. Calibrated probabilities lie on the dashed line."
+    )
+    each = "; ".join(f"{name}: {value:.1f} points off" for name, value in off.items())
+    return Chart("reliability", title, caption, f"Reliability diagram of the predicted probabilities. {each}.", figure)
 
 
 def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = None) -> Path:
-    """Write the page of a decision; return it."""
+    """Write the page of a decision: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page.
+
+    Equal answers give equal bytes.
+    """
     title = "Continue or scale" if advice.decision is not None else "What to train"
-    return write_report_page(folder, title, Decided(advice, scores), SECTIONS)
+    return write_sections(folder, title, SECTIONS, AdviceToShow(advice, scores))
+
+
+class AdviceToShow(NamedTuple):
+    """An advice, and what it says in scores of tasks."""
+
+    advice: Advice
+    scores: AdviceInTasks | None
+
+
+Data = ReportData[AdviceToShow]
 
 
 def lead(advice: Advice) -> tuple[str, ...]:
@@ -99,9 +148,9 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "arms",
         "The two ways to spend the budget",
         (
-            text_of("way", "way", names_row=True), _number("parameters", "parameters", short),
-            _number("tokens", "tokens", short), _number("loss, nats", "loss", _loss),
-            _number("nats per FLOP at the end", "marginal", _scientific),
+            text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
+            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", _loss),
+            number_of("nats per FLOP at the end", "marginal", _scientific),
         ),
         [
             {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
@@ -112,8 +161,8 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "signals",
         "Savings and losses if the run had been stopped at a signal",
         (
-            text_of("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
-            _number("of its compute saved", "saved", share), _number("ends higher by, nats", "loss_paid", _loss),
+            text_of("signal", "signal", names_row=True, prose=True), number_of("at tokens", "tokens", short),
+            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", _loss),
         ),
         [
             {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
@@ -166,8 +215,8 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                text_of("probability", "name", names_row=True), _number("log score", "log", _loss),
-                _number("Brier score", "brier", _loss),
+                text_of("probability", "name", names_row=True), number_of("log score", "log", _loss),
+                number_of("Brier score", "brier", _loss),
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
@@ -184,15 +233,15 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            text_of("coefficient", "name", names_row=True), _number("value", "value", _four),
-            _number("standard error", "error", _three),
+            text_of("coefficient", "name", names_row=True), number_of("value", "value", _four),
+            number_of("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
     )  # fmt: skip
     checks = table(
         "approaches",
         "The exponent of N* ~ C^a, by each approach of Hoffmann et al. 2022",
-        (text_of("approach", "approach", names_row=True), _number("a", "a", _three), text_of("95%", "interval")),
+        (text_of("approach", "approach", names_row=True), number_of("a", "a", _three), text_of("95%", "interval")),
         [
             {"approach": each.approach, "a": each.a.value, "interval": f"{each.a.low:.3f} to {each.a.high:.3f}"}
             for each in advice.frontiers
@@ -262,10 +311,6 @@ def _bootstrap(advice: Advice) -> pl.DataFrame:
     return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
 
 
-def _number(title: str, key: str, write: Callable[[float], str]) -> Spec:
-    return Column(title), lambda row: write(row[key])
-
-
 def _between(interval: Interval, write: Callable[[float], str]) -> str:
     if not np.isfinite(interval.low):
         return write(interval.value)
@@ -292,13 +337,18 @@ def _scientific(value: float) -> str:
     return f"{value:.2e}".replace("-", "−")
 
 
+def _notes(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
+    remarks = data.report.scores.remarks if data.report.scores is not None else ()
+    return [say(sentence(note)) for note in (*data.report.advice.notes, *remarks)]
+
+
 def _summary(data: Data) -> Sequence[str]:
     decision = data.report.advice.decision
     return lead(data.report.advice) if decision is None else reasons(decision, signals=False)
 
 
 SECTIONS = (
-    ReportSection[Data](
+    ReportSection(
         anchor="ways",
         title="Two ways to spend the budget",
         position=10,
@@ -306,29 +356,29 @@ SECTIONS = (
         blocks=_ways,
         summary=_summary,
     ),
-    ReportSection[Data](
+    ReportSection(
         anchor="tasks",
         title="In scores of tasks",
         position=15,
         tables={"scores_of_tasks": lambda data: scores_frame(data.report.scores.tasks if data.report.scores else ())},
-        charts=(lambda data: scores_figure(data.report.scores.tasks) if data.report.scores else None,),
+        charts=(lambda data: None if data.report.scores is None else scores_figure(data.report.scores.tasks),),
         blocks=_scores,
     ),
-    ReportSection[Data](
+    ReportSection(
         anchor="plan",
         title="The best fresh run",
         position=20,
         charts=(lambda data: isoflop_figure(data.report.advice.fitted, data.report.advice.plan),),
         blocks=_plan,
     ),
-    ReportSection[Data](
+    ReportSection(
         anchor="sure",
         title="Calibration of the probability",
         position=30,
         charts=(_reliability_chart,),
         blocks=_reliability,
     ),
-    ReportSection[Data](
+    ReportSection(
         anchor="law",
         title="The scaling law",
         position=40,
@@ -338,13 +388,5 @@ SECTIONS = (
         },
         blocks=_law,
     ),
-    ReportSection[Data](
-        anchor="notes",
-        title="Assumptions",
-        position=50,
-        blocks=lambda data, _: [
-            say(sentence(note))
-            for note in (*data.report.advice.notes, *(data.report.scores.remarks if data.report.scores else ()))
-        ],
-    ),
+    ReportSection(anchor="notes", title="Assumptions", position=50, blocks=_notes),
 )

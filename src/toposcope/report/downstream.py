@@ -1,41 +1,120 @@
 """The page of predicted scores: the predictions, the ladder and the link they rest on, and rungs left out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import altair as alt
+import numpy as np
 import polars as pl
 
-from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
+from toposcope.charts.chart import Chart
+from toposcope.charts.panels import panels
+from toposcope.charts.zero import diagonal
+from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
 from toposcope.forecasting.downstream.predicted import (
+    TaskPrediction,
     basis,
+    chosen_left_out,
+    frame_of,
     headline,
+    held_of,
     is_share,
     left_out_table,
     methods_table,
     points,
+    predictions_by,
     predictions_table,
     rungs_table,
+    task_of,
     written,
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
-from toposcope.report.charts.held_out import left_out_chart
 from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.section import ReportSection, remarks_section
+from toposcope.report.document import Block, Picture, csv, folded, say, sentence
+from toposcope.report.section import ReportSection
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
-from toposcope.report.writing import write_report_page
+from toposcope.report.writing import write_sections
+
+WITHIN, BEYOND = "within its interval", "beyond it"
+
+
+def left_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
+    """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
+    by_task = {
+        task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_left_out(found[0])
+    }
+    if not by_task:
+        return None
+    figures = {task: _panel(found) for task, found in by_task.items()}
+    held, judged = held_of(list(by_task.values()))
+    title = (
+        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of rungs left out"
+        if judged
+        else "Rungs left out, predicted from smaller ones"
+    )
+    caption = "Dots: scores of rungs predicted from smaller ones alone; right predictions lie on the dashed line."
+    return Chart(
+        "left-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
+    )
+
+
+def _panel(prediction: TaskPrediction) -> alt.LayerChart:
+    share = is_share(prediction.target)
+    rows = frame_of(
+        [
+            (rung.run, short(rung.N), short(rung.D), rung.true, rung.predicted, rung.low, rung.high)
+            for rung in chosen_left_out(prediction)
+        ],
+        ("run", "N", "D"),
+        ("true", "predicted", "low", "high"),
+    )
+    known = pl.col("low").is_finite() & pl.col("high").is_finite()
+    beyond = known & ~pl.col("true").is_between("low", "high")
+    rows = rows.with_columns(held=pl.when(beyond).then(pl.lit(BEYOND)).otherwise(pl.lit(WITHIN)))
+    low, high = limits(
+        [value for name in ("true", "predicted", "low", "high") for value in rows[name] if np.isfinite(value)],
+        share=share,
+    )
+    scale, axis = (
+        alt.Scale(domain=[low, high], nice=False, zero=False),
+        alt.Axis(format="~%" if share else "~g", tickCount=4),
+    )
+    number = ".1%" if share else ".4~g"
+    colour = alt.Color(
+        "held:N", title=None, scale=alt.Scale(domain=[WITHIN, BEYOND]),
+        legend=alt.Legend(symbolOpacity=1),
+    )  # fmt: skip
+    x = alt.X("true:Q", title="true score", scale=scale, axis=axis)
+    base = alt.Chart(rows).encode(x, color=colour)
+    told = [
+        "run:N",
+        "N:N",
+        "D:N",
+        *(alt.Tooltip(f"{n}:Q", format=number) for n in ("predicted", "low", "high", "true")),
+    ]
+    return alt.LayerChart(layer=[
+        diagonal(low, high),
+        alt.Chart(rows.filter(known)).mark_rule(strokeWidth=1.5).encode(
+            x, alt.Y("low:Q", title="predicted", scale=scale, axis=axis), alt.Y2("high:Q"), color=colour
+        ),
+        base.mark_point(size=45, filled=True, opacity=1).encode(
+            alt.Y("predicted:Q", title="predicted", scale=scale, axis=axis), tooltip=told
+        ),
+    ])  # fmt: skip
+
+
+def write_downstream(folder: Path, report: DownstreamReport) -> Path:
+    """Write the page of predicted scores: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
+    return write_sections(folder, "Predicted scores", SECTIONS, report)
+
 
 Data = ReportData[DownstreamReport]
 
 
-def write_downstream(folder: Path, report: DownstreamReport) -> Path:
-    """Write the page of predicted scores; return it."""
-    return write_report_page(folder, "Predicted scores", report, SECTIONS)
-
-
-def _targets(data: Data) -> dict[str, Target]:
+def _targets(data: Data) -> Mapping[str, Target]:
+    """Return the target of each task."""
     return {each.task: each.target for each in data.report.predictions}
 
 
@@ -161,5 +240,10 @@ SECTIONS = (
         charts=(lambda data: left_out_chart(data.report.predictions),),
         blocks=_left_out,
     ),
-    remarks_section(40),
+    ReportSection[Data](
+        anchor="remarks",
+        title="Assumptions and doubts",
+        position=40,
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+    ),
 )

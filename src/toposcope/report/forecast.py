@@ -12,16 +12,17 @@ from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection, remarks_section
+from toposcope.report.section import ReportSection
 from toposcope.report.tables import NOTHING, Column, Spec, missing, table, text_of
-from toposcope.report.writing import write_report_page
-
-Data = ReportData[ForecastReport]
+from toposcope.report.writing import write_sections
 
 
 def write_forecast(folder: Path, report: ForecastReport) -> Path:
-    """Write the page of a forecast; return it."""
-    return write_report_page(folder, f"Forecast of {report.log.name}", report, SECTIONS)
+    """Write the page of a forecast: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
+    return write_sections(folder, f"Forecast of {report.log.name}", SECTIONS, report)
+
+
+Data = ReportData[ForecastReport]
 
 
 def forecasts_frame(report: ForecastReport) -> pl.DataFrame:
@@ -43,6 +44,11 @@ def _curve(data: Data) -> pl.DataFrame:
         return pl.DataFrame()
     low, high = band(default)
     return pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
+
+
+def _seen(data: Data) -> pl.DataFrame:
+    log = data.report.log
+    return pl.DataFrame({"step": log.steps, "loss": log.loss})
 
 
 def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -78,11 +84,7 @@ SECTIONS = (
         anchor="forecast",
         title="The forecast",
         position=10,
-        tables={
-            "forecasts": lambda data: forecasts_frame(data.report),
-            "curve": _curve,
-            "seen": lambda data: pl.DataFrame({"step": data.report.log.steps, "loss": data.report.log.loss}),
-        },
+        tables={"forecasts": lambda data: forecasts_frame(data.report), "curve": _curve, "seen": _seen},
         charts=(lambda data: data.report.plot(),),
         blocks=_blocks,
         summary=lambda data: [sentence(data.report.headline())],
@@ -102,5 +104,10 @@ SECTIONS = (
         position=20,
         blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
     ),
-    remarks_section(30),
+    ReportSection[Data](
+        anchor="remarks",
+        title="Assumptions and doubts",
+        position=30,
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+    ),
 )

@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.plugins import collect
-from toposcope.report.document import Block, Picture, say, sentence
+from toposcope.report.document import Block, Picture
 
 
 class HasTables(Protocol):
@@ -92,20 +92,10 @@ class ReportSection(Generic[MaterialType]):
 
 
 def collect_sections(package: str, group: str) -> tuple[ReportSection[Any], ...]:
-    """Return the `SECTION`, or the `SECTIONS`, of a package's modules and entry points, in the order of the page."""
+    """Return the `SECTION` of every module of a package and of its entry points, in the order of the page."""
 
-    def sections_of(module: ModuleType) -> dict[str, ReportSection[Any]]:
-        held = (getattr(module, "SECTION", None), *getattr(module, "SECTIONS", ()))
-        return {section.anchor: section for section in held if isinstance(section, ReportSection)}
+    def section_of(module: ModuleType) -> dict[str, ReportSection[Any]]:
+        section = getattr(module, "SECTION", None)
+        return {section.anchor: section} if isinstance(section, ReportSection) else {}
 
-    return tuple(sorted(collect(package, group, sections_of).values(), key=lambda section: section.position))
-
-
-def remarks_section(position: int) -> ReportSection[Any]:
-    """Return the section of the remarks of a report."""
-    return ReportSection(
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=position,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
-    )
+    return tuple(sorted(collect(package, group, section_of).values(), key=lambda section: section.position))

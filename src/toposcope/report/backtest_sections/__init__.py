@@ -1,4 +1,4 @@
-"""The sections of a backtest's page; another package adds one by `toposcope.backtest_sections`."""
+"""A backtest's page and its sections, one file each; another package adds one by `toposcope.backtest_sections`."""
 
 from functools import cache
 from pathlib import Path
