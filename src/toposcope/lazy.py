@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from toposcope.errors import ToposcopeError
+from toposcope.extras import missing
+
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package.
@@ -20,7 +23,12 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = import_module(homes[name])
+        try:
+            home = import_module(homes[name])
+        except ModuleNotFoundError as error:
+            if advice := missing(error):
+                raise ToposcopeError(f"{package}.{name}: {advice}") from error
+            raise
         value = home if homes[name] == f"{package}.{name}" else getattr(home, name)
         setattr(sys.modules[package], name, value)
         return value

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from live_studies import LiveStudy, live_study
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
-
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.feed import Feed, View
 from toposcope.report.live.layer_table import LayerTable, layer_map
