@@ -39,8 +39,10 @@ def require(module: str, what: str) -> None:
 
 def missing(error: ImportError, module: str = "") -> str:
     """Return what an import lacks and how to install it; nothing where the module belongs to no extra."""
-    package = (module or error.name or "").partition(".")[0]
+    absent = (error.name or "").partition(".")[0]
+    package = module.partition(".")[0] or absent
     if package not in EXTRAS:
         return ""
-    reason = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load ({message_of(error)})"
+    is_absent = isinstance(error, ModuleNotFoundError) and absent == package
+    reason = "is not installed" if is_absent else f"does not load ({message_of(error)})"
     return f"needs {EXTRAS[package][0]}, which {reason}; {install(package)}"

@@ -5,6 +5,7 @@
 """
 
 import sys
+import sysconfig
 import tomllib
 import traceback
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+SITE = Path(sysconfig.get_path("platlib"))
 TESTS = ["pytest", "pytest-xdist", "hypothesis"]
 """What tests need besides."""
 
@@ -32,11 +34,16 @@ class Hidden:
         return getattr(self._finder, name)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return what the finder finds, but for those packages."""
-        if name.partition(".")[0] in self._packages:
-            return None
+        """Return what the finder finds, but for those packages; a copy that another package brings is found."""
         found: ModuleSpec | None = self._finder.find_spec(name, path, target)
-        return found
+        return None if found and name.partition(".")[0] in self._packages and _is_installed(found) else found
+
+
+def _is_installed(found: ModuleSpec) -> bool:
+    """Return whether a module lies in a package of its own name among those that pip installed."""
+    places = [found.origin] if found.has_location else list(found.submodule_search_locations or ())
+    at = Path(str(places[0])) if places else Path()
+    return at.is_relative_to(SITE) and at.relative_to(SITE).parts[0].startswith(found.name.partition(".")[0])
 
 
 def hide(packages: Iterable[str]) -> None:
