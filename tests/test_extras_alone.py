@@ -44,7 +44,7 @@ def test_plain(folder: Path) -> None:
     assert ts.doctor(series).findings == []
     frame = ts.measure(series, probes=["neural_persistence", "rips", "controls", "distances"])
     assert set(frame["step"]) == {10, 20}
-    found = frame.filter(step=10, layer=FC1, statistic="mean", probe="neural_persistence")["value"].item()
+    found = frame.filter(step=10, layer=FC1, statistic="np_mean", probe="neural_persistence")["value"].item()
     assert found == ts.neural_persistence(weights(10)[FC1]).mean
 
 

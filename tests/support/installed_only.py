@@ -39,6 +39,12 @@ class Hidden:
         return None if found and name.partition(".")[0] in self._packages and _is_installed(found) else found
 
 
+    def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterator[metadata.Distribution]:
+        """Yield what the finder finds, but for those packages, whose entry points would not load."""
+        find = getattr(self._finder, "find_distributions", lambda _: ())
+        yield from (found for found in find(context) if found.name.replace("-", "_") not in self._packages)
+
+
 def _is_installed(found: ModuleSpec) -> bool:
     """Return whether a module lies in a package of its own name among those that pip installed."""
     places = [found.origin] if found.has_location else list(found.submodule_search_locations or ())
