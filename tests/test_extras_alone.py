@@ -19,7 +19,6 @@ from toposcope.study.measuring import measure_series
 from toposcope.study.opening import open_series
 from toposcope.typing import Matrix
 
-
 FC1 = "layers.0.mlp.fc1.weight"
 
 

@@ -38,7 +38,6 @@ class Hidden:
         found: ModuleSpec | None = self._finder.find_spec(name, path, target)
         return None if found and name.partition(".")[0] in self._packages and _is_installed(found) else found
 
-
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterator[metadata.Distribution]:
         """Yield what the finder finds, but for those packages, whose entry points would not load."""
         find = getattr(self._finder, "find_distributions", lambda _: ())
