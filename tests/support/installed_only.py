@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import tomllib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -107,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     """Skip a module of tests that imports what is hidden."""
     report: Any = yield
     error = report.call.excinfo.value if report.failed else None
@@ -117,7 +117,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Iterator[None]:
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
     """Skip a test whose fixture imports what is hidden."""
     try:
         return (yield)
@@ -126,7 +126,7 @@ def pytest_runtest_setup() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
+def pytest_runtest_call() -> Generator[None, Any, Any]:
     """Skip a test that imports what is hidden."""
     try:
         return (yield)
