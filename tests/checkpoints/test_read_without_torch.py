@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch.distributed import checkpoint as distributed
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.formats.dtypes import DTYPES
@@ -54,7 +54,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     torch.save(model, folder / "model.pt")
     torch.save(model, folder / "legacy.bin", _use_new_zipfile_serialization=False)
     torch.save({"model": model, "optimizer": {"state": {}}, "step": 3}, folder / "training.pt")
-    distributed.save(dict(model), checkpoint_id=folder / "distributed")
+    save(dict(model), checkpoint_id=folder / "distributed")
     return [folder / name for name in ("model.safetensors", "model.pt", "legacy.bin", "training.pt", "distributed")]
 
 
