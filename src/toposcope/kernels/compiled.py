@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+FOLDER = Path(__file__).parent
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.py")))).hexdigest()
 """Digest of all files of the package."""
 
 SUMS_IN_ANY_ORDER = {"reassoc", "contract"}
