@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import toposcope as ts
 from toposcope.analysis.nested_models import tables
-from toposcope.analysis.nested_models.boosting import BOOSTED_FRACTIONS, boosted_predictions, is_boosted
+from toposcope.analysis.nested_models.fitting import BOOSTED_FRACTIONS, boosted_predictions, is_boosted
 from toposcope.analysis.nested_models.tables import problems_of
 from toposcope.checkpoints import Checkpoint
 from toposcope.study.measuring import measure_series
