@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toposcope.errors import message_of
+from toposcope.extras import require
 from toposcope.monitor.sinks.terminal import say
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def trainer_callback(monitor: Watcher) -> Any:
 
     Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.
     """
+    require("transformers", "for_trainer")
     from transformers import TrainerCallback
 
     class MonitorCallback(TrainerCallback):  # type: ignore[misc]
