@@ -149,9 +149,8 @@ MAX_EXCLUDED_ALERTS = 2
 class LayerCheck:
     """Finds layers whose statistic deviates from its level by more than noise explains.
 
-    The limit follows from the largest deviation over all layers at each measurement. `tail_index` is the exponent with
-    which the probability of a deviation falls in the heaviest tail assumed; with `in_logs`, deviations are differences
-    of logarithms, where such a tail is exponential.
+    The limit follows from the largest deviation over all layers at each measurement. `tail_index` is that of the
+    heaviest tail assumed, which is exponential where deviations are `in_logs`.
     """
 
     def __init__(
@@ -232,10 +231,7 @@ FALL_TAIL_INDEX = 1.0
 
 
 class Departures:
-    """Detects layers whose positive statistic rises, or falls, by more than its noise explains.
-
-    `check` is its name in `SHARES`, `kind` that of its alerts; `min_factor` is the least rise or fall of an alert.
-    """
+    """Detects layers whose positive statistic rises, or falls, by `min_factor` and more than its noise explains."""
 
     def __init__(
         self, check: str, kind: str, probe: str, statistic: str, min_factor: float, *, falls: bool = False
@@ -452,9 +448,8 @@ class SlowGrowth:
         baseline = self._history.baseline(columns)
         whole = np.full(int(columns.max()) + 1, np.nan)
         whole[columns] = baseline.level
-        grown = (
-            self._grown(event.step, whole) if self._n_measurements >= MIN_GROWTH_MEASUREMENTS else np.zeros(len(whole))
-        )
+        enough = self._n_measurements >= MIN_GROWTH_MEASUREMENTS
+        grown = self._grown(event.step, whole) if enough else np.zeros(len(whole))
         grown[columns] *= grown[columns] > MIN_GROWTH_UNITS * baseline.noise
         self._store(event.step, whole)
         newly = []
