@@ -6,8 +6,8 @@ import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike
 
-from toposcope.charts.bars import data, empty_chart
 from toposcope.charts.chart import Chart
+from toposcope.charts.diagrams import data, empty_chart
 from toposcope.errors import ToposcopeError
 
 SIDE = 320

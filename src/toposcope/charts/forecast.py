@@ -6,8 +6,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from toposcope.charts.axes import apart
 from toposcope.charts.chart import Chart
-from toposcope.charts.labels import apart
 from toposcope.charts.theme import MUTED
 from toposcope.typing import Vector
 

@@ -1,15 +1,19 @@
-"""Lines over training: one line a run, a cursor at one step, zoom, and direct labels where lines are few."""
+"""Charts over training: lines of runs, heat maps, paths in the plane, vineyards."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.labels import apart
-from toposcope.charts.theme import FAULT, HEIGHT
+from toposcope.charts.axes import apart
+from toposcope.charts.theme import FAULT, HEIGHT, MUTED
 from toposcope.typing import Vector
+
+if TYPE_CHECKING:
+    from toposcope.homology.vineyard import Vine
+
 
 MAX_LABELS = 6
 """More lines than these have a legend instead of a label each."""
@@ -174,3 +178,149 @@ def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
         y=alt.value(height),
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("finding:N")],
     )
+
+
+ROW_HEIGHT = 16
+"""Height of a row in pixels, where there are few."""
+MAX_HEIGHT = 560
+
+
+def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str, *, signed: bool) -> alt.LayerChart:
+    """Draw a value by row and checkpoint.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        `row`, ``step``, ``value``, one row for each cell; a cell whose value is not finite is marked by a cross.
+    row : str
+        The column that names the rows of the map.
+    order : sequence of str
+        The names from top to bottom.
+    title : str
+        Of the colour scale, with the unit.
+    signed : bool
+        Values have a sign: zero has the colour in the middle.
+
+    Returns
+    -------
+    altair.LayerChart
+        Checkpoints are columns of equal width, whatever the steps between them.
+    """
+    rows = rows.with_columns(value=pl.when(pl.col("value").is_finite()).then("value"))
+    largest = max((abs(value) for value in rows.get_column("value").drop_nulls()), default=1.0) or 1.0
+    scale = alt.Scale(range="diverging", domain=[-largest, largest], domainMid=0) if signed else alt.Scale(zero=False)
+    base = alt.Chart(rows).encode(
+        x=alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8)),
+        y=alt.Y(f"{row}:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=160, grid=False)),
+        tooltip=[
+            alt.Tooltip(f"{row}:N"),
+            alt.Tooltip("step:O", format=",d"),
+            alt.Tooltip("value:Q", format=".4~g", title=title),
+        ],
+    )
+    cells = base.mark_rect().encode(color=alt.Color("value:Q", title=title, scale=scale))
+    undefined = base.transform_filter("!isValid(datum.value)")
+    height = min(MAX_HEIGHT, ROW_HEIGHT * len(order))
+    layers = [cells.transform_filter("isValid(datum.value)")]
+    if rows.get_column("value").has_nulls():
+        layers += [undefined.mark_rect(color="#888", opacity=0.15), undefined.mark_text(text="×", opacity=0.7)]
+    return alt.LayerChart(layer=layers).properties(height=height)
+
+
+PATH_SIZE = 250
+"""Of the panel, in pixels; both axes have one scale."""
+MARGIN = 0.12
+"""Free on every side, as a share of the width."""
+
+
+def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:
+    """Draw one path.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``step``, ``x``, ``y``, in the order of the path; further columns, such as ``run``, are carried along.
+    x_title, y_title : str
+    title : str
+        Over the panel.
+
+    Returns
+    -------
+    altair.LayerChart
+        The first and the last checkpoint are labelled with their steps.
+    """
+    points = rows.select("x", "y").to_numpy()
+    low, high = points.min(axis=0), points.max(axis=0)
+    half = (0.5 + MARGIN) * (float(np.max(high - low)) or 1.0)
+    middle = (low + high) / 2
+    x, y = (
+        encoding(f"{name}:Q", title=text, scale=alt.Scale(domain=[centre - half, centre + half], nice=False))
+        for encoding, name, text, centre in zip(
+            (alt.X, alt.Y), ("x", "y"), (x_title, y_title), middle.tolist(), strict=True
+        )
+    )
+    log = is_log_spaced(rows.get_column("step").to_numpy())
+    colour = alt.Color(
+        "step:Q", title="training step", scale=alt.Scale(type="symlog" if log else "linear", range="ramp"),
+        legend=alt.Legend(format="~s", gradientLength=160),
+    )  # fmt: skip
+    base = alt.Chart(rows.with_columns(place=pl.int_range(pl.len())))
+    line = base.mark_line(color=MUTED, strokeWidth=1).encode(x=x, y=y, order="place:Q")
+    marks = base.mark_point(filled=True, size=45, opacity=1, stroke=MUTED, strokeWidth=0.6).encode(
+        x=x, y=y, color=colour, tooltip=["run:N", alt.Tooltip("step:Q", format=",d"), "x:Q", "y:Q"]
+    )
+    # On the side that the path does not leave to.
+    labels = [
+        alt.Chart(rows[[i]].with_columns(label=pl.format("step {}", "step")))
+        .mark_text(dy=14 if points[i, 1] < points[:, 1].mean() else -13)
+        .encode(x=x, y=y, text="label:N")
+        for i in (0, -1)
+    ]
+    panel = alt.LayerChart(layer=[line, marks, *labels]).properties(width=PATH_SIZE, height=PATH_SIZE)
+    return panel.properties(title=title) if title else panel
+
+
+MAX_VINES = 40
+"""Drawn, those with the longest bars."""
+VINE_SIZE = (330, 230)
+"""Of each of the two panels, in pixels."""
+
+
+def vineyard_panels(vines: "Sequence[Vine]", steps: Sequence[int]) -> alt.ConcatChart:
+    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
+
+    Parameters
+    ----------
+    vines : sequence of Vine
+        As `toposcope.homology.vineyard` returns them; at most 40 are drawn.
+    steps : sequence of int
+        Of the diagrams they go through.
+    """
+    shown = sorted(vines, key=lambda vine: -vine.longest)[:MAX_VINES]
+    schema = {"vine": pl.Int64, "step": pl.Int64, **dict.fromkeys(("birth", "death", "longest"), pl.Float64)}
+    rows = pl.DataFrame(
+        [
+            (number, steps[vine.start + k], *pair, vine.longest)
+            for number, vine in enumerate(shown)
+            for k, pair in enumerate(vine.pairs.tolist())
+        ],
+        schema=schema,
+        orient="row",
+    )
+    strength = alt.Opacity("longest:Q", scale=alt.Scale(range=[0.2, 1]), legend=None)
+    hover = ["vine:N", "step:Q", "birth:Q", "death:Q", "longest:Q"]
+    panels = [
+        alt.Chart(rows)
+        .mark_line(strokeWidth=1.4, point={"size": 12})
+        .encode(
+            x=step_axis(rows),
+            y=alt.Y(f"{end}:Q", title=end, scale=alt.Scale(zero=False)),
+            detail="vine:N",
+            color=alt.datum("vine", type="nominal", legend=None),
+            opacity=strength,
+            tooltip=hover,
+        )
+        .properties(width=VINE_SIZE[0], height=VINE_SIZE[1])
+        for end in ("birth", "death")
+    ]
+    return alt.concat(*panels, columns=2)

@@ -8,8 +8,8 @@ import polars as pl
 
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import counted, joined
+from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
-from toposcope.charts.zero import zero_line
 from toposcope.experiments.early_stopping.stopping_rules import FRACTION, GAIN, LAST, LOSS, NEURAL_PERSISTENCE
 from toposcope.experiments.early_stopping.tried_rules import BETTER, WORSE, TriedRules
 

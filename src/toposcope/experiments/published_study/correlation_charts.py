@@ -4,8 +4,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
-from toposcope.charts.zero import zero_line
 from toposcope.experiments.published_study.findings import StudyTables
 from toposcope.experiments.published_study.names import NAMES, chart_name
 from toposcope.report.charts.series import runs_of

@@ -4,9 +4,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import decade_ticks
+from toposcope.charts.axes import apart, decade_ticks
 from toposcope.charts.chart import Chart
-from toposcope.charts.labels import apart
 from toposcope.charts.theme import MUTED
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import LEVEL

@@ -4,9 +4,9 @@ import altair as alt
 import polars as pl
 
 from toposcope.analysis.verdict import LEVEL
+from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
-from toposcope.charts.zero import zero_line
 from toposcope.report.headline import TRAJECTORIES, headline_features, named
 from toposcope.report.material import Material
 

@@ -8,8 +8,7 @@ import polars as pl
 
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.charts.chart import Chart
-from toposcope.charts.heat_map import step_heat_map
-from toposcope.charts.training import training_lines
+from toposcope.charts.training import step_heat_map, training_lines
 from toposcope.report.charts.layer_names import in_order, in_words, short_names
 from toposcope.report.charts.series import faults_of, first_last, largest_run, run_names, runs_of, series_of, spread
 from toposcope.report.headline import H0, NP

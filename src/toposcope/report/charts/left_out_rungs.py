@@ -4,9 +4,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from toposcope.charts.axes import diagonal, panels
 from toposcope.charts.chart import Chart
-from toposcope.charts.panels import panels
-from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import limits
 from toposcope.forecasting.downstream.prediction import DownstreamReport, TaskPrediction
 from toposcope.forecasting.downstream.wording import chosen_left_out, held_of, is_share, predictions_by_task

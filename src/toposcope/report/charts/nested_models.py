@@ -18,9 +18,9 @@ from toposcope.analysis.nested_models.fitting import (
 from toposcope.analysis.nested_models.population import CONFIGURATIONS
 from toposcope.analysis.nested_models.tables import PLANTED, RIDGE, SHUFFLED
 from toposcope.analysis.nested_models.verdicts import detectable_gain, finding
+from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
-from toposcope.charts.zero import zero_line
 from toposcope.report.material import Material
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 150, 2

@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.analysis.outlier_runs import APART, apart_runs
 from toposcope.analysis.wording import examples, joined
 from toposcope.charts.chart import Chart
-from toposcope.charts.heat_map import ROW_HEIGHT
+from toposcope.charts.training import ROW_HEIGHT
 from toposcope.report.charts.series import spread
 from toposcope.report.headline import headline_features, named
 from toposcope.report.material import Material

@@ -4,8 +4,8 @@ import altair as alt
 import polars as pl
 
 from toposcope.analysis.verdict import VERDICTS
+from toposcope.charts.axes import diagonal, zero_line
 from toposcope.charts.chart import Chart
-from toposcope.charts.zero import diagonal, zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import primary
 from toposcope.report.headline import named

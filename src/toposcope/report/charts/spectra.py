@@ -3,9 +3,9 @@
 import altair as alt
 import polars as pl
 
+from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
-from toposcope.charts.zero import zero_line
 from toposcope.report.charts.runs import choose_runs
 from toposcope.report.charts.series import run_names
 from toposcope.report.headline import CLOUD_STATISTICS, CLOUD_TOPOLOGY, Headline, headlines_of

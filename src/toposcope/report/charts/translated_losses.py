@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from toposcope.charts.axes import budget_axis
+from toposcope.charts.axes import budget_axis, diagonal, panels
 from toposcope.charts.chart import Chart
-from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED
-from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.translation import Translation
 from toposcope.forecasting.wording import counted
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.vineyard import MAX_VINES, vineyard_panels
+from toposcope.charts.training import MAX_VINES, vineyard_panels
 from toposcope.homology import Diagram, vineyard
 from toposcope.report.charts.diagrams import moved_most
 from toposcope.report.charts.layer_names import in_words, short_names

@@ -7,7 +7,7 @@ import altair as alt
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.path import path_panel
+from toposcope.charts.training import path_panel
 from toposcope.report.charts.runs import choose_runs
 from toposcope.report.charts.series import runs_of
 from toposcope.report.material import Material
