@@ -18,7 +18,7 @@ from toposcope.checkpoints.sources import cached_reads, hub, retry
 from toposcope.models import Text
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
-from toposcope.study.shipped import shipped_study
+from toposcope.study.declaration import shipped_study
 
 STEPS = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10000, 33000, 66000, 100000, 143000]
 SIZE: dict[str, Any] = {

@@ -14,8 +14,7 @@ from toposcope.checkpoints import Access
 from toposcope.checkpoints.sources import cached_reads, hub, retry
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
-from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.shipped import shipped_study
+from toposcope.study.declaration import DeclaredSeries, shipped_study
 
 STEPS = [0, 1000, 5000, 10000, 50000, 100000, 143000]
 WIDTH, VOCABULARY, LAYERS = 16, 48, 2

@@ -14,7 +14,7 @@ from small_studies import NEURAL_PERSISTENCE, SIZE, series_study, small_corpus, 
 from toposcope.family import TrainingOptions
 from toposcope.monitor import demonstration
 from toposcope.study import Declaration, Study
-from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.declared_runs import DeclaredRun
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")

@@ -18,10 +18,10 @@ from toposcope.experiments.published_study.findings import feature_of
 from toposcope.experiments.published_study.predictions import predictions
 from toposcope.experiments.published_study.reproduction import SCHEMA, n_rows, reproduction
 from toposcope.probes.feature import options_of
+from toposcope.study.declaration import shipped_study
 from toposcope.study.feature_file import read_features
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
-from toposcope.study.shipped import shipped_study
 
 SIZES = ("tiny-3k", "small-7k", "med-21k", "large-46k", "xl-97k")
 RELEASED = {

@@ -16,7 +16,7 @@ from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 from toposcope.report.sections.outlier_runs import declared_settings
 from toposcope.study import Declaration
-from toposcope.study.population import Population
+from toposcope.study.declared_runs import Population
 
 NORM = "controls frobenius_norm"
 (SECTION,) = (section for section in report_sections() if section.anchor == "outlier-runs")

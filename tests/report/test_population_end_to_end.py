@@ -8,7 +8,7 @@ from commands import called
 from toposcope.analysis.nested_models.fitting import WITH_PROJECTIONS, WITH_TWIN
 from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING
 from toposcope.study import Study
-from toposcope.study.shipped import shipped_study
+from toposcope.study.declaration import shipped_study
 
 N_RUNS = 64
 

@@ -24,7 +24,7 @@ from tiny_models import byte_tokenizer
 
 from toposcope.models import Text
 from toposcope.study import Declaration
-from toposcope.study.shipped import shipped_study
+from toposcope.study.declaration import shipped_study
 
 OWNER = "EleutherAI"
 SIZES = {"14m": (16, 1), "31m": (24, 1), "70m": (32, 2)}

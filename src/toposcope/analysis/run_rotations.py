@@ -153,7 +153,7 @@ def _n_distinct(values: Vector) -> int:
 
 
 def _distances(values: Matrix) -> Matrix:
-    from toposcope.kernels.core_distances import core_distances  # compiled code takes long to import
+    from toposcope.kernels.resampling import core_distances  # compiled code takes long to import
 
     return core_distances(values, core_size(values.shape[1]))
 

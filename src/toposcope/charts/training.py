@@ -1,7 +1,7 @@
-"""Charts over training: lines of runs, heat maps, paths in the plane, vineyards."""
+"""Charts over training: lines of runs, heat maps, paths in the plane."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -10,10 +10,6 @@ import polars as pl
 from toposcope.charts.axes import apart
 from toposcope.charts.theme import FAULT, HEIGHT, MUTED
 from toposcope.typing import Vector
-
-if TYPE_CHECKING:
-    from toposcope.homology.vineyard import Vine
-
 
 MAX_LABELS = 6
 """More lines than these have a legend instead of a label each."""
@@ -278,49 +274,3 @@ def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") 
     ]
     panel = alt.LayerChart(layer=[line, marks, *labels]).properties(width=PATH_SIZE, height=PATH_SIZE)
     return panel.properties(title=title) if title else panel
-
-
-MAX_VINES = 40
-"""Drawn, those with the longest bars."""
-VINE_SIZE = (330, 230)
-"""Of each of the two panels, in pixels."""
-
-
-def vineyard_panels(vines: "Sequence[Vine]", steps: Sequence[int]) -> alt.ConcatChart:
-    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
-
-    Parameters
-    ----------
-    vines : sequence of Vine
-        As `toposcope.homology.vineyard` returns them; at most 40 are drawn.
-    steps : sequence of int
-        Of the diagrams they go through.
-    """
-    shown = sorted(vines, key=lambda vine: -vine.longest)[:MAX_VINES]
-    schema = {"vine": pl.Int64, "step": pl.Int64, **dict.fromkeys(("birth", "death", "longest"), pl.Float64)}
-    rows = pl.DataFrame(
-        [
-            (number, steps[vine.start + k], *pair, vine.longest)
-            for number, vine in enumerate(shown)
-            for k, pair in enumerate(vine.pairs.tolist())
-        ],
-        schema=schema,
-        orient="row",
-    )
-    strength = alt.Opacity("longest:Q", scale=alt.Scale(range=[0.2, 1]), legend=None)
-    hover = ["vine:N", "step:Q", "birth:Q", "death:Q", "longest:Q"]
-    panels = [
-        alt.Chart(rows)
-        .mark_line(strokeWidth=1.4, point={"size": 12})
-        .encode(
-            x=step_axis(rows),
-            y=alt.Y(f"{end}:Q", title=end, scale=alt.Scale(zero=False)),
-            detail="vine:N",
-            color=alt.datum("vine", type="nominal", legend=None),
-            opacity=strength,
-            tooltip=hover,
-        )
-        .properties(width=VINE_SIZE[0], height=VINE_SIZE[1])
-        for end in ("birth", "death")
-    ]
-    return alt.concat(*panels, columns=2)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from toposcope.probes import Probe
 from toposcope.probes.needs import needs_of
-from toposcope.study.rows import CheckpointRow, Unit
+from toposcope.study.tables import CheckpointRow, Unit
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,14 @@ from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
-from toposcope.study.corpora import StudyCorpora
+from toposcope.study.corpora import STAGE as OTHER_CORPORA
+from toposcope.study.corpora import StudyCorpora, measure_missing, stored_losses
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
 from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.other_corpora import STAGE as OTHER_CORPORA
-from toposcope.study.other_corpora import measure_missing, stored_losses
-from toposcope.study.rows import Unit
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
+from toposcope.study.tables import Unit
 from toposcope.study.tasks import DOCTOR, Examined, ExamineTask, examine_task
 from toposcope.study.training import StudyTraining
 from toposcope.version import __version__

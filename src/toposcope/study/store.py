@@ -18,11 +18,10 @@ from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.probes import Measurement
-from toposcope.study import checksums, log_rows
+from toposcope.study import checksums, tables
 from toposcope.study.diagrams import Source, StoredContent
-from toposcope.study.inserting import insert
-from toposcope.study.kinds import PUBLISHED, kind_of
-from toposcope.study.rows import CheckpointRow, LayerRow, Unit
+from toposcope.study.kinds import PUBLISHED
+from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 
 SCHEMA_VERSION = "7"
 OLDER_VERSIONS = ("1", "2", "3", "4", "5", "6")
@@ -37,9 +36,6 @@ MAX_ROW_BYTES = 1 << 16
 
 _PLACE = ("run", "step")
 _OF_LAYER = ("layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash")
-
-_Row = tuple[Unit, str, Measurement, str]
-"""Unit, key, measurement, diagram file."""
 
 
 class Store:
@@ -102,7 +98,7 @@ class Store:
                 checksums.drop(c, group)
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (version,))
             c.execute("DELETE FROM kinds")
-            _put_kinds(c, _stored_statistics(c))
+            tables.put_kinds(c, tables.stored_statistics(c))
             for kind in checksums.KINDS:
                 checksums.seal(c, kind)
         self.dropped = [str(group) for group in damaged]
@@ -115,9 +111,9 @@ class Store:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
             version = self.meta("schema_version")
             if version in WITHOUT_KINDS:
-                _put_kinds(c, _stored_statistics(c))
+                tables.put_kinds(c, tables.stored_statistics(c))
             if version in OLDER_VERSIONS:
-                log_rows.mark_lost(c)
+                tables.mark_lost(c)
             if version != SCHEMA_VERSION:
                 c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
                 for kind in checksums.KINDS:
@@ -186,7 +182,7 @@ class Store:
         NaN is stored in a table of its own. None deletes the stored log.
         """
         with self._transaction() as c:
-            log_rows.replace(c, run, log or LogTable.from_rows({}))
+            tables.replace_log(c, run, log or LogTable.from_rows({}))
 
     def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it.
@@ -199,7 +195,7 @@ class Store:
             a step replaces an earlier one, also if it is NaN.
         """
         with self._transaction() as c:
-            log_rows.append(c, run, rows)
+            tables.append_log(c, run, rows)
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""
@@ -329,8 +325,8 @@ class Store:
                 for step in checksums.among(c, kind, run, [step for other, step in rows if other == run])
             }
             for place in sorted(known):
-                _forget(c, *place)
-                _update_measurements(c, rows[place])
+                tables.forget(c, *place)
+                tables.update_measurements(c, rows[place])
             insert(c, "checkpoints", (*_PLACE, "path", "fingerprint", "weights_hash"), own)
             insert(c, "layers", (*_PLACE, *_OF_LAYER), layers)
             insert(c, "evidence", (*_PLACE, "content"), evidence)
@@ -375,7 +371,7 @@ class Store:
             return
         with self._transaction() as c:
             for step in steps:
-                _forget(c, run, step)
+                tables.forget(c, run, step)
                 c.execute("DELETE FROM measurements WHERE run = ? AND step = ? AND probe <> ?", (run, step, PUBLISHED))
                 checksums.seal(c, "checkpoints", run=run, step=step)
                 checksums.seal(c, "measurements", run=run, step=step)
@@ -404,22 +400,22 @@ class Store:
             statistics.setdefault(layer, {})[statistic] = value
         return statistics
 
-    def put_measurements(self, rows: Iterable[_Row]) -> None:
+    def put_measurements(self, rows: Iterable[tables.MeasurementRow]) -> None:
         """Store measurements (unit, key, measurement, diagram file) in one transaction, replacing older ones."""
-        by_group = _by_group(rows)
+        by_group = tables.grouped(rows)
         names = {(group.probe, *row[2].statistics) for group, of_group in by_group.items() for row in of_group.values()}
         kinds = {(probe, name) for probe, *of_probe in names for name in of_probe}
         with self._transaction() as c:
-            known = {group for group in by_group if checksums.stored(c, group.kind, **_place(group))}
+            known = {group for group in by_group if checksums.stored(c, group.kind, **tables.place_of(group))}
             c.executemany(
                 "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
                 [unit for group in known for unit in by_group[group]],
             )
-            written = _insert(c, by_group)
-            _put_kinds(c, kinds)
+            written = tables.insert_measurements(c, by_group)
+            tables.put_kinds(c, kinds)
             self._seal_whole(c, "kinds")
             checksums.put_new(c, {group: content for group, content in written.items() if group not in known})
-            _seal_groups(c, known)
+            tables.seal_groups(c, known)
 
     def put_diagrams(self, contents: Mapping[str, bytes]) -> None:
         """Store diagram files, by their paths in the study's folder: small ones as rows; the others are files already.
@@ -453,8 +449,8 @@ class Store:
         with self._transaction() as c:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             measured = ((units[s], key, Measurement("network", "network", dict(f)), "") for s, f in features.items())
-            _insert(c, _by_group(measured))
-            _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
+            tables.insert_measurements(c, tables.grouped(measured))
+            tables.put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
             self._seal_whole(c, "kinds")
             checksums.seal(c, "measurements", run=run, probe=PUBLISHED)
 
@@ -467,7 +463,7 @@ class Store:
             c.executemany(
                 "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?", rows
             )
-            _seal_groups(c, set(map(_group, rows)))
+            tables.seal_groups(c, set(map(tables.group_of, rows)))
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""
@@ -554,85 +550,6 @@ def stored_diagrams(c: sqlite3.Connection, database: Path, file: str) -> Source 
             return StoredContent(f"{database}: {file}", row[0])
     path = database.parent / file
     return path if path.exists() else None
-
-
-def _forget(c: sqlite3.Connection, run: str, step: int) -> None:
-    c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
-    c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
-    c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
-
-
-def _update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
-    """Delete the measurements of layers that a checkpoint no longer has, and correct the roles of the others."""
-    c.execute(
-        "DELETE FROM measurements WHERE run = ? AND step = ? "
-        "AND role NOT IN ('network', 'pooled', 'hidden', 'embedding') "
-        "AND layer NOT IN (SELECT value FROM json_each(?))",
-        (row.run, row.step, json.dumps([r.layer for r in row.layers])),
-    )
-    c.executemany(
-        "UPDATE measurements SET role = ? WHERE run = ? AND step = ? AND layer = ? AND role <> ?",
-        [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
-    )
-
-
-def _insert(
-    c: sqlite3.Connection, by_group: Mapping[checksums.Group, Mapping[Unit, _Row]]
-) -> dict[checksums.Group, list[tuple[Any, ...]]]:
-    """Insert measurements with their statistics; return what was written, by group, as checksums are made of it."""
-    written: dict[checksums.Group, list[tuple[Any, ...]]] = {}
-    measurements: list[tuple[Any, ...]] = []
-    features: list[tuple[int, str, float]] = []
-    last = c.execute("SELECT seq FROM sqlite_sequence WHERE name = 'measurements'").fetchone()
-    number = last[0] if last else 0
-    for group, rows in by_group.items():
-        content = written[group] = []
-        for unit, key, measurement, diagrams in rows.values():
-            number += 1
-            # SQLite does not keep the sign of a zero.
-            values = [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
-            row = (number, unit.layer, measurement.role, key, measurement.flag, diagrams)
-            measurements.append((*row, *group[1:]))
-            features += values
-            content += [row, *values]
-    columns = ("id", "layer", "role", "key", "flag", "diagrams", "run", "step", "probe", "options")
-    insert(c, "measurements", columns, measurements)
-    insert(c, "features", ("measurement", "statistic", "value"), features)
-    return written
-
-
-def _by_group(rows: Iterable[_Row]) -> dict[checksums.Group, dict[Unit, _Row]]:
-    """Arrange measurements by the groups of rows with one checksum; of a unit, the last counts."""
-    by_group: dict[checksums.Group, dict[Unit, _Row]] = {}
-    for row in rows:
-        by_group.setdefault(_group(row[0]), {})[row[0]] = row
-    return by_group
-
-
-def _group(unit: Unit) -> checksums.Group:
-    """Return the group of rows with one checksum that a measurement is in."""
-    return checksums.Group("measurements", unit.run, unit.step, unit.probe, unit.options)
-
-
-def _place(group: checksums.Group) -> dict[str, str | int]:
-    return {"run": group.run, "step": group.step, "probe": group.probe, "options": group.options}
-
-
-def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
-    rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
-    c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
-
-
-def _stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
-    return c.execute(
-        "SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"
-    ).fetchall()
-
-
-def _seal_groups(c: sqlite3.Connection, groups: Iterable[checksums.Group]) -> None:
-    """Store the checksums of some groups of measurements."""
-    for group in sorted(groups):
-        checksums.seal(c, group.kind, **_place(group))
 
 
 def _mend(message: str) -> str:

@@ -1,16 +1,15 @@
 """Reading and measuring checkpoints: by bytes in flight, a portion at a time, only what is missing."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.cluster import ClusterLostError
-from toposcope.engine.pool import Engine, Result, TaskFailure, Workers, do_nothing, no_cost
+from toposcope.engine.pool import Engine, TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.compiling import compile_ahead, is_compiled
@@ -18,25 +17,25 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Need, RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.batching import (
+from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
+from toposcope.study.plan import InputKeys, Planned, plan
+from toposcope.study.store import Store, write_large_diagrams
+from toposcope.study.tables import CheckpointRow, Unit
+from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_tasks
+from toposcope.study.work import (
     BATCH_SECONDS,
     LONG_TASK_MS,
     CheckpointSize,
     RunStep,
+    WorkProgress,
+    WriteGroup,
     batches,
     checkpoint_size,
-    groups,
     longest_task,
     milliseconds,
     portions,
+    run_in_groups,
 )
-from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
-from toposcope.study.plan import InputKeys, Planned, plan
-from toposcope.study.rows import CheckpointRow, Unit
-from toposcope.study.store import Store, write_large_diagrams
-from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_tasks
-from toposcope.study.work_progress import WorkProgress
-from toposcope.study.write_groups import WriteGroup
 
 OPENING_THREADS = 8
 """Remote checkpoints whose headers are fetched side by side."""
@@ -48,8 +47,6 @@ START_SECONDS = 2.0
 """About what the start of processes takes, each with its imports."""
 COMPILE_MS = 8000
 """Expected milliseconds of compiling, once on a machine."""
-
-Task = TypeVar("Task", ReadTask, MeasureTask)
 
 
 @dataclass
@@ -439,30 +436,6 @@ class Survey:
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)
         self.store.put_errors(errors)
-
-
-def run_in_groups(
-    engine: Engine,
-    function: Callable[[Sequence[Task]], Sequence[Result]],
-    tasks: Sequence[Task],
-    progress: Progress,
-    cost: Callable[[Sequence[Task]], int] = no_cost,
-    idle: Callable[[], None] = do_nothing,
-) -> Iterator[tuple[Task, Result | TaskFailure]]:
-    """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
-    waiting = [
-        tasks[places.start : places.stop] for places in groups([t.milliseconds for t in tasks], engine.n_workers)
-    ]
-    while waiting:
-        apart: list[Sequence[Task]] = []
-        for group, results in engine.run(function, waiting, progress, cost, idle):
-            if not isinstance(results, TaskFailure):
-                yield from zip(group, results, strict=True)
-            elif len(group) == 1:
-                yield group[0], results
-            else:
-                apart += [[task] for task in group]
-        waiting = apart
 
 
 def _expected_bytes(tasks: Sequence[MeasureTask]) -> int:

@@ -25,14 +25,11 @@ from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States, Weights
-from toposcope.study.batching import milliseconds
-from toposcope.study.rows import CheckpointRow, LayerRow
+from toposcope.study.tables import CheckpointRow, LayerRow
+from toposcope.study.work import WORK, milliseconds
 
 DOCTOR = "doctor"
 """What examining a series reports: the rules that were applied, of how many."""
-WORK = "work"
-"""What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
-
 MAX_OPEN_CHECKPOINTS = 64
 """Checkpoints a process keeps open, as far as their headers."""
 

@@ -100,7 +100,7 @@ class StudyTraining:
         return alone
 
     def _begun_packs(self, runs: Sequence[Run]) -> list[list[Run]]:
-        from toposcope.family.together.folders import begun_packs
+        from toposcope.family.together.packs import begun_packs
 
         found = begun_packs(runs, self.corpora.sha256, self.directory / "packs")
         return [[runs[i] for i in group] for group in found]

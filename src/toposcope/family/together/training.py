@@ -21,15 +21,23 @@ from torch import Tensor
 from toposcope.checkpoints.sources.packed import POINTER, PackPointer
 from toposcope.errors import ToposcopeError
 from toposcope.family import corpus as corpora
-from toposcope.family.log import LOG_COLUMNS, as_csv, first_row, rows_of
 from toposcope.family.model import build
 from toposcope.family.run import Run
-from toposcope.family.run_folder import Outcome, Status, checkpoint_path, claim_directory, finished, locked
-from toposcope.family.together.feed import Feed
-from toposcope.family.together.folders import STATE, pack_checkpoint, pack_name
+from toposcope.family.run_folder import (
+    LOG_COLUMNS,
+    Outcome,
+    Status,
+    as_csv,
+    checkpoint_path,
+    claim_directory,
+    finished,
+    first_row,
+    locked,
+    rows_of,
+)
 from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.packs import packs
-from toposcope.family.together.updates import PackState, Updates
+from toposcope.family.together.packs import STATE, pack_checkpoint, pack_name, packs
+from toposcope.family.together.updates import Feed, PackState, Updates
 from toposcope.family.training import one_thread, train
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent

@@ -8,11 +8,9 @@ from toposcope.models.loss_planes.directions import (
     random_directions,
 )
 from toposcope.models.loss_planes.landscape import Estimate, Plane, between_planes, estimates, measure_plane
-from toposcope.models.loss_planes.points_on_disk import points_on_disk
-from toposcope.models.loss_planes.sample import Sample, grid_sample, scattered_sample
+from toposcope.models.loss_planes.on_disk import Unfinished, points_on_disk
 from toposcope.models.loss_planes.shape import Shape, profile_of, shape_of
-from toposcope.models.loss_planes.surface import Surface, evaluate
-from toposcope.models.loss_planes.unfinished import Unfinished
+from toposcope.models.loss_planes.surface import Sample, Surface, evaluate, grid_sample, scattered_sample
 
 __all__ = [
     "Axes",

@@ -1,9 +1,11 @@
-"""Spearman's rho of many resamples, each ranked anew by counting, in time linear in its length.
+"""Statistics of many rows at once: Spearman's rho of resamples, distances of values from the core of their row.
 
 A resample of n checkpoints takes values that were ranked before. Counting how often each of them was drawn gives the
 mid-ranks of the resample (the group drawn c times after b smaller ones has rank b + (c + 1) / 2) without sorting it.
 Resamples are counted side by side, one in each lane of the processor's vectors. Ranks are whole or half numbers, and so
 are their sums, which are exact in any order.
+
+Distances of values from the core of their row: those of them that lie closest together.
 """
 
 import numpy as np
@@ -129,3 +131,47 @@ def resampled_spearman(features: Indices, target: Indices, draws: Indices) -> Ma
                 both = squares[r] * target_squares[r]
                 rho[f, start + r] = products[r] / np.sqrt(both) if both > 0.0 else np.nan
     return rho
+
+
+@compiled
+def core_distances(values: Matrix, size: int) -> Matrix:
+    """Return how far each value lies from the mean of its row's core, in standard deviations of the core.
+
+    The core is the `size` values of least variance, neighbours in their order (least trimmed squares in one dimension:
+    Rousseeuw 1984). What lies outside of it has no part in the mean and the deviation that it is measured by.
+
+    Parameters
+    ----------
+    values : ndarray, shape (c, n), float64
+        Finite.
+    size : int
+        From 2 to n.
+
+    Returns
+    -------
+    ndarray, shape (c, n), float64
+        With the sign of the difference; NaN where the core has no spread.
+
+    Notes
+    -----
+    O(c n (log n + n - size)) time beside the sums, O(n) memory beside the result.
+    """
+    n_rows, n = values.shape
+    result = np.empty((n_rows, n))
+    for row in range(n_rows):
+        ordered = np.sort(values[row])
+        least, centre = np.inf, 0.0
+        for start in range(n - size + 1):
+            mean = 0.0
+            for i in range(start, start + size):
+                mean += ordered[i]
+            mean /= size
+            squares = 0.0
+            for i in range(start, start + size):
+                squares += (ordered[i] - mean) ** 2
+            if squares < least:
+                least, centre = squares, mean
+        spread = np.sqrt(least / (size - 1))
+        for i in range(n):
+            result[row, i] = (values[row, i] - centre) / spread if spread > 0.0 else np.nan
+    return result
