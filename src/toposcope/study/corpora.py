@@ -1,6 +1,7 @@
 """The corpora of a study's runs: their tokens and names, and the losses of runs on the corpora of others."""
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.engine.pool import Engine, TaskFailure
@@ -21,7 +21,7 @@ from toposcope.files import write_bytes
 from toposcope.logs import LogTable
 from toposcope.logs.columns import target_of
 from toposcope.progress import Progress
-from toposcope.study.tasks import one_line
+from toposcope.study.tasks import or_failure
 
 if TYPE_CHECKING:
     from toposcope.family.corpus import Tokens
@@ -110,9 +110,7 @@ class StudyCorpora:
 def _short_name(corpus: Corpus) -> str:
     """Return a readable name that can be part of a file's."""
     source = corpus.source
-    name = (
-        source if source in BUILT_IN else source.removeprefix("hf:") if source.startswith("hf:") else Path(source).stem
-    )
+    name = source.removeprefix("hf:") if source in BUILT_IN or source.startswith("hf:") else Path(source).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "corpus"
 
 
@@ -150,34 +148,23 @@ class OtherCorporaTask:
     tokens: dict[str, Path]
 
 
-def other_corpora_task(task: OtherCorporaTask) -> dict[str, dict[int, float]] | TaskFailure:
+@or_failure
+def other_corpora_task(task: OtherCorporaTask) -> dict[str, dict[int, float]]:
     """Return the losses by name of the corpus and step."""
     from toposcope.family.evaluation import validation_losses
 
-    found: dict[str, dict[int, float]] = {name: {} for name in task.tokens}
-    try:
-        tokens = [_loaded(path) for path in task.tokens.values()]
-        for checkpoint in task.checkpoints:
-            losses = validation_losses(task.run, checkpoint.tensors(), tokens)
-            for name, loss in zip(task.tokens, losses, strict=True):
-                found[name][checkpoint.step] = loss
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
-        return TaskFailure(one_line(error))
-    return found
+    tokens = [_loaded(path) for path in task.tokens.values()]
+    losses = {c.step: validation_losses(task.run, c.tensors(), tokens) for c in task.checkpoints}
+    return {name: {step: each[k] for step, each in losses.items()} for k, name in enumerate(task.tokens)}
 
 
 def stored_losses(directory: Path, sha256: Mapping[str, str]) -> LogTable:
     """Return the losses in the folder of a run, on corpora of some texts, by their names."""
-    stored = _read(directory, sha256)
-    steps = sorted({step for losses in stored.values() for step in losses})
-    values = {name: np.array([_or_nan(losses.get(step)) for step in steps]) for name, losses in stored.items()}
-    nan = {
-        name: np.array([s for s in steps if s in losses and losses[s] is None], dtype=np.int64)
-        for name, losses in stored.items()
-    }
-    return LogTable(np.array(steps, dtype=np.int64), values, {name: at for name, at in nan.items() if len(at)})
+    rows: dict[int, dict[str, float]] = {}
+    for name, losses in _read(directory, sha256).items():
+        for step, loss in losses.items():
+            rows.setdefault(step, {})[name] = math.nan if loss is None else loss
+    return LogTable.from_rows(rows)
 
 
 def measure_missing(
@@ -201,7 +188,10 @@ def measure_missing(
         if isinstance(result, TaskFailure):
             yield task.run.name, result.message
         else:
-            _write(task.directory, study_corpora.digests(task.run.corpus), result)
+            digests = study_corpora.digests(task.run.corpus)
+            stored = _read(task.directory, digests)
+            content = {n: OtherLosses(digests[n], stored.get(n, {}) | dict(losses)) for n, losses in result.items()}
+            write_bytes(task.directory / FILE, msgspec.json.encode(content))
             yield task.run.name, ""
 
 
@@ -211,16 +201,6 @@ def _read(directory: Path, sha256: Mapping[str, str]) -> dict[str, dict[int, flo
     except (OSError, msgspec.MsgspecError):  # none yet, or damaged: measured again
         return {}
     return {name: known.losses for name, known in content.items() if known.sha256 == sha256.get(name)}
-
-
-def _write(directory: Path, sha256: Mapping[str, str], found: Mapping[str, Mapping[int, float]]) -> None:
-    stored = _read(directory, sha256)
-    content = {name: OtherLosses(sha256[name], stored.get(name, {}) | dict(losses)) for name, losses in found.items()}
-    write_bytes(directory / FILE, msgspec.json.encode(content))
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 @lru_cache(8)
