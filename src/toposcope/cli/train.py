@@ -39,8 +39,8 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
     from toposcope.errors import ToposcopeError
     from toposcope.family import Corpus, TrainingOptions
     from toposcope.study import Declaration, run_study
-    from toposcope.study.declaration import check, readable
-    from toposcope.study.declared_runs import DeclaredRun
+    from toposcope.study.declaration import check
+    from toposcope.study.declared_runs import DeclaredRun, readable
 
     with bad_use():
         fields = {k: v for setting in settings for k, v in parse_options(setting, "--set").items()}

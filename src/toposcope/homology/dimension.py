@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
-from toposcope.homology.multidimensional_scaling import as_distances
-from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud
+from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, as_distances
 from toposcope.homology.rips import rips
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -113,12 +112,21 @@ def _log_ratios(cloud: Cloud) -> tuple[Vector, int]:
 
 def _two_least(matrix: Matrix, same: float = 0.0) -> Matrix:
     """Return the two least distances of each point that has no earlier one at a distance of at most `same`."""
-    from toposcope.kernels.pairwise import two_least
-
     distinct = ~np.tril(matrix <= same, -1).any(axis=1)
     if not distinct.all():
         matrix = matrix[np.ix_(distinct, distinct)]
     return two_least(matrix)
+
+
+def two_least(distances: Matrix) -> Matrix:
+    """Return the two least entries of each row off the diagonal, infinite where there are none; shape (n, 2)."""
+    n = len(distances)
+    result = np.full((n, 2), np.inf)
+    for begin in range(0, n if n > 1 else 0, 256):  # no second copy of the matrix
+        rows = distances[begin : begin + 256].copy()
+        np.fill_diagonal(rows[:, begin:], np.inf)
+        result[begin : begin + 256] = np.partition(rows, 1, axis=1)[:, :2]
+    return result
 
 
 def _two_least_squares(points: Matrix, same: float) -> Matrix:
@@ -292,7 +300,7 @@ def ph_dimension(
     if metric not in ("euclidean", "precomputed"):
         raise ToposcopeError(f"metric: expected 'euclidean' or 'precomputed', got {metric!r}")
     given = metric == "precomputed"
-    cloud = as_distances(points) if given else as_float_matrix(points, "points").astype(np.float64)
+    cloud = as_distances(points, "distances") if given else as_float_matrix(points, "points").astype(np.float64)
     chosen = _default_sizes(cloud.shape) if sizes is None else _as_sizes(sizes, cloud.shape)
     if not cloud.any() if given else (cloud == cloud[0]).all():
         raise ToposcopeError(f"points: all {len(cloud)} points are equal, shape {cloud.shape}; they have no dimension")

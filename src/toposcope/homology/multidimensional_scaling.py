@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_float_matrix
+from toposcope.homology.arrays import as_count
+from toposcope.homology.point_cloud import as_distances
 from toposcope.typing import Matrix, Vector
 
 MAX_ITERATIONS = 3000
@@ -79,7 +80,7 @@ def classical_scaling(distances: ArrayLike | Any, n_dimensions: int = 2) -> Scal
     >>> bool(np.allclose(np.linalg.norm(scaling.points[:, None] - scaling.points, axis=2), distances))
     True
     """
-    matrix, d = as_distances(distances), as_count(n_dimensions, "n_dimensions", 1)
+    matrix, d = as_distances(distances, "distances"), as_count(n_dimensions, "n_dimensions", 1)
     unit = float(matrix.max()) or 1.0
     values, vectors = np.linalg.eigh(inner_products(matrix / unit))
     points = np.zeros((len(matrix), d))
@@ -119,7 +120,7 @@ def metric_scaling(
     """
     from scipy.optimize import minimize
 
-    matrix = as_distances(distances)
+    matrix = as_distances(distances, "distances")
     start = classical_scaling(matrix, n_dimensions)
     unit = float(matrix.max()) or 1.0
     wanted, size = matrix / unit, float(((matrix / unit) ** 2).sum()) or 1.0
@@ -143,24 +144,6 @@ def metric_scaling(
         points = points @ axes.T
     points = _directed(points)
     return Scaling(points, _stress(pairwise_distances(points), matrix), float(np.abs(found.jac).max(initial=0)))
-
-
-def as_distances(values: ArrayLike | Any) -> Matrix:
-    """Return a matrix of distances in float64.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is not square, symmetric, at least 0 with zeros on the diagonal, or is not finite.
-    """
-    matrix = as_float_matrix(values, "distances").astype(np.float64)
-    n, m = matrix.shape
-    if n != m or (matrix < 0).any() or np.diagonal(matrix).any() or not np.array_equal(matrix, matrix.T):
-        raise ToposcopeError(
-            f"distances: expected a symmetric matrix of numbers of at least 0, with zeros on the diagonal, got one of "
-            f"shape {matrix.shape} that is not"
-        )
-    return matrix
 
 
 def inner_products(distances: Matrix) -> Matrix:
@@ -212,7 +195,7 @@ def principal_shares(distances: ArrayLike | Any) -> Vector:
     ToposcopeError
         If `distances` are not distances, or all are 0.
     """
-    matrix = as_distances(distances)
+    matrix = as_distances(distances, "distances")
     if not matrix.any():
         raise ToposcopeError(f"distances: all {len(matrix)} points are equal; they have no principal components")
     return _shares(inner_products(matrix / matrix.max()))
@@ -288,7 +271,7 @@ def step_cosines(distances: ArrayLike | Any) -> Vector:
     ndarray, shape (n - 2,)
         NaN where one of the steps is shorter than 1e-7 of the other.
     """
-    matrix = as_distances(distances)
+    matrix = as_distances(distances, "distances")
     steps, skips = np.diagonal(matrix, 1), np.diagonal(matrix, 2)
     a, b = steps[:-1], steps[1:]
     # Factored, nothing cancels but what is small beside both steps.

@@ -5,11 +5,10 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import msgspec
 import tomli_w
@@ -19,14 +18,14 @@ from toposcope.checkpoints.roles import checked
 from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import is_remote, local_path, refuse_credentials_anywhere
 from toposcope.checkpoints.steps import step_pattern
-from toposcope.errors import ToposcopeError, choices
+from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.corpus import BUILT_IN
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.probes.needs import needs_of
-from toposcope.study.declared_runs import DeclaredRun, Population
+from toposcope.study.declared_runs import DeclaredRun, Population, readable
 from toposcope.study.published import Published
 from toposcope.study.series_patterns import expanded, is_pattern
 from toposcope.version import __version__
@@ -391,54 +390,6 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
         corpus=msgspec.structs.replace(corpus, source=of_text(corpus.source)),
         text=msgspec.structs.replace(text, source=of_text(text.source)),
     )
-
-
-_NAMES = {
-    "array": "a list, or tables in double brackets",
-    "object": "a table",
-    "str": "text in quotes",
-    "null": "nothing",
-}
-
-
-def readable(error: Exception, kind: type[msgspec.Struct], whole: str = "top level") -> str:
-    """Return what is wrong and the mend, from the message of a conversion into `kind`, called `whole`."""
-    message, _, place = str(error).partition(" - at `$")
-    path = re.sub(r"\[(?:\d*|\.\.\.)\]", "", place).strip("`.")
-    parts = path.split(".") if path else []
-    hint = _hint(kind, parts)
-    if unknown := re.search(r"unknown field `(.+?)`", message):
-        fields = [name for struct in _structs(hint) for name in struct.__struct_fields__]
-        where = f"[{path}]" if path else whole
-        return f"unknown field {unknown[1]!r} at {where}; {choices(unknown[1], fields)}"
-    if wrong := re.search(r"Invalid enum value '?(.*?)'?$", message):
-        allowed = [str(value) for part in _parts(hint) if get_origin(part) is Literal for value in get_args(part)]
-        return f"{path} is {wrong[1]!r}; {choices(wrong[1], allowed)}"
-    if types := re.fullmatch(r"Expected `(.+)`, got `(.+)`", message):
-        expected = " or ".join(_NAMES.get(name, name) for name in types[1].split(" | "))
-        return f"{path or 'the file'} is {_NAMES.get(types[2], types[2])}; it must be {expected}"
-    return f"{path}: {message}" if path else message
-
-
-def _hint(kind: Any, parts: list[str]) -> Any:
-    """Return the type of a field, by its path."""
-    for part in parts:
-        fields = [get_type_hints(struct).get(part) for struct in _structs(kind)]
-        kind = next((field for field in fields if field is not None), None)
-    return kind
-
-
-def _structs(hint: Any) -> list[type[msgspec.Struct]]:
-    return [part for part in _parts(hint) if isinstance(part, type) and issubclass(part, msgspec.Struct)]
-
-
-def _parts(hint: Any) -> Iterator[Any]:
-    """Yield the types that a hint is made of, through unions and lists."""
-    if get_origin(hint) is Literal or not get_args(hint):
-        yield hint
-    else:
-        for part in get_args(hint):
-            yield from _parts(part)
 
 
 def shipped_study(name: str) -> Declaration:
