@@ -10,7 +10,7 @@ from scipy.signal import lfilter
 from scipy.stats import spearmanr
 
 from toposcope.analysis.dependence import autocorrelation, block_draws, block_length, effective_size, single_draws
-from toposcope.kernels.resampling import LANES, resampled_spearman
+from toposcope.kernels.resampled_ranks import LANES, resampled_spearman
 
 RNG = np.random.default_rng(5)
 

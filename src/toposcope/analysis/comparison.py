@@ -8,7 +8,7 @@ from scipy.special import ndtr, ndtri, stdtr
 from toposcope.analysis.association import RESAMPLES
 from toposcope.analysis.dependence import block_draws, block_length
 from toposcope.analysis.ranks import correlate, dense_ranks, ranks
-from toposcope.kernels.resampling import resampled_spearman
+from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 

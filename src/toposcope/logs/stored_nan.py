@@ -3,14 +3,12 @@
 import sqlite3
 from itertools import pairwise
 
-FIRST_VERSION = 7
-"""Of the schema, with ``log_nan``; in older ones a NaN is as empty as what was not logged."""
+from toposcope.databases import has_table
 
 
 def nan_steps(c: sqlite3.Connection, run: str) -> dict[str, list[int]]:
     """Return the steps at which a run logged NaN, by column of ``log`` or further target."""
-    version = c.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() or (0,)
-    if int(version[0]) < FIRST_VERSION:
+    if not has_table(c, "log_nan"):  # of version 6
         lost = lost_losses(c, run)
         return {"loss": lost} if lost else {}
     found: dict[str, list[int]] = {}
@@ -39,17 +37,12 @@ def lost_losses(c: sqlite3.Connection, run: str) -> list[int]:
     return tail if len(tail) > longest else []
 
 
-def has_table(c: sqlite3.Connection, name: str) -> bool:
-    """Return whether the database has a table; older versions have fewer."""
-    return bool(c.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
-
-
 def _was_not_finite(c: sqlite3.Connection, run: str) -> bool:
     """Return whether training or its monitor noticed a loss that is not finite."""
     if c.execute("SELECT 1 FROM runs WHERE run = ? AND status = 'diverged'", (run,)).fetchone():
         return True
     query = "SELECT 1 FROM alerts WHERE run = ? AND check_name = 'non-finite'"
-    return has_table(c, "alerts") and bool(c.execute(query, (run,)).fetchone())
+    return bool(c.execute(query, (run,)).fetchone())
 
 
 def _logged_names(c: sqlite3.Connection, run: str) -> dict[int, set[str]]:
@@ -60,7 +53,6 @@ def _logged_names(c: sqlite3.Connection, run: str) -> dict[int, set[str]]:
     for values in rows:
         row = dict(zip(names, values, strict=True))
         logged[row["step"]] = {name for name, value in row.items() if value is not None} - {"run", "step"}
-    if has_table(c, "log_targets"):
-        for step, target in c.execute("SELECT step, target FROM log_targets WHERE run = ?", (run,)):
-            logged.setdefault(step, set()).add(target)
+    for step, target in c.execute("SELECT step, target FROM log_targets WHERE run = ?", (run,)):
+        logged.setdefault(step, set()).add(target)
     return logged

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.databases import refuse_views
+from toposcope.databases import refuse_schema, refuse_views
 from toposcope.logs.raw import RawLog
 from toposcope.logs.stored_nan import nan_steps
 
@@ -31,6 +31,7 @@ def runs(path: Path) -> list[RawLog]:
     series = {one.get("name") or _last_part(one["path"]) for one in declaration.get("series", [])}
     with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
         refuse_views(store)
+        refuse_schema(store)
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
         planned = _planned(store)
         return [
@@ -69,8 +70,6 @@ def with_nan(log: pl.DataFrame, steps: Mapping[str, Sequence[int]]) -> pl.DataFr
 
 def _planned(store: sqlite3.Connection) -> dict[str, int]:
     """Return the last step planned of the runs that a monitor forecast, as its last forecast of each has it."""
-    if not store.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
-        return {}
     rows = store.execute("SELECT run, last_step FROM forecasts ORDER BY step")
     return dict(rows)
 
