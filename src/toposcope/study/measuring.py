@@ -1,7 +1,7 @@
 """Measures checkpoints, or a module of torch as it is now, without a declared study."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import polars as pl
 from toposcope.checkpoints import Access, Checkpoint, Series, series
 from toposcope.checkpoints.in_memory import CheckpointInMemory
 from toposcope.checkpoints.sources import is_remote, refuse_credentials
-from toposcope.engine.pool import one_thread
+from toposcope.engine.pool import TaskFailure, one_thread
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.run_folder import described
@@ -29,7 +29,7 @@ from toposcope.study.new_study import open_series
 from toposcope.study.runner import run_study
 from toposcope.study.study import FRAME_SCHEMA, Study
 from toposcope.study.tables import Unit
-from toposcope.study.tasks import checked, one_line
+from toposcope.study.tasks import checked, or_failure
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -204,12 +204,14 @@ def _measured(
     probe: Probe,
     source: Probe | None,
     found: Mapping[Probe, Sequence[Measurement]],
-) -> Iterator[Measurement | Failure]:
+) -> list[Measurement | Failure]:
     """Measure with one probe, as a study measures the first checkpoint of a run."""
     layers = checkpoint.analysed()
     wanted = (source or probe).covers([layer.name for layer in layers])
     compares = {m.layer: m.states for m in found[source] if m.states is not None} if source else {}
-    try:
+
+    @or_failure  # one probe must not stop the others; the reason is reported
+    def results() -> list[Measurement | Failure]:
         subject = Subject(
             layers,
             frozenset(wanted),
@@ -219,12 +221,10 @@ def _measured(
             step=checkpoint.step,
             first_step=checkpoint.step if source else None,
         )
-        for result in probe.measure(subject):
-            yield checked(result)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - one probe must not stop the others; the reason is reported
-        yield from (Failure(name, one_line(error)) for name in wanted)
+        return [checked(result) for result in probe.measure(subject)]
+
+    made = results()
+    return [Failure(name, made.message) for name in wanted] if isinstance(made, TaskFailure) else made
 
 
 def module_checkpoint(module: "nn.Module") -> CheckpointInMemory:

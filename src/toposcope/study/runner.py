@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from errno import ENOSPC
@@ -39,9 +39,8 @@ from toposcope.study.training import StudyTraining
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
-MAX_STEPS_NAMED = 5
-MAX_DROPPED_NAMED = 5
-"""Damaged groups of rows that a note names; the rest are counted."""
+MAX_NAMED = 5
+"""Steps, or damaged groups of rows, that a note names; the rest are counted."""
 MANY_CHECKPOINTS = 500
 """From so many on, the doctor is worth the start of further processes."""
 WHOLE_RUN = -1
@@ -191,7 +190,7 @@ class _Runner:
     def go(self) -> dict[Unit, str]:
         self.store.clear_errors()
         self.store.set_meta("toposcope", __version__)
-        self.store.set_meta("dropped", ", ".join(self.store.dropped[:MAX_DROPPED_NAMED]) + self._more_dropped())
+        self.store.set_meta("dropped", _first_of(self.store.dropped))
         self._train()
         self._find_series()
         self._measure_on_other_corpora()
@@ -200,10 +199,6 @@ class _Runner:
         self.store.drop_unused_diagrams()
         self._examine()
         return self.errors
-
-    def _more_dropped(self) -> str:
-        more = len(self.store.dropped) - MAX_DROPPED_NAMED
-        return f" and {more} more" if more > 0 else ""
 
     def _train(self) -> None:
         population = self.declaration.population
@@ -229,7 +224,7 @@ class _Runner:
         ]
         for name, error in measure_missing(runs, self.corpora, self.pool, self.progress):
             if error:
-                self._fail({Unit(name, WHOLE_RUN, "", OTHER_CORPORA, ""): error})
+                self._fail(name, OTHER_CORPORA, error)
             else:
                 self._put_log(name, self.logs[name], None)
 
@@ -246,7 +241,8 @@ class _Runner:
             self.store.set_meta("text", declared)
         except ToposcopeError as error:
             if not self.text_path.exists() or self.store.meta("text") != declared:
-                self._fail({Unit(name, WHOLE_RUN, "", "text", ""): str(error) for name in self.checkpoints})
+                for name in self.checkpoints:
+                    self._fail(name, "text", str(error))
                 return
             content = read_saved_text(self.text_path)
         self.text_sha256 = text_key(content)
@@ -305,7 +301,7 @@ class _Runner:
             try:
                 published = features_of_run(read_features(path), name, path)
             except ToposcopeError as error:
-                self._fail({Unit(name, WHOLE_RUN, "", PUBLISHED, ""): str(error)})
+                self._fail(name, PUBLISHED, str(error))
         self.store.put_published(name, published.key if published else "", published.features if published else {})
         return published
 
@@ -341,7 +337,7 @@ class _Runner:
                 self.logs[name] = log_beside(opened.source) if opened.source else None
         except ToposcopeError as error:
             self.logs[name] = None
-            self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
+            self._fail(name, "log", str(error))
         self._put_log(name, self.logs[name], published)
 
     def _put_log(self, name: str, log: LogTable | None, published: PublishedRun | None) -> None:
@@ -422,7 +418,7 @@ class _Runner:
     def _keep_examined(self, name: str, key: str, examined: Examined | TaskFailure) -> None:
         """Store what the doctor found in a series, with what it follows from."""
         if isinstance(examined, TaskFailure):
-            self._fail({Unit(name, WHOLE_RUN, "", "doctor", ""): examined.message})
+            self._fail(name, "doctor", examined.message)
             return
         declared = self.declaration.named_series().get(name)
         found, coverage, remarks = examined
@@ -433,22 +429,26 @@ class _Runner:
         self.store.put_findings(name, [finding for finding in found if finding.check not in ignored])
         self.store.set_meta(f"doctor {name}", f"{key} {self.store.n_findings(name)}")
 
-    def _fail(self, errors: dict[Unit, str]) -> None:
-        self.errors.update(errors)
-        self.store.put_errors(errors)
+    def _fail(self, name: str, stage: str, message: str) -> None:
+        unit = Unit(name, WHOLE_RUN, "", stage, "")
+        self.errors[unit] = message
+        self.store.put_errors({unit: message})
 
     def _fail_run(self, name: str, stage: str, message: str) -> None:
         self.store.set_status(name, "failed", None)
-        self._fail({Unit(name, WHOLE_RUN, "", stage, ""): message})
+        self._fail(name, stage, message)
 
 
 def _absent_steps(declared: DeclaredSeries, opened: Series) -> str:
     """Name the steps that were asked of an optional series and are not there."""
     if not declared.optional or declared.every or declared.log_spaced:
         return ""
-    absent = sorted(set(declared.steps) - set(opened.steps))
-    more = f" and {len(absent) - MAX_STEPS_NAMED} more" if len(absent) > MAX_STEPS_NAMED else ""
-    return ", ".join(map(str, absent[:MAX_STEPS_NAMED])) + more
+    return _first_of([str(step) for step in sorted(set(declared.steps) - set(opened.steps))])
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def _declared_log(path: str, name: str) -> LogTable | None:

@@ -26,8 +26,12 @@ from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 MAX_ROW_BYTES = 1 << 16
 """Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
 
+_WITH_STEPS = (
+    *("log", "log_targets", "log_nan", "checkpoints", "layers", "evidence"),
+    *("measurements", "alerts", "forecasts", "errors"),
+)
 _PLACE = ("run", "step")
-_OF_LAYER = ("layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash")
+_OF_LAYER = ("layer", "position", *LayerRow._fields[1:])
 
 
 class Store:
@@ -113,51 +117,39 @@ class Store:
 
     def meta(self, key: str) -> str | None:
         """Return one fact about the study."""
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
-        return str(rows[0][0]) if rows else None
+        return self._text("SELECT value FROM meta WHERE key = ?", key)
 
     def set_meta(self, key: str, value: str) -> None:
         """Store one fact about the study."""
-        with self._transaction() as c:
-            c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-            self._seal_whole(c, "meta")
+        self._write("meta", "INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
 
     def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: str) -> None:
         """Declare a run; its status is ``running`` until `set_status`."""
-        with self._transaction() as c:
-            c.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE SET "
-                "position = excluded.position, kind = excluded.kind, n_parameters = excluded.n_parameters, "
-                "source = excluded.source WHERE (position, kind, n_parameters, source) "
-                "IS NOT (excluded.position, excluded.kind, excluded.n_parameters, excluded.source)",
-                (run, position, kind, n_parameters, source),
-            )
-            self._seal_whole(c, "runs")
+        columns = ("position", "kind", "n_parameters", "source")
+        old, new = ", ".join(columns), ", ".join(f"excluded.{name}" for name in columns)
+        self._write(
+            "runs",
+            "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE "
+            f"SET ({old}) = ({new}) WHERE ({old}) IS NOT ({new})",
+            *(run, position, kind, n_parameters, source),
+        )
 
     def set_n_parameters(self, run: str, n_parameters: int) -> None:
         """Store the number of parameters of a run's model."""
-        with self._transaction() as c:
-            c.execute("UPDATE runs SET n_parameters = ? WHERE run = ?", (n_parameters, run))
-            self._seal_whole(c, "runs")
+        self._write("runs", "UPDATE runs SET n_parameters = ? WHERE run = ?", n_parameters, run)
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
-        with self._transaction() as c:
-            c.execute(
-                "UPDATE runs SET status = ?1, last_step = ?2 WHERE run = ?3 AND (status, last_step) IS NOT (?1, ?2)",
-                (status, last_step, run),
-            )
-            self._seal_whole(c, "runs")
+        query = "UPDATE runs SET status = ?1, last_step = ?2 WHERE run = ?3 AND (status, last_step) IS NOT (?1, ?2)"
+        self._write("runs", query, status, last_step, run)
 
     def status(self, run: str) -> str | None:
         """Return the status of a run."""
-        rows = self._rows("SELECT status FROM runs WHERE run = ?", run)
-        return str(rows[0][0]) if rows else None
+        return self._text("SELECT status FROM runs WHERE run = ?", run)
 
     def kind(self, run: str) -> str | None:
         """Return the kind of a run; None if there is no run of that name."""
-        rows = self._rows("SELECT kind FROM runs WHERE run = ?", run)
-        return str(rows[0][0]) if rows else None
+        return self._text("SELECT kind FROM runs WHERE run = ?", run)
 
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
@@ -194,18 +186,7 @@ class Store:
     def cut(self, run: str, step: int) -> None:
         """Delete what was logged, measured and noticed of a run after a step: training went on from there."""
         with self._transaction() as c:
-            for table in (
-                "log",
-                "log_targets",
-                "log_nan",
-                "checkpoints",
-                "layers",
-                "evidence",
-                "measurements",
-                "alerts",
-                "forecasts",
-                "errors",
-            ):
+            for table in _WITH_STEPS:
                 c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
             for kind in ("log", "log_nan", "checkpoints", "measurements", "live"):
                 checksums.seal(c, kind, run=run)
@@ -235,12 +216,8 @@ class Store:
         self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str
     ) -> None:
         """Store a forecast of the final loss, in nats per token, with its 90% interval; one already stored stays."""
-        with self._transaction() as c:
-            c.execute(
-                "INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (run, step, last_step, loss, low, high, advice),
-            )
-            checksums.seal(c, "live", run=run)
+        row = (run, step, last_step, loss, low, high, advice)
+        self._write("live", "INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)", *row, run=run)
 
     def last_diagrams(self, run: str) -> dict[tuple[str, str], dict[str, str]]:
         """Return by name and options of a probe, and by layer, the diagram file of its last measurement; may be empty.
@@ -266,18 +243,13 @@ class Store:
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
         layers: dict[int, list[LayerRow]] = {}
-        for step, *row in self._rows(
-            "SELECT step, layer, role, n_rows, n_columns, dtype, content_hash "
-            "FROM layers WHERE run = ? ORDER BY position",
-            run,
-        ):
+        query = f"SELECT step, {', '.join(LayerRow._fields)} FROM layers WHERE run = ? ORDER BY position"
+        for step, *row in self._rows(query, run):
             layers.setdefault(step, []).append(LayerRow(*row))
-        rows = self._rows(
-            "SELECT step, path, fingerprint, weights_hash FROM checkpoints WHERE run = ? ORDER BY step", run
-        )
+        query = "SELECT step, path, fingerprint, weights_hash FROM checkpoints WHERE run = ? ORDER BY step"
         return {
             step: CheckpointRow(run, step, path, fingerprint, weights_hash, tuple(layers.get(step, ())))
-            for step, path, fingerprint, weights_hash in rows
+            for step, path, fingerprint, weights_hash in self._rows(query, run)
         }
 
     def put_checkpoints(self, read: Sequence[tuple[CheckpointRow, CheckpointSummary | None]]) -> None:
@@ -292,9 +264,7 @@ class Store:
         rows = {(row.run, row.step): row for row, _ in read}
         for row, summary in read:
             place = (row.run, row.step)
-            of_layers = [
-                (r.layer, i, r.role, r.n_rows, r.n_columns, r.dtype, r.content_hash) for i, r in enumerate(row.layers)
-            ]
+            of_layers = [(r.layer, i, *r[1:]) for i, r in enumerate(row.layers)]
             content = [] if summary is None else [(msgspec.msgpack.encode(summary),)]
             own.append((*place, row.path, row.fingerprint, row.weights_hash))
             layers += [(*place, *of_layer) for of_layer in of_layers]
@@ -329,9 +299,8 @@ class Store:
 
     def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
         """Store the summary of a checkpoint, from which the doctor judges it."""
-        with self._transaction() as c:
-            c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
-            checksums.seal(c, "checkpoints", run=run, step=step)
+        row = (run, step, msgspec.msgpack.encode(evidence))
+        self._write("checkpoints", "INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", *row, run=run, step=step)
 
     def n_findings(self, run: str) -> int:
         """Return how many findings of the doctor are stored of a run."""
@@ -361,25 +330,18 @@ class Store:
 
     def measured(self, run: str, steps: Iterable[int]) -> dict[Unit, tuple[str, str]]:
         """Return key and diagram file of everything measured on a run at some steps."""
-        rows = self._rows(
-            "SELECT step, layer, probe, options, key, diagrams FROM measurements "
-            "WHERE run = ? AND step IN (SELECT value FROM json_each(?))",
-            run,
-            json.dumps(sorted(steps)),
-        )
+        query = "SELECT step, layer, probe, options, key, diagrams FROM measurements WHERE run = ? AND step"
+        rows = self._rows(f"{query} IN (SELECT value FROM json_each(?))", run, json.dumps(sorted(steps)))
         return {Unit(run, *row[:4]): (row[4], row[5]) for row in rows}
 
     def statistics(self, run: str, step: int, probe: str, options: str) -> dict[str, dict[str, float]]:
         """Return what one probe measured on a checkpoint, by layer."""
         statistics: dict[str, dict[str, float]] = {}
-        for layer, statistic, value in self._rows(
+        query = (
             "SELECT layer, statistic, value FROM measurements JOIN features ON measurement = id "
-            "WHERE run = ? AND step = ? AND probe = ? AND options = ?",
-            run,
-            step,
-            probe,
-            options,
-        ):
+            "WHERE run = ? AND step = ? AND probe = ? AND options = ?"
+        )
+        for layer, statistic, value in self._rows(query, run, step, probe, options):
             statistics.setdefault(layer, {})[statistic] = value
         return statistics
 
@@ -390,10 +352,7 @@ class Store:
         kinds = {(probe, name) for probe, *of_probe in names for name in of_probe}
         with self._transaction() as c:
             known = {group for group in by_group if checksums.stored(c, group.kind, **tables.place_of(group))}
-            c.executemany(
-                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
-                [unit for group in known for unit in by_group[group]],
-            )
+            tables.delete_units(c, [unit for group in known for unit in by_group[group]])
             written = tables.insert_measurements(c, by_group)
             tables.put_kinds(c, kinds)
             self._seal_whole(c, "kinds")
@@ -443,29 +402,36 @@ class Store:
         if not rows:
             return
         with self._transaction() as c:
-            c.executemany(
-                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?", rows
-            )
+            tables.delete_units(c, rows)
             tables.seal_groups(c, set(map(tables.group_of, rows)))
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""
-        with self._transaction() as c:
-            c.execute("DELETE FROM errors")
-            self._seal_whole(c, "errors")
+        self._write("errors", "DELETE FROM errors")
 
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
         """Store what failed."""
-        rows = [(u.run, u.step, u.layer, u.probe, u.options, message) for u, message in errors.items()]
-        if not rows:
+        if not errors:
             return
+        query = "INSERT INTO errors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET message = excluded.message"
         with self._transaction() as c:
             c.executemany(
-                "INSERT INTO errors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET message = excluded.message "
-                "WHERE message <> excluded.message",
-                rows,
+                f"{query} WHERE message <> excluded.message", [(*unit, text) for unit, text in errors.items()]
             )
             self._seal_whole(c, "errors")
+
+    def _write(self, kind: str, query: str, *values: str | float | bytes | None, **group: str | int) -> None:
+        """Make one change, and store the checksum of the group of rows it is of, or of all of a kind."""
+        with self._transaction() as c:
+            c.execute(query, values)
+            if group:
+                checksums.seal(c, kind, **group)
+            else:
+                self._seal_whole(c, kind)
+
+    def _text(self, query: str, key: str) -> str | None:
+        rows = self._rows(query, key)
+        return str(rows[0][0]) if rows else None
 
     def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._readable_errors():

@@ -87,7 +87,12 @@ def insert(c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequ
     c.executemany(begin + row, rows[whole:])
 
 
-_COLUMNS = frozenset(COLUMNS)
+Row = tuple[Any, ...]
+_LOG_COLUMNS: dict[str, tuple[str, ...]] = {
+    "log": ("step", *COLUMNS),
+    "log_targets": ("step", "target", "unit", "value"),
+    "log_nan": ("step", "name"),
+}
 
 
 def replace_log(c: sqlite3.Connection, run: str, log: LogTable) -> None:
@@ -103,9 +108,8 @@ def replace_log(c: sqlite3.Connection, run: str, log: LogTable) -> None:
     ]
     nan = sorted((step, name) for name, steps in log.nan_steps.items() for step in steps.tolist())
     is_new = not checksums.among(c, "log", run)
-    _write_changed(c, "log", run, ("step", *COLUMNS), rows)
-    _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
-    _write_changed(c, "log_nan", run, ("step", "name"), nan)
+    for table, of_table in (("log", rows), ("log_targets", sorted(further)), ("log_nan", nan)):
+        _write_changed(c, table, run, of_table, _stored_from(c, table, run, _LOG_COLUMNS[table], 0))
     checksums.seal(c, "log_nan", run=run)
     if not is_new:
         checksums.seal(c, "log", run=run)
@@ -115,92 +119,66 @@ def replace_log(c: sqlite3.Connection, run: str, log: LogTable) -> None:
 
 def append_log(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
     """Add rows to the log of a run, or columns to stored rows (see `Store.append_log`)."""
-    logged = {step: _nan_as_none(values) for step, values in rows.items()}
-    (last,) = c.execute("SELECT MAX(step) FROM log WHERE run = ?", (run,)).fetchone()
-    new = {step: values for step, values in logged.items() if last is None or step > last}
-    _insert_log(c, run, new)
-    for step in logged.keys() - new.keys():
-        _change_row(c, run, step, logged[step])
-    for step, values in logged.items():
-        for name in sorted(values.keys() - _COLUMNS):
-            _append_target(c, run, (step, name, target_of(name).unit, values[name]))
-    _append_nan(c, run, {(step, name): value is None for step, row in logged.items() for name, value in row.items()})
-
-
-def mark_lost(c: sqlite3.Connection) -> None:
-    """Mark the losses that an older version stored as NULL and that must have been NaN."""
-    for (run,) in c.execute("SELECT run FROM runs").fetchall():
-        _append_nan(c, run, dict.fromkeys(((step, "loss") for step in lost_losses(c, run)), True))
-
-
-def _write_changed(
-    c: sqlite3.Connection, table: str, run: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]
-) -> None:
-    """Make the sorted rows, the first column their step, those of a run; equal rows before any change stay."""
-    names = ", ".join(columns)
-    stored = c.execute(f"SELECT {names} FROM {table} WHERE run = ? ORDER BY {names}", (run,)).fetchall()
-    pairs = zip(stored, rows, strict=False)
-    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
-    changed = [*stored[same : same + 1], *rows[same : same + 1]]
-    if changed:
-        first = min(step for step, *_ in changed)
-        c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
-        new = [row for row in rows if row[0] >= first]
-        # The step and one more at least; what was not logged stands empty anyway.
-        logged = [k for k in range(len(columns)) if k < 2 or any(row[k] is not None for row in new)]
-        values = map(itemgetter(*logged), new)
-        insert(c, table, ("run", *(columns[k] for k in logged)), [(run, *row) for row in values])
-
-
-def _insert_log(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float | None]]) -> None:
-    """Add rows of steps that the log does not hold."""
-    rows = [(step, *map(values.get, COLUMNS)) for step, values in logged.items()]
-    insert(c, "log", ("run", "step", *COLUMNS), [(run, *row) for row in rows])
-    if rows:
-        checksums.add(c, "log", run, rows)
-
-
-def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float | None]) -> None:
-    names = ", ".join(COLUMNS)
-    stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
-    row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
-    if stored == tuple(row):
-        return
-    c.execute(f"INSERT OR REPLACE INTO log (run, step, {names}) VALUES (?, ?, {_marks(row)})", (run, step, *row))
-    checksums.add(c, "log", run, [(step, *row)], [(step, *stored)] if stored else [])
-
-
-def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, float | None]) -> None:
-    """Store a further target of a step, or, where it is None, that it has no value any more."""
-    query = "SELECT step, target, unit, value FROM log_targets WHERE run = ? AND step = ? AND target = ?"
-    stored, new = c.execute(query, (run, *row[:2])).fetchall(), [row] if row[-1] is not None else []
-    if stored == new:
-        return
-    c.execute("DELETE FROM log_targets WHERE run = ? AND step = ? AND target = ?", (run, *row[:2]))
-    insert(c, "log_targets", ("run", "step", "target", "unit", "value"), [(run, *each) for each in new])
-    checksums.add(c, "log", run, new, stored)
-
-
-def _append_nan(c: sqlite3.Connection, run: str, is_nan: Mapping[tuple[int, str], bool]) -> None:
-    """Store which of the values written, by step and name, are NaN."""
-    first = min((step for step, _ in is_nan), default=0)
-    stored = set(c.execute("SELECT step, name FROM log_nan WHERE run = ? AND step >= ?", (run, first)))
-    new = [place for place, nan in is_nan.items() if nan and place not in stored]
-    gone = [place for place in stored if not is_nan.get(place, True)]
-    insert(c, "log_nan", ("run", "step", "name"), [(run, *place) for place in new])
-    c.executemany("DELETE FROM log_nan WHERE run = ? AND step = ? AND name = ?", [(run, *place) for place in gone])
-    if gone:
+    first = min(rows, default=0)
+    stored = {table: _stored_from(c, table, run, columns, first) for table, columns in _LOG_COLUMNS.items()}
+    log = {step: dict(zip(COLUMNS, row, strict=True)) for step, *row in stored["log"]}
+    targets = {row[:2]: row for row in stored["log_targets"]}
+    nan = set(stored["log_nan"])
+    for step, values in rows.items():
+        of_step = log.setdefault(step, dict.fromkeys(COLUMNS))
+        for name, value in values.items():
+            is_nan, place = math.isnan(value), (step, name)
+            (nan.add if is_nan else nan.discard)(place)
+            if name in of_step:
+                of_step[name] = None if is_nan else float(value) + 0.0
+            elif is_nan:
+                targets.pop(place, None)
+            else:
+                targets[place] = (*place, target_of(name).unit, float(value) + 0.0)
+    now = {"log": [(step, *row.values()) for step, row in sorted(log.items())], "log_targets": sorted(targets.values())}
+    for table, of_table in now.items():
+        new, old = _write_changed(c, table, run, of_table, stored[table])
+        if new or old:
+            checksums.add(c, "log", run, new, old)
+    new, old = _write_changed(c, "log_nan", run, sorted(nan), stored["log_nan"])
+    if old:
         checksums.seal(c, "log_nan", run=run)
     elif new:
         checksums.add(c, "log_nan", run, new)
 
 
-def _nan_as_none(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else float(value) + 0.0 for name, value in values.items()}
+def mark_lost(c: sqlite3.Connection) -> None:
+    """Mark the losses that an older version stored as NULL and that must have been NaN."""
+    for (run,) in c.execute("SELECT run FROM runs").fetchall():
+        c.executemany("INSERT OR IGNORE INTO log_nan VALUES (?, ?, 'loss')", [(run, s) for s in lost_losses(c, run)])
 
 
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
+def _stored_from(c: sqlite3.Connection, table: str, run: str, columns: Sequence[str], first: int) -> list[Row]:
+    names = ", ".join(columns)
+    query = f"SELECT {names} FROM {table} WHERE run = ? AND step >= ? ORDER BY {names}"
+    return c.execute(query, (run, first)).fetchall()
+
+
+def _write_changed(
+    c: sqlite3.Connection, table: str, run: str, rows: Sequence[Row], stored: Sequence[Row]
+) -> tuple[list[Row], list[Row]]:
+    """Put sorted rows, the first column their step, in place of stored ones; those before any change stay.
+
+    Return what was written, and what it is instead of.
+    """
+    pairs = zip(stored, rows, strict=False)
+    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
+    changed = [*stored[same : same + 1], *rows[same : same + 1]]
+    if not changed:
+        return [], []
+    first = min(step for step, *_ in changed)
+    c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
+    new, old = ([row for row in some if row[0] >= first] for some in (rows, stored))
+    # The step and one more at least; what was not logged stands empty anyway.
+    columns = _LOG_COLUMNS[table]
+    logged = [k for k in range(len(columns)) if k < 2 or any(row[k] is not None for row in new)]
+    insert(c, table, ("run", *(columns[k] for k in logged)), [(run, *row) for row in map(itemgetter(*logged), new)])
+    return new, old
 
 
 def _or_null(values: NDArray[np.float64]) -> list[float | None]:
@@ -222,6 +200,12 @@ def forget(c: sqlite3.Connection, run: str, step: int) -> None:
     c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
 
 
+def delete_units(c: sqlite3.Connection, units: Sequence[Unit]) -> None:
+    """Delete measurements."""
+    query = "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?"
+    c.executemany(query, units)
+
+
 def update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
     """Delete the measurements of layers that a checkpoint no longer has, and correct the roles of the others."""
     c.execute(
@@ -238,10 +222,10 @@ def update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
 
 def insert_measurements(
     c: sqlite3.Connection, by_group: Mapping[checksums.Group, Mapping[Unit, MeasurementRow]]
-) -> dict[checksums.Group, list[tuple[Any, ...]]]:
+) -> dict[checksums.Group, list[Row]]:
     """Insert measurements with their statistics; return what was written, by group, as checksums are made of it."""
-    written: dict[checksums.Group, list[tuple[Any, ...]]] = {}
-    measurements: list[tuple[Any, ...]] = []
+    written: dict[checksums.Group, list[Row]] = {}
+    measurements: list[Row] = []
     features: list[tuple[int, str, float]] = []
     last = c.execute("SELECT seq FROM sqlite_sequence WHERE name = 'measurements'").fetchone()
     number = last[0] if last else 0

@@ -38,6 +38,7 @@ class Timed(Protocol):
         """Expected of it."""
 
 
+Item = TypeVar("Item")
 Task = TypeVar("Task", bound=Timed)
 RunStep = tuple[str, int]
 """A run and a step."""
@@ -74,46 +75,35 @@ def longest_task(probe: Probe, shapes: Mapping[str, Shape]) -> int:
 
 def portions(places: Sequence[RunStep], fetched: Mapping[RunStep, int], keep: int | None) -> Iterator[list[RunStep]]:
     """Group checkpoints so that the fetched bytes of a group are still on this disk when it is measured."""
-    portion: list[RunStep] = []
-    total = 0
-    for place in places:
-        if portion and keep is not None and total + fetched[place] > keep // 2:
-            yield portion
-            portion, total = [], 0
-        portion.append(place)
-        total += fetched[place]
-    if portion:
-        yield portion
+    return _cut(places, [fetched[place] for place in places], math.inf if keep is None else keep // 2)
 
 
 def batches(seconds: Mapping[str, float]) -> Iterator[list[str]]:
     """Group layers to about `BATCH_SECONDS` of expected time."""
-    batch: list[str] = []
-    total = 0.0
-    for name, expected in seconds.items():
-        if batch and total + expected > BATCH_SECONDS:
-            yield batch
-            batch, total = [], 0.0
-        batch.append(name)
-        total += expected
-    if batch:
-        yield batch
+    return _cut(list(seconds), list(seconds.values()), BATCH_SECONDS)
 
 
-def groups(costs: Sequence[int], n_workers: int) -> Iterator[range]:
-    """Group tasks, whose milliseconds are known, that are too small to be handed out one at a time.
+def groups(costs: Sequence[int], n_workers: int) -> Iterator[list[int]]:
+    """Group the places of tasks, whose milliseconds are known, that are too small to be handed out one at a time.
 
     Every worker gets several groups, so that the workers finish together.
     """
     size = max(1, min(MAX_GROUPED, len(costs) // (GROUPS_PER_WORKER * n_workers)))
-    start, total = 0, 0
-    for place, cost in enumerate(costs):
-        if place > start and (place - start >= size or total + cost > MAX_GROUP_MS):
-            yield range(start, place)
-            start, total = place, 0
-        total += cost
-    if start < len(costs):
-        yield range(start, len(costs))
+    return _cut(range(len(costs)), costs, MAX_GROUP_MS, size)
+
+
+def _cut(items: Sequence[Item], weights: Sequence[float], limit: float, size: float = math.inf) -> Iterator[list[Item]]:
+    """Cut a sequence where the next item would bring a part over a weight or a size."""
+    part: list[Item] = []
+    total = 0.0
+    for item, weight in zip(items, weights, strict=True):
+        if part and (len(part) >= size or total + weight > limit):
+            yield part
+            part, total = [], 0.0
+        part.append(item)
+        total += weight
+    if part:
+        yield part
 
 
 WORK = "work"
@@ -129,11 +119,10 @@ def run_in_groups(
     idle: Callable[[], None] = do_nothing,
 ) -> Iterator[tuple[Task, Result | TaskFailure]]:
     """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
-    waiting = [
-        tasks[places.start : places.stop] for places in groups([t.milliseconds for t in tasks], engine.n_workers)
-    ]
+    costs = [task.milliseconds for task in tasks]
+    waiting = [[tasks[place] for place in group] for group in groups(costs, engine.n_workers)]
     while waiting:
-        apart: list[Sequence[Task]] = []
+        apart: list[list[Task]] = []
         for group, results in engine.run(function, waiting, progress, cost, idle):
             if not isinstance(results, TaskFailure):
                 yield from zip(group, results, strict=True)
@@ -182,8 +171,6 @@ class WorkProgress:
             done = min(self.total, self.done + self.running)
             self.progress(self.stage, round(done / self.parallelism), round(self.total / self.parallelism))
 
-
-Item = TypeVar("Item")
 
 MAX_ITEMS = 64
 """Items that are written together at most."""
