@@ -19,6 +19,16 @@ MIN_VALUE_RATIO = 30
 """Positive values whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
 
+_ONE_ROW = pl.DataFrame({"zero": [0]})
+MIN_GAP = 0.065
+"""Distance between two labels as a share of the height of the plot."""
+PANEL_WIDTH, PANEL_HEIGHT = 220, 170
+"""Pixels of one of several panels in a file; on a page their width is that of their place."""
+ALONE_HEIGHT = 320
+"""Pixels of a panel that is the only one."""
+MAX_COLUMNS = 4
+
+
 def spans_decades(low: float, high: float) -> bool:
     """Return whether values from `low` to `high` are drawn on a logarithmic axis."""
     return 0 < low < high / MIN_VALUE_RATIO
@@ -54,9 +64,6 @@ def _axis(field: str, title: str, low: float, high: float, label: str) -> alt.X:
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
 
 
-_ONE_ROW = pl.DataFrame({"zero": [0]})
-
-
 def zero_line(axis: Literal["x", "y"]) -> alt.Chart:
     """Return a line where the quantity on an axis is 0."""
     line: alt.Chart = (
@@ -70,10 +77,6 @@ def diagonal(low: float, high: float) -> alt.Chart:
     ends = alt.XDatum(low), alt.YDatum(low), alt.X2Datum(high), alt.Y2Datum(high)
     line: alt.Chart = alt.Chart(_ONE_ROW).mark_rule(strokeDash=[5, 4]).encode(*ends)
     return line
-
-
-MIN_GAP = 0.065
-"""Distance between two labels as a share of the height of the plot."""
 
 
 def apart(wanted: Sequence[float] | Vector, min_gap: float = MIN_GAP) -> Vector:
@@ -105,13 +108,6 @@ def apart(wanted: Sequence[float] | Vector, min_gap: float = MIN_GAP) -> Vector:
     result = np.empty(len(places))
     result[order] = np.clip(placed, gaps, 1 - gaps[::-1]).round(6)
     return result
-
-
-PANEL_WIDTH, PANEL_HEIGHT = 220, 170
-"""Pixels of one of several panels in a file; on a page their width is that of their place."""
-ALONE_HEIGHT = 320
-"""Pixels of a panel that is the only one."""
-MAX_COLUMNS = 4
 
 
 def panels(figures: Mapping[str, alt.LayerChart]) -> Figure:

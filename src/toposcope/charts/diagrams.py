@@ -19,6 +19,21 @@ DIGITS = 6
 """Of a number in a chart."""
 
 
+SIDE = 360
+"""Of the square, in pixels."""
+MAX_POINTS = 1000
+"""Marks of one diagram; the longest bars are drawn."""
+SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
+MAX_BARS = 60
+"""Drawn of each diagram, the longest."""
+BAR_HEIGHT = 5
+"""Pixels from one bar to the next."""
+GAP = 4
+"""Rows between two diagrams."""
+IMAGE_SIDE = 320
+"""Of the square, in pixels."""
+
+
 class Bars(NamedTuple):
     """The bars of one diagram.
 
@@ -125,13 +140,6 @@ def empty_chart(name: str, title: str, caption: str) -> Chart:
     return Chart(name, title, caption, f"Empty chart. {title}.", figure)
 
 
-SIDE = 360
-"""Of the square, in pixels."""
-MAX_POINTS = 1000
-"""Marks of one diagram; the longest bars are drawn."""
-SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
-
-
 def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
     """Draw the points of one or several diagrams.
 
@@ -208,14 +216,6 @@ def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
     return "The farther from the diagonal, the longer a class lives." + (
         f" {text[0].upper()}{text[1:]}." if text else ""
     )
-
-
-MAX_BARS = 60
-"""Drawn of each diagram, the longest."""
-BAR_HEIGHT = 5
-"""Pixels from one bar to the next."""
-GAP = 4
-"""Rows between two diagrams."""
 
 
 def barcode(diagrams: Sequence[Bars], max_bars: int = MAX_BARS) -> Chart:
@@ -327,10 +327,6 @@ def landscape(name: str, at: Vector, layers: Matrix, *, descending: bool = False
         tooltip=["function:N", "value:Q", "height:Q"],
     )  # fmt: skip
     return Chart("landscape", title, caption, f"Lines of {len(layers)} landscape functions. {title}.", figure)
-
-
-IMAGE_SIDE = 320
-"""Of the square, in pixels."""
 
 
 def persistence_image(

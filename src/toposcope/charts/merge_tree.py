@@ -15,6 +15,11 @@ MAX_BRANCHES = 100
 """Drawn, the most persistent; the branch that one of them joins is among them."""
 
 
+HEIGHT = 280
+MAX_POINTS = 40
+"""Levels at which the width of one piece of a funnel is drawn."""
+
+
 def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Chart:
     """Draw a merge tree: each branch rises from its minimum to the saddle at which it joins an older branch.
 
@@ -118,11 +123,6 @@ def tree_title(births: Vector, deaths: Vector) -> str:
     if not finite.any():
         return title
     return f"{title}; the deepest that joins another lies {(deaths - births)[finite].max():.3g} below its saddle"
-
-
-HEIGHT = 280
-MAX_POINTS = 40
-"""Levels at which the width of one piece of a funnel is drawn."""
 
 
 def profile(

@@ -25,6 +25,15 @@ MIN_LOG_RATIO = 50
 """Positive values that differ by more than this factor get a logarithmic axis."""
 
 
+ROW_HEIGHT = 16
+"""Height of a row in pixels, where there are few."""
+MAX_HEIGHT = 560
+PATH_SIZE = 250
+"""Of the panel, in pixels; both axes have one scale."""
+MARGIN = 0.12
+"""Free on every side, as a share of the width."""
+
+
 def training_lines(
     rows: pl.DataFrame,
     title: str,
@@ -176,11 +185,6 @@ def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
     )
 
 
-ROW_HEIGHT = 16
-"""Height of a row in pixels, where there are few."""
-MAX_HEIGHT = 560
-
-
 def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str, *, signed: bool) -> alt.LayerChart:
     """Draw a value by row and checkpoint.
 
@@ -221,12 +225,6 @@ def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str
     if rows.get_column("value").has_nulls():
         layers += [undefined.mark_rect(color="#888", opacity=0.15), undefined.mark_text(text="×", opacity=0.7)]
     return alt.LayerChart(layer=layers).properties(height=height)
-
-
-PATH_SIZE = 250
-"""Of the panel, in pixels; both axes have one scale."""
-MARGIN = 0.12
-"""Free on every side, as a share of the width."""
 
 
 def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:

@@ -18,6 +18,9 @@ BLOCK_STEPS = 1000
 """Steps whose batches are drawn at once."""
 
 
+_FIRST_FACTOR, _SECOND_FACTOR = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
+
+
 class Batches:
     """The tokens and targets of a run, and where the sequences of its updates start.
 
@@ -62,9 +65,6 @@ def noisy_targets(run: Run, training: Tensor) -> Tensor:
     replaced = torch.rand(len(training), generator=generator, dtype=torch.float64) < run.training.label_noise
     drawn = torch.randint(0, run.size.vocabulary, (len(training),), generator=generator)
     return torch.where(replaced, drawn.to(training.dtype), training)
-
-
-_FIRST_FACTOR, _SECOND_FACTOR = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 
 def mask_keys(seeds: Sequence[int], step: int) -> Tensor:

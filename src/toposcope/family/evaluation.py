@@ -13,6 +13,9 @@ from toposcope.family.model import GPT
 from toposcope.family.run import Run
 from toposcope.family.run_folder import read_run
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples, modulo one, are evenly spread for any number of batches."""
+
 
 @torch.no_grad()
 def validation_losses(run: Run, weights: Mapping[str, Tensor], corpora: Sequence[Tokens]) -> list[float]:
@@ -36,10 +39,6 @@ def _loss(model: GPT, run: Run, tokens: Tokens) -> float:
     sequences = spread_sequences(tokens.validation, count, length, "validation")
     chunks = torch.split(sequences, run.training.batch_size)
     return float(sum(model.loss(chunk) * len(chunk) for chunk in chunks) / count)
-
-
-GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples, modulo one, are evenly spread for any number of batches."""
 
 
 def loss_gradients(

@@ -13,6 +13,11 @@ MIN_HEAD_WIDTH = 16
 """Width of an attention head below which the CPU kernel is slow."""
 
 
+ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
+MIN_LOG_SPACED = 3
+"""Step 0, step 1 and the last."""
+
+
 class ModelSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One member of the family.
 
@@ -76,9 +81,6 @@ def find_size(size: str | ModelSize) -> ModelSize:
     return SIZES[size]
 
 
-ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
-
-
 def learning_rate(
     step: int,
     *,
@@ -110,10 +112,6 @@ def learning_rate(
     progress = min(1.0, max(0.0, (step - begin) / max(1, total_steps - begin)))
     shape = 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1 - progress
     return final + (peak - final) * shape
-
-
-MIN_LOG_SPACED = 3
-"""Step 0, step 1 and the last."""
 
 
 class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

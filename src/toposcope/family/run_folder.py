@@ -27,6 +27,9 @@ LOCK_SECONDS = 10.0
 Status = Literal["running", "complete", "diverged"]
 
 
+LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Status of a training.
@@ -138,9 +141,6 @@ def locked(directory: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise ToposcopeError(f"{directory}: another process is training this run; wait for it, or stop it") from None
-
-
-LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 
 
 def first_row(run: Run) -> list[float]:

@@ -27,6 +27,11 @@ N_LEVELS = 64
 MAX_BASINS = 100
 
 
+# Around a vertex of Freudenthal's triangulation: each neighbour shares a triangle with the next, and the last with the
+# first.
+_LINK = ((-1, -1), (-1, 0), (0, 1), (1, 1), (1, 0), (0, -1))
+
+
 def average_persistence(tree: Sublevel) -> float:
     """Return the mean of the finite lifetimes of a merge tree; NaN if there are none.
 
@@ -251,11 +256,6 @@ def _profile(
     return Profile(
         levels, minima, births, deaths, place[branches.parents[chosen]], widths, len(values), len(branches.minima)
     )
-
-
-# Around a vertex of Freudenthal's triangulation: each neighbour shares a triangle with the next, and the last with the
-# first.
-_LINK = ((-1, -1), (-1, 0), (0, 1), (1, 1), (1, 0), (0, -1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,11 @@ MAX_EQUAL_CHORD = 2.0**-50
 """Chord of the unit sphere that rounding may leave between equal directions."""
 
 
+N_SIZES = 8
+MIN_POINTS = 50
+"""Below this the default sizes would be so few, and so close, that a slope over them says nothing."""
+
+
 @dataclass(frozen=True)
 class TwoNN:
     """Intrinsic dimension estimated from two nearest neighbours.
@@ -156,11 +161,6 @@ def _neighbours(points: Matrix) -> tuple[NDArray[np.int32], Matrix]:
             indices[undecided], squares[undecided] = lists.indices, lists.squares
             undecided = undecided[lists.squares[:, 1] > lists.beyond]
     return indices, squares
-
-
-N_SIZES = 8
-MIN_POINTS = 50
-"""Below this the default sizes would be so few, and so close, that a slope over them says nothing."""
 
 
 @dataclass(frozen=True)

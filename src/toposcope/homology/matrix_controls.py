@@ -26,6 +26,10 @@ k^(1/3), so they do. At 2 or less the norm would have no expectation to divide b
 """
 
 
+BLOCK_ENTRIES = 1 << 20
+"""Entries in float64 at a time."""
+
+
 def random_matrix(ensemble: Ensemble, shape: tuple[int, int], seed: int) -> Matrix:
     """Draw one matrix.
 
@@ -72,10 +76,6 @@ def _orthogonal(rng: np.random.Generator, m: int, n: int) -> Matrix:
     Q, R = np.linalg.qr(rng.standard_normal((max(m, n), min(m, n))))
     Q *= np.where(np.diagonal(R) < 0, -1.0, 1.0)
     return Q if m >= n else np.ascontiguousarray(Q.T)
-
-
-BLOCK_ENTRIES = 1 << 20
-"""Entries in float64 at a time."""
 
 
 def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:

@@ -16,6 +16,10 @@ CONVERGED = 1e-8
 """Largest entry of the gradient of the squared stress, by points in units of the largest distance, at a minimum."""
 
 
+RELATIVE_ZERO = 1e-7
+"""Of two steps in a row, one below this share of the other has no direction: rounding of the distances decides it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scaling:
     """Points in few dimensions.
@@ -171,10 +175,6 @@ def _stress(reached: Matrix, wanted: Matrix) -> float:
     if not largest:
         return 0.0
     return float(np.linalg.norm((reached - wanted) / largest) / np.linalg.norm(wanted / largest))
-
-
-RELATIVE_ZERO = 1e-7
-"""Of two steps in a row, one below this share of the other has no direction: rounding of the distances decides it."""
 
 
 def principal_shares(distances: ArrayLike | Any) -> Vector:

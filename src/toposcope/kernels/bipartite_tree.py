@@ -50,6 +50,18 @@ MIN_COLUMNS_PER_LOOKUP = 16
 """Columns outside are looked up one by one where there is at most one of them to so many columns."""
 
 
+MAX_PRIM_VERTICES = 600
+"""Up to so many vertices, Prim's algorithm is as fast."""
+MIN_ENTRIES_PER_THREAD = 1 << 18
+"""Fewer entries than this are not worth another thread."""
+MIN_ENTRIES_BY_STEP = 1 << 22
+"""From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
+Block = tuple[int, int]
+Result = TypeVar("Result")
+LANES = 8
+"""Sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often."""
+
+
 class Components(NamedTuple):
     """The trees of a forest, numbered.
 
@@ -188,19 +200,6 @@ def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> Any:
     return choices.keys[component]
 
 
-MAX_PRIM_VERTICES = 600
-"""Up to so many vertices, Prim's algorithm is as fast."""
-
-MIN_ENTRIES_PER_THREAD = 1 << 18
-"""Fewer entries than this are not worth another thread."""
-
-MIN_ENTRIES_BY_STEP = 1 << 22
-"""From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
-
-Block = tuple[int, int]
-Result = TypeVar("Result")
-
-
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
     """Return the weights of the maximum spanning tree as keys, descending; shape (m + n - 1,).
 
@@ -278,10 +277,6 @@ def _heaviest(parts: Sequence[Choices]) -> Choices:
     """Return the heaviest of the choices of every component."""
     best, numbers = np.argmax([part.keys for part in parts], axis=0), np.arange(len(parts[0].keys))
     return Choices(*(np.stack(field)[best, numbers] for field in zip(*parts, strict=True)))
-
-
-LANES = 8
-"""Sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often."""
 
 
 class DeathSums(NamedTuple):

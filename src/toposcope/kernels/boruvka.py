@@ -42,6 +42,12 @@ RUN = 256
 """Bounds compared with the last one kept at once."""
 
 
+MIN_POINTS_PER_SEARCH = 3
+"""The last search may be used for one point in so many; for more, Prim's algorithm is quicker."""
+MAX_RELATIVE_ERROR = 0.25
+"""Products whose relative error may exceed this are not made: its bound no longer holds."""
+
+
 class Neighbours(NamedTuple):
     """The nearest points outside the component of each of k points.
 
@@ -230,12 +236,6 @@ def _scan(
 
 Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 """From some points, and the component of every point, to the nearest points outside."""
-
-MIN_POINTS_PER_SEARCH = 3
-"""The last search may be used for one point in so many; for more, Prim's algorithm is quicker."""
-
-MAX_RELATIVE_ERROR = 0.25
-"""Products whose relative error may exceed this are not made: its bound no longer holds."""
 
 
 def boruvka_squares(points: Matrix) -> Vector | None:

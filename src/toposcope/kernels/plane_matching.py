@@ -37,6 +37,24 @@ FREE = -1
 ALONE = -2
 
 
+PAIRS_AT_FIRST = 8
+"""Pairs listed at first for each point of the first set."""
+PAIRS_ADDED = 4
+"""Pairs added for a point in a round, at most."""
+LAST_STEP = 1 / 16
+"""Step of the last round of bids, in units of the mean price of a point; each earlier one is four times the next."""
+N_BID_ROUNDS = 3
+"""Rounds of bids, beside as many as the order."""
+N_BID_ROUNDS_SAVED = 2
+"""Fewer where the pairs that matter are known."""
+MAX_RAISE = 4.0
+"""A bid raises a price by at most so many steps beyond the one that is due."""
+MIN_OUTBID = 0.2
+"""Where fewer of the points than this share are outbid, there are no more bids: prices hardly matter."""
+MAX_OUTBID = 24
+"""Where they are outbid so many times on average, there are none either: the pairs listed are too few for all."""
+
+
 class Side(NamedTuple):
     """One of the two sets, and its part of the matching.
 
@@ -197,31 +215,6 @@ def merged(some: Pairs, more: Pairs) -> Pairs:
             others[place], costs[place] = more.others[t], more.costs[t]
             place += 1
     return Pairs(starts, others, costs)
-
-
-PAIRS_AT_FIRST = 8
-"""Pairs listed at first for each point of the first set."""
-
-PAIRS_ADDED = 4
-"""Pairs added for a point in a round, at most."""
-
-LAST_STEP = 1 / 16
-"""Step of the last round of bids, in units of the mean price of a point; each earlier one is four times the next."""
-
-N_BID_ROUNDS = 3
-"""Rounds of bids, beside as many as the order."""
-
-N_BID_ROUNDS_SAVED = 2
-"""Fewer where the pairs that matter are known."""
-
-MAX_RAISE = 4.0
-"""A bid raises a price by at most so many steps beyond the one that is due."""
-
-MIN_OUTBID = 0.2
-"""Where fewer of the points than this share are outbid, there are no more bids: prices hardly matter."""
-
-MAX_OUTBID = 24
-"""Where they are outbid so many times on average, there are none either: the pairs listed are too few for all."""
 
 
 class Listed(NamedTuple):

@@ -56,6 +56,10 @@ TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
 
 
+LATER, VANISHES = -2, -1
+"""In place of the number of an edge: it comes later than the edge in question; it is shorter, or refuted."""
+
+
 class Measured(NamedTuple):
     """Points, and how edges between them are measured.
 
@@ -211,10 +215,6 @@ def _refuted(cloud: Measured, row: Bounds, others: Indices, u: int, v: int, squa
                 return True, False, tried
             tied |= from_u <= length and from_v <= length
     return False, tied, tried
-
-
-LATER, VANISHES = -2, -1
-"""In place of the number of an edge: it comes later than the edge in question; it is shorter, or refuted."""
 
 
 class Graph(NamedTuple):

@@ -26,6 +26,14 @@ from toposcope.kernels.compiled import compiled
 Parents = NDArray[np.integer[Any]]
 
 
+Words = NDArray[np.uint64]
+WORD = 64
+ONE = np.uint64(1)
+ZERO = np.uint64(0)
+VECTOR_BYTES = 64
+"""Compared by one instruction where the processor has vectors of that size, by a few otherwise."""
+
+
 @compiled
 def find(parent: Parents, vertex: int) -> int:
     """Return the root of a vertex, halving the path on the way."""
@@ -43,13 +51,6 @@ def join(parent: Parents, a: int, b: int) -> bool:
         return False
     parent[min(a, b)] = max(a, b)
     return True
-
-
-Words = NDArray[np.uint64]
-
-WORD = 64
-ONE = np.uint64(1)
-ZERO = np.uint64(0)
 
 
 def _count_zeros(instruction: str) -> Any:
@@ -121,10 +122,6 @@ def largest(tree: BitTree) -> int:
             a = 64 * b + 63 - _leading_zeros(tree.level_1[b])
             return int(64 * a + 63 - _leading_zeros(tree.members[a]))
     return -1
-
-
-VECTOR_BYTES = 64
-"""Compared by one instruction where the processor has vectors of that size, by a few otherwise."""
 
 
 def _bits_above(_typing: Any, array: Any, _start: Any, _mask: Any, _threshold: Any) -> tuple[Any, Any]:

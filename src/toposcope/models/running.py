@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30
+"""Estimated bytes of activations of a batch: about the size of a CPU cache; enough to keep a GPU busy."""
+TENSORS_PER_BLOCK = 24
+"""Estimated tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width."""
+OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+Result = TypeVar("Result")
+
+
 class LanguageModel(Protocol):
     """A causal language model on a device, without gradients.
 
@@ -64,15 +72,6 @@ class LanguageModel(Protocol):
     def logits(self, tokens: Tensor) -> Tensor:
         """Return next-token logits, shape (batch, time, vocabulary)."""
         ...
-
-
-BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30
-"""Estimated bytes of activations of a batch: about the size of a CPU cache; enough to keep a GPU busy."""
-TENSORS_PER_BLOCK = 24
-"""Estimated tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width."""
-OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

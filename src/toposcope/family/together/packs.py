@@ -24,6 +24,10 @@ MAX_GPU_SHARE = 0.6
 """Of the memory of a GPU that the estimate of a pack may fill."""
 
 
+STATE = "state.safetensors"
+"""What a pack resumes from; it stays when its runs have ended."""
+
+
 def packs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[list[int]]:
     """Group runs that train together most quickly.
 
@@ -86,10 +90,6 @@ def _parts(members: list[int], most: int) -> list[list[int]]:
     count = math.ceil(len(members) / most)
     ends = [round(len(members) * i / count) for i in range(count + 1)]
     return [members[a:b] for a, b in pairwise(ends)]
-
-
-STATE = "state.safetensors"
-"""What a pack resumes from; it stays when its runs have ended."""
 
 
 def pack_name(runs: Sequence[Run], digests: Sequence[str]) -> str:

@@ -19,6 +19,16 @@ from toposcope.family.corpus import Tokens, spread_sequences
 from toposcope.family.run import ModelSize, Run, TrainingOptions
 from toposcope.family.together.model import Layout, losses
 
+FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
+"""Of the moving averages of the gradient and its square: torch's defaults, as for a run trained alone."""
+EPSILON = 1e-8
+CLIP_EPSILON = 1e-6
+"""Added to the norm by `clip_grad_norm_`."""
+BLOCK_STEPS = 250
+"""Steps whose tables are made at once."""
+WARM_UP = 3
+"""Updates before a graph is captured, as torch asks for."""
+
 
 class Feed:
     """All tokens of a pack on its device, and where each run reads them.
@@ -74,13 +84,6 @@ class _Pool:
 def _validation(run: Run, tokens: Tokens) -> Tensor:
     count, length = run.training.validation_sequences, run.size.context + 1
     return spread_sequences(tokens.validation, count, length, "validation")
-
-
-FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
-"""Of the moving averages of the gradient and its square: torch's defaults, as for a run trained alone."""
-EPSILON = 1e-8
-CLIP_EPSILON = 1e-6
-"""Added to the norm by `clip_grad_norm_`."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,6 @@ def update(
     first.lerp_(gradients, 1 - FIRST_DECAY)
     second.mul_(SECOND_DECAY).addcmul_(gradients, gradients, value=1 - SECOND_DECAY)
     weights.addcdiv_(first * step_size, (second.sqrt() / spread).add_(EPSILON), value=-1)
-
-
-BLOCK_STEPS = 250
-"""Steps whose tables are made at once."""
-WARM_UP = 3
-"""Updates before a graph is captured, as torch asks for."""
 
 
 @dataclass(frozen=True)

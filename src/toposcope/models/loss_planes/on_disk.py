@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SECONDS_BETWEEN_WRITES = 5.0
+"""What a kill can lose, beside the points that are being evaluated."""
+
+
 def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:
     """Write points to a temporary file, one after the other, and return them as views of it.
 
@@ -64,10 +68,6 @@ def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:
         # private: torch takes no read-only memory
         rows = np.memmap(file, dtype, "c", shape=(n, *shape))
     return [torch.from_numpy(row) for row in rows]
-
-
-SECONDS_BETWEEN_WRITES = 5.0
-"""What a kill can lose, beside the points that are being evaluated."""
 
 
 @dataclass(frozen=True)

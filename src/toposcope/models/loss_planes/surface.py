@@ -30,6 +30,18 @@ MIN_SIDE = 3
 MIN_POINTS = 9
 
 
+CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
+"""Estimated bytes of the activations of all points that go through the model together."""
+WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
+"""Bytes of their weights."""
+MIN_CHUNKS = 16
+"""Of a plane, so that several threads have their share of it. Not by their number, so that no bit depends on it."""
+MAX_COPIED_BYTES = 1 << 28
+"""Of the weights of a model that is copied for each thread; PyTorch shares out the operations of a larger one."""
+ROUNDING = 8
+"""Relative error of a loss, in units of the precision of the dtype it is computed in."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Points of a plane, in units of its directions.
@@ -135,18 +147,6 @@ def scattered_sample(
 def _check_spans(spans: tuple[float, float]) -> None:
     if not all(np.isfinite(size) and size > 0 for size in spans):
         raise ToposcopeError(f"plane: a span of {spans[0]} x {spans[1]}; both must be positive")
-
-
-CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
-"""Estimated bytes of the activations of all points that go through the model together."""
-WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
-"""Bytes of their weights."""
-MIN_CHUNKS = 16
-"""Of a plane, so that several threads have their share of it. Not by their number, so that no bit depends on it."""
-MAX_COPIED_BYTES = 1 << 28
-"""Of the weights of a model that is copied for each thread; PyTorch shares out the operations of a larger one."""
-ROUNDING = 8
-"""Relative error of a loss, in units of the precision of the dtype it is computed in."""
 
 
 @dataclass(frozen=True, eq=False)
