@@ -31,6 +31,10 @@ OWN_FILE = "corpus.safetensors"
 """Tokens of the corpus under ``[corpus]``."""
 
 
+FILE = "other_corpora.json"
+STAGE = "other corpora"
+
+
 @dataclass
 class StudyCorpora:
     """The corpora that the runs of a study are trained on.
@@ -117,10 +121,6 @@ def _short_name(corpus: Corpus) -> str:
 def _digest(corpus: Corpus) -> str:
     """Return eight letters and digits that tell a corpus from others of its name."""
     return hashlib.sha256(msgspec.json.encode(corpus)).hexdigest()[:8]
-
-
-FILE = "other_corpora.json"
-STAGE = "other corpora"
 
 
 class OtherLosses(msgspec.Struct, frozen=True):

@@ -19,6 +19,21 @@ from toposcope.typing import Vector
 Fields = TypeVar("Fields", Corpus, TrainingOptions)
 
 
+MAX_RUNS = 100_000
+SIGNIFICANT_DIGITS = 12
+"""Of a number drawn from a range: the last bits of a logarithm differ between machines."""
+SEED_RANGE = 1 << 32
+"""Seeds of runs are below it."""
+_TRAINING: dict[str, Any] = get_type_hints(TrainingOptions)
+_NUMBERS = (int, float)
+_NAMES = {
+    "array": "a list, or tables in double brackets",
+    "object": "a table",
+    "str": "text in quotes",
+    "null": "nothing",
+}
+
+
 class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A run to train.
 
@@ -71,13 +86,6 @@ def _merged(inherited: Fields, own: dict[str, Any], place: str, whole: str) -> F
         raise ToposcopeError(f"{place}: {readable(error, type(inherited), whole)}") from error
 
 
-MAX_RUNS = 100_000
-SIGNIFICANT_DIGITS = 12
-"""Of a number drawn from a range: the last bits of a logarithm differ between machines."""
-SEED_RANGE = 1 << 32
-"""Seeds of runs are below it."""
-
-
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Numbers from `low` to `high`, both included; with `log`, evenly spread in their logarithm."""
 
@@ -102,10 +110,6 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             value = (1 - share) * low + share * high
         number = math.floor(value) if whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
         return type(number)(min(max(number, self.low), self.high))
-
-
-_TRAINING: dict[str, Any] = get_type_hints(TrainingOptions)
-_NUMBERS = (int, float)
 
 
 def _values_of(kind: Any) -> Any:
@@ -239,14 +243,6 @@ def _check_list(name: str, values: Sequence[Any]) -> None:
         if key in seen:
             raise ValueError(f"vary.{name} holds {value!r} twice; list each value once")
         seen.add(key)
-
-
-_NAMES = {
-    "array": "a list, or tables in double brackets",
-    "object": "a table",
-    "str": "text in quotes",
-    "null": "nothing",
-}
 
 
 def readable(error: Exception, kind: type[msgspec.Struct], whole: str = "top level") -> str:

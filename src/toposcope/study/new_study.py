@@ -19,6 +19,10 @@ from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSer
 _OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
+SUFFIX = ".study"
+"""Of the folder beside a table of features: the study that it was written from."""
+
+
 def draft(series: Sequence[DeclaredSeries]) -> Declaration:
     """Return a study of some series by the default probes, named after the first."""
     first = _OTHER_THAN_NAMES.sub("-", series[0].resolved_name()).strip("-._") or "checkpoints"
@@ -101,10 +105,6 @@ def open_series(declaration: Declaration, directory: Path, access: Access) -> di
         more = f" (and {len(errors) - 1} more series)" if len(errors) > 1 else ""
         raise ToposcopeError(f"{errors[0]}{more}") from errors[0]
     return opened
-
-
-SUFFIX = ".study"
-"""Of the folder beside a table of features: the study that it was written from."""
 
 
 def take_over(declaration: Declaration, directory: Path, folders: Iterable[Path]) -> Path | None:

@@ -23,7 +23,6 @@ from toposcope.integrity import CheckpointSummary, n_parameters
 from toposcope.logs import LogTable, log_beside, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
-from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.corpora import STAGE as OTHER_CORPORA
@@ -332,7 +331,8 @@ class _Runner:
         """Store the training log; if it cannot be read, the checkpoints are measured all the same."""
         try:
             if declared_log:
-                self.logs[name] = _declared_log(declared_log, name)
+                logs = read_logs(declared_log).logs  # of several runs, the one of that name
+                self.logs[name] = (logs[0] if len(logs) == 1 else read_log(declared_log, run=name)).table
             else:
                 self.logs[name] = log_beside(opened.source) if opened.source else None
         except ToposcopeError as error:
@@ -352,7 +352,8 @@ class _Runner:
         """Read and measure what is missing."""
         probes = self.declaration.resolved_probes() if self.measured else []
         if not self.text_sha256:
-            probes = [probe for probe in probes if not _reads_text(probe, probes)]
+            needs = {probe: needs_of(probe, probe.source(probes)) for probe in probes}
+            probes = [probe for probe in probes if not any(need.reads_text for need in needs[probe])]
         survey = Survey(
             store=self.store,
             directory=self.directory,
@@ -449,13 +450,3 @@ def _absent_steps(declared: DeclaredSeries, opened: Series) -> str:
 def _first_of(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(names[:MAX_NAMED]) + more
-
-
-def _declared_log(path: str, name: str) -> LogTable | None:
-    """Return what a declared log holds of a run: all of it, or, of several runs, the one of that name."""
-    logs = read_logs(path).logs
-    return (logs[0] if len(logs) == 1 else read_log(path, run=name)).table
-
-
-def _reads_text(probe: Probe, probes: list[Probe]) -> bool:
-    return any(need.reads_text for need in needs_of(probe, probe.source(probes)))

@@ -19,7 +19,7 @@ from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.probes import Measurement
 from toposcope.study import checksums, tables
-from toposcope.study.diagrams import Source, StoredContent
+from toposcope.study.diagrams import Source, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 
@@ -489,15 +489,6 @@ class Store:
 def write_large_diagrams(directory: Path, contents: Mapping[str, bytes]) -> None:
     """Write the diagram files that are too large to be rows, before the rows that point to them."""
     write_all_bytes({directory / file: content for file, content in contents.items() if len(content) > MAX_ROW_BYTES})
-
-
-def stored_diagrams(c: sqlite3.Connection, database: Path, file: str) -> Source | None:
-    """Return where a diagram file is stored, given its path in the study's folder; None if it is nowhere."""
-    row = c.execute("SELECT content FROM diagrams WHERE file = ?", (file,)).fetchone()
-    if row is not None:
-        return StoredContent(f"{database}: {file}", row[0])
-    path = database.parent / file
-    return path if path.exists() else None
 
 
 def _mend(message: str) -> str:

@@ -25,9 +25,8 @@ from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
-from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states
+from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.store import stored_diagrams
 from toposcope.version import __version__
 
 Schema = dict[str, type[pl.DataType] | pl.DataType]

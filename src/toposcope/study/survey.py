@@ -187,7 +187,7 @@ class Survey:
         if tasks:
             self._compile_ahead()
         with WriteGroup(self._keep_read) as group:
-            for task, result in run_in_groups(self.engine, read_tasks, tasks, work.add_running, idle=group.flush):
+            for task, result in run_in_groups(self.engine, read_tasks, tasks, work.add_running, group.flush):
                 work.add(sizes[task.run, task.checkpoint.step].stored)
                 group.add((task, result))
 
@@ -239,9 +239,7 @@ class Survey:
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with WriteGroup(self._store) as group:
             for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
-                for task, result in run_in_groups(
-                    engine, measure_tasks, engine_tasks, work.add_running, _expected_bytes, group.flush
-                ):
+                for task, result in run_in_groups(engine, measure_tasks, engine_tasks, work.add_running, group.flush):
                     work.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
@@ -435,10 +433,6 @@ class Survey:
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)
         self.store.put_errors(errors)
-
-
-def _expected_bytes(tasks: Sequence[MeasureTask]) -> int:
-    return max(task.n_bytes for task in tasks)
 
 
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:

@@ -22,6 +22,15 @@ from toposcope.probes import Measurement
 from toposcope.study import checksums
 from toposcope.study.kinds import kind_of
 
+MAX_VALUES = 900
+"""Values of one statement; SQLite may be built to take no more than 999."""
+Row = tuple[Any, ...]
+_LOG_COLUMNS: dict[str, tuple[str, ...]] = {
+    "log": ("step", *COLUMNS),
+    "log_targets": ("step", "target", "unit", "value"),
+    "log_nan": ("step", "name"),
+}
+
 
 class LayerRow(NamedTuple):
     """One analysed layer in the store."""
@@ -71,10 +80,6 @@ class Unit(NamedTuple):
     options: str
 
 
-MAX_VALUES = 900
-"""Values of one statement; SQLite may be built to take no more than 999."""
-
-
 def insert(c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Insert rows, many in a statement: half the time of one in each."""
     together = MAX_VALUES // len(columns)
@@ -85,14 +90,6 @@ def insert(c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequ
     groups = (values[start : start + size] for start in range(0, len(values), size))
     c.executemany(begin + ", ".join([row] * together), groups)
     c.executemany(begin + row, rows[whole:])
-
-
-Row = tuple[Any, ...]
-_LOG_COLUMNS: dict[str, tuple[str, ...]] = {
-    "log": ("step", *COLUMNS),
-    "log_targets": ("step", "target", "unit", "value"),
-    "log_nan": ("step", "name"),
-}
 
 
 def replace_log(c: sqlite3.Connection, run: str, log: LogTable) -> None:

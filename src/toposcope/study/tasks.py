@@ -64,6 +64,7 @@ class ReadTask:
     run: str
     checkpoint: Checkpoint
     milliseconds: int = 0
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.engine.cluster import ClusterLostError
-from toposcope.engine.pool import Engine, Result, TaskFailure, do_nothing, no_cost
+from toposcope.engine.pool import Engine, Result, TaskFailure, do_nothing
 from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Probe, Shape
 from toposcope.progress import Progress
@@ -26,22 +26,35 @@ MAX_GROUPED = 64
 MAX_GROUP_MS = 1000
 """Expected milliseconds of tasks that a process gets at once; one that takes longer is handed out by itself."""
 
+WORK = "work"
+"""What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
+
 GROUPS_PER_WORKER = 8
 """Groups of tasks for each process, at least, as long as there are as many tasks."""
 
 
-class Timed(Protocol):
-    """A task whose time is known about."""
+Item = TypeVar("Item")
+RunStep = tuple[str, int]
+"""A run and a step."""
+MAX_ITEMS = 64
+"""Items that are written together at most."""
+MAX_WAIT_SECONDS = 0.5
+"""Time that a finished item waits for others."""
+
+
+class Expected(Protocol):
+    """A task of which it is known about what it takes."""
 
     @property
     def milliseconds(self) -> int:
-        """Expected of it."""
+        """Time."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory."""
 
 
-Item = TypeVar("Item")
-Task = TypeVar("Task", bound=Timed)
-RunStep = tuple[str, int]
-"""A run and a step."""
+Task = TypeVar("Task", bound=Expected)
 
 
 @dataclass(frozen=True)
@@ -106,8 +119,8 @@ def _cut(items: Sequence[Item], weights: Sequence[float], limit: float, size: fl
         yield part
 
 
-WORK = "work"
-"""What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
+def _most_bytes(tasks: Sequence[Expected]) -> int:
+    return max(task.n_bytes for task in tasks)
 
 
 def run_in_groups(
@@ -115,7 +128,6 @@ def run_in_groups(
     function: Callable[[Sequence[Task]], Sequence[Result]],
     tasks: Sequence[Task],
     progress: Progress,
-    cost: Callable[[Sequence[Task]], int] = no_cost,
     idle: Callable[[], None] = do_nothing,
 ) -> Iterator[tuple[Task, Result | TaskFailure]]:
     """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
@@ -123,7 +135,7 @@ def run_in_groups(
     waiting = [[tasks[place] for place in group] for group in groups(costs, engine.n_workers)]
     while waiting:
         apart: list[list[Task]] = []
-        for group, results in engine.run(function, waiting, progress, cost, idle):
+        for group, results in engine.run(function, waiting, progress, _most_bytes, idle):
             if not isinstance(results, TaskFailure):
                 yield from zip(group, results, strict=True)
             elif len(group) == 1:
@@ -170,12 +182,6 @@ class WorkProgress:
         if self.total:
             done = min(self.total, self.done + self.running)
             self.progress(self.stage, round(done / self.parallelism), round(self.total / self.parallelism))
-
-
-MAX_ITEMS = 64
-"""Items that are written together at most."""
-MAX_WAIT_SECONDS = 0.5
-"""Time that a finished item waits for others."""
 
 
 class WriteGroup(AbstractContextManager["WriteGroup[Item]"], Generic[Item]):
