@@ -17,8 +17,6 @@ MIN_DECADES = 2.5
 
 MIN_VALUE_RATIO = 30
 """Positive values whose largest is so many times the smallest are drawn on a logarithmic axis."""
-
-
 _ONE_ROW = pl.DataFrame({"zero": [0]})
 MIN_GAP = 0.065
 """Distance between two labels as a share of the height of the plot."""

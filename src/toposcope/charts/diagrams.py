@@ -17,8 +17,6 @@ N_CELLS = 400
 
 DIGITS = 6
 """Of a number in a chart."""
-
-
 SIDE = 360
 """Of the square, in pixels."""
 MAX_POINTS = 1000

@@ -13,8 +13,6 @@ from toposcope.typing import Matrix, Vector
 
 MAX_BRANCHES = 100
 """Drawn, the most persistent; the branch that one of them joins is among them."""
-
-
 HEIGHT = 280
 MAX_POINTS = 40
 """Levels at which the width of one piece of a funnel is drawn."""

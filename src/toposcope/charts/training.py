@@ -23,8 +23,6 @@ AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
 """The rows at the cursor: a page sets ``at`` in all its charts; elsewhere a chart follows the pointer alone."""
 MIN_LOG_RATIO = 50
 """Positive values that differ by more than this factor get a logarithmic axis."""
-
-
 ROW_HEIGHT = 16
 """Height of a row in pixels, where there are few."""
 MAX_HEIGHT = 560

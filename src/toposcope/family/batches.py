@@ -16,8 +16,6 @@ from toposcope.seeds import derive_seed
 
 BLOCK_STEPS = 1000
 """Steps whose batches are drawn at once."""
-
-
 _FIRST_FACTOR, _SECOND_FACTOR = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 

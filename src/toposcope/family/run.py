@@ -11,8 +11,6 @@ from toposcope.family.corpus import Corpus
 
 MIN_HEAD_WIDTH = 16
 """Width of an attention head below which the CPU kernel is slow."""
-
-
 ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
 MIN_LOG_SPACED = 3
 """Step 0, step 1 and the last."""

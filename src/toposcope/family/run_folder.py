@@ -25,8 +25,6 @@ LOCK_SECONDS = 10.0
 """How long to wait for another process that trains the same run."""
 
 Status = Literal["running", "complete", "diverged"]
-
-
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 
 

@@ -24,8 +24,6 @@ With a finite fourth moment the largest singular values are those of a Gaussian 
 1988), and single entries do not matter. With 3 degrees, P(|w| > x) falls as x^-3, and the largest of k entries grows as
 k^(1/3), so they do. At 2 or less the norm would have no expectation to divide by.
 """
-
-
 BLOCK_ENTRIES = 1 << 20
 """Entries in float64 at a time."""
 

@@ -20,8 +20,6 @@ Metric = Literal["euclidean", "cosine", "precomputed"]
 MIN_BORUVKA_POINTS = 1000
 MIN_BORUVKA_COORDINATES = 40_000
 """From so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
-
-
 CACHE_LINE_BYTES = 64
 
 MAX_LEAST_ENTRY = 128

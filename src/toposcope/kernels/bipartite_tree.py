@@ -48,8 +48,6 @@ from toposcope.typing import Vector
 
 MIN_COLUMNS_PER_LOOKUP = 16
 """Columns outside are looked up one by one where there is at most one of them to so many columns."""
-
-
 MAX_PRIM_VERTICES = 600
 """Up to so many vertices, Prim's algorithm is as fast."""
 MIN_ENTRIES_PER_THREAD = 1 << 18

@@ -40,8 +40,6 @@ BLOCK_BYTES = 1 << 24
 
 RUN = 256
 """Bounds compared with the last one kept at once."""
-
-
 MIN_POINTS_PER_SEARCH = 3
 """The last search may be used for one point in so many; for more, Prim's algorithm is quicker."""
 MAX_RELATIVE_ERROR = 0.25

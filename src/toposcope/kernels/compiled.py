@@ -29,8 +29,6 @@ SUMS_IN_ANY_ORDER = {"reassoc", "contract"}
 
 MAX_WAIT_SECONDS = 300
 """After so long, what another process compiles is compiled here too, and not stored."""
-
-
 wide: Any = np.int64
 """Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more."""
 

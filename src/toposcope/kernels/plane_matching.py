@@ -35,8 +35,6 @@ RUN = 32
 
 FREE = -1
 ALONE = -2
-
-
 PAIRS_AT_FIRST = 8
 """Pairs listed at first for each point of the first set."""
 PAIRS_ADDED = 4

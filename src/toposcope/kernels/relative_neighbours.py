@@ -54,8 +54,6 @@ TILE = 4096
 
 TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
-
-
 LATER, VANISHES = -2, -1
 """In place of the number of an edge: it comes later than the edge in question; it is shorter, or refuted."""
 

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 
 Parents = NDArray[np.integer[Any]]
-
-
 Words = NDArray[np.uint64]
 WORD = 64
 ONE = np.uint64(1)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 OWN_FILE = "corpus.safetensors"
 """Tokens of the corpus under ``[corpus]``."""
-
-
 FILE = "other_corpora.json"
 STAGE = "other corpora"
 

@@ -25,9 +25,8 @@ from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.probes.needs import needs_of
-from toposcope.study.declared_runs import DeclaredRun, Population, readable
+from toposcope.study.declared_runs import DeclaredRun, Population, expanded, is_pattern, readable
 from toposcope.study.published import Published
-from toposcope.study.series_patterns import expanded, is_pattern
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -65,7 +64,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     path : str
         A path, relative to the TOML file; ``hf:owner/name@revisions``; or a URL. Empty for
         published features without checkpoints. With braces it stands for several series, as in a shell:
-        ``hf:owner/name-seed{1..9}@step*`` (`toposcope.study.series_patterns.expanded`).
+        ``hf:owner/name-seed{1..9}@step*`` (`toposcope.study.declared_runs.expanded`).
     name : str
         By default the last part of the path.
     log : str

@@ -17,8 +17,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries, load_declaration
 
 _OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-
-
 SUFFIX = ".study"
 """Of the folder beside a table of features: the study that it was written from."""
 

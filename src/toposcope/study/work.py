@@ -31,8 +31,6 @@ WORK = "work"
 
 GROUPS_PER_WORKER = 8
 """Groups of tasks for each process, at least, as long as there are as many tasks."""
-
-
 Item = TypeVar("Item")
 RunStep = tuple[str, int]
 """A run and a step."""

@@ -22,8 +22,6 @@ MAX_CPU_RUNS = 16
 MAX_CPU_BYTES = 2 * 10**9
 MAX_GPU_SHARE = 0.6
 """Of the memory of a GPU that the estimate of a pack may fill."""
-
-
 STATE = "state.safetensors"
 """What a pack resumes from; it stays when its runs have ended."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 MIN_SIDE = 3
 MIN_POINTS = 9
-
-
 CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
 """Estimated bytes of the activations of all points that go through the model together."""
 WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
