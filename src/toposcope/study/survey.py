@@ -16,6 +16,7 @@ from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Need, RunContext, needs_of
+from toposcope.probes.probe import States
 from toposcope.progress import Progress, silent
 from toposcope.study.diagrams import Source, diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
 from toposcope.study.plan import InputKeys, Planned, plan
@@ -331,7 +332,7 @@ class Survey:
             now, before = (stored(step, read_diagrams) for step in (planned.step, planned.previous))
             return replace(task, diagrams=now, previous_diagrams=before)
         whole = {planned.step, planned.first, planned.previous}
-        states = {
+        states: dict[int, States] = {
             step: stored(step, partial(read_states, only="" if step in whole else NETWORK))
             for step in (*planned.earlier, planned.step)
         }
