@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import altair as alt
 import numpy as np
-import polars as pl
 
 from toposcope.charts.chart import Figure
 from toposcope.typing import Vector
@@ -17,7 +16,7 @@ MIN_DECADES = 2.5
 
 MIN_VALUE_RATIO = 30
 """Positive values whose largest is so many times the smallest are drawn on a logarithmic axis."""
-_ONE_ROW = pl.DataFrame({"zero": [0]})
+_ONE_ROW = alt.InlineData(values=[{"zero": 0}])
 MIN_GAP = 0.065
 """Distance between two labels as a share of the height of the plot."""
 PANEL_WIDTH, PANEL_HEIGHT = 220, 170
@@ -121,7 +120,7 @@ def panels(figures: Mapping[str, alt.LayerChart]) -> Figure:
 
 def _name(name: str) -> alt.Chart:
     """Return the name as a mark: a title's place would depend on the labels of the axis."""
-    text = alt.Chart(pl.DataFrame({"name": [name]})).mark_text(
+    text = alt.Chart(alt.InlineData(values=[{"name": name}])).mark_text(
         align="left", baseline="bottom", fontWeight="bold", fontSize=13
     )
     named: alt.Chart = text.encode(x=alt.value(0), y=alt.value(-9), text="name:N")
