@@ -18,7 +18,7 @@ JSON = (".json", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True)
-class Material:
+class EvaluationFile:
     """A file or folder.
 
     Attributes

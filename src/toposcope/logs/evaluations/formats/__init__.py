@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from toposcope.logs.evaluations.material import Material
+from toposcope.logs.evaluations.material import EvaluationFile
 from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.formats import refusing
 from toposcope.plugins import collect
@@ -44,7 +44,7 @@ def read_raw(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations] | N
     """
     known = _formats()
     with refusing(path, "evaluations"):
-        material = Material(path)
+        material = EvaluationFile(path)
         module = next((m for m in known if m.claims(material, columns)), None)
         found: list[RawEvaluations] | None = module.evaluations(material, columns) if module else None
     return found

@@ -10,7 +10,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.evaluations.formats.table import read_table
-from toposcope.logs.evaluations.material import Material
+from toposcope.logs.evaluations.material import EvaluationFile
 from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, as_raw
 from toposcope.logs.raw import join_names, plural
@@ -65,12 +65,12 @@ OF_THE_ASKING = frozenset(
 SUITE = ("runs.json", "run_specs.json")
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is statistics of a run, those of all runs, or tables of groups."""
     return bool(_stats(material)) or bool(_tables(material))
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the scores of each run, or those of the table of accuracies."""
     if tables := _tables(material):
         return [_of_groups(tables, material.path)]
@@ -93,7 +93,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     return [RawEvaluations(material.path, table, tuple(remarks if unread else ()), named=True)]
 
 
-def _stats(material: Material) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _stats(material: EvaluationFile) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Return the specification and the statistics of each run in a file; none of another file."""
     document = material.documents[0] if len(material.documents) == 1 else None
     if not isinstance(document, list) or not document or not all(isinstance(part, dict) for part in document):
@@ -133,7 +133,7 @@ def _about(spec: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def _tables(material: Material) -> list[dict[str, Any]]:
+def _tables(material: EvaluationFile) -> list[dict[str, Any]]:
     """Return the tables in a file of a group: a heading, a header and rows of cells; none of another file."""
     document = material.documents[0] if len(material.documents) == 1 else None
     tables = document if isinstance(document, list) else [document]

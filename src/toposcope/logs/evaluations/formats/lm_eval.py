@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations.material import Material
+from toposcope.logs.evaluations.material import EvaluationFile
 from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
@@ -23,7 +23,7 @@ MODEL_ARGS = ("peft", "delta", "pretrained", "model", "path", "engine")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)[-:](\d\d)[-:](\d\d(?:\.\d+)?)")
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is the file of one evaluation."""
     document = material.documents[0] if len(material.documents) == 1 else None
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
@@ -31,7 +31,7 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     return any(name in document for name in BESIDE_RESULTS)
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values of one evaluation; the subtasks of a group that has a score are left to it."""
     document: dict[str, Any] = material.documents[0]
     config = _dictionary(document, "config") | _dictionary(document, "config_general")

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.evaluations.material import Material
+from toposcope.logs.evaluations.material import EvaluationFile
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
 from toposcope.logs.raw import join_names
 
@@ -24,7 +24,7 @@ ABOUT = "model_meta.json"
 _REVISION = re.compile(r"[0-9a-f]{6,40}|no_revision_available|external|main|\d+")
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is the result of a task."""
     document = material.documents[0] if len(material.documents) == 1 else None
     if not isinstance(document, dict):
@@ -32,7 +32,7 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     return (isinstance(document.get("scores"), dict) and "task_name" in document) or "mteb_dataset_name" in document
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the score of a task: the mean over its subsets, as MTEB takes it."""
     document: dict[str, Any] = material.documents[0]
     task, scores = document.get("task_name", document.get("mteb_dataset_name")), document.get("scores", document)

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations.material import Material
+from toposcope.logs.evaluations.material import EvaluationFile
 from toposcope.logs.evaluations.metrics import metric_of
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
@@ -18,12 +18,12 @@ AVERAGES = ("macro", "micro")
 """Primary metrics of a group: the mean of its subtasks."""
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it holds results of tasks, each with its configuration."""
     return any(_is_result(result) for result, _ in _results(material.documents))
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values of all tasks; subtasks are left to the group that is their mean."""
     rows = []
     for result, model in _results(material.documents):

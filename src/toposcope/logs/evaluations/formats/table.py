@@ -14,7 +14,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES
-from toposcope.logs.evaluations.material import Material
+from toposcope.logs.evaluations.material import EvaluationFile
 from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
 from toposcope.logs.evaluations.transposed import upright
@@ -76,12 +76,12 @@ MAX_CELL = 100_000
 """Characters of a cell of metrics."""
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a table with scores, losses or sizes of runs, or with columns that the caller named."""
     return material.table is not None and holds_evaluations(material.table, material.path, columns)
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values in a table."""
     if material.table is None:
         raise ToposcopeError("not a table")
