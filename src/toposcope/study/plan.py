@@ -107,7 +107,9 @@ def plan(
         before_it: dict[str, Sequence[CheckpointRow | None]]
         before_it = {"first": [first], "previous": [previous], "earlier": earlier, "states": earlier}
         others = [each for need, rows in before_it.items() if need in probe.NEEDS for each in rows]
-        looks_at = [(probe, [row]), *([(source, [row, *others])] if source else [])]
+        looks_at: list[tuple[Probe, Sequence[CheckpointRow | None]]] = [(probe, [row])]
+        if source is not None:
+            looks_at.append((source, [row, *others]))
         if not _has_inputs(looks_at, inputs):
             continue
         if _applies(probe, source, previous, step == first_step, inputs):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toposcope.models.loss_planes.directions import Axes
+from toposcope.models.loss_planes.directions import Axes, Sample
 from toposcope.models.loss_planes.shape import Graph, Shape, distances_between, shape_of
-from toposcope.models.loss_planes.surface import Sample, Surface, evaluate
+from toposcope.models.loss_planes.surface import Surface, evaluate
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_whole
-from toposcope.models.loss_planes.directions import Axes
-from toposcope.models.loss_planes.surface import Sample
+from toposcope.models.loss_planes.directions import Axes, Sample
 from toposcope.typing import Matrix
 
 if TYPE_CHECKING:
