@@ -1,4 +1,4 @@
-"""Charts of persistence diagrams: the diagram, its barcode, Betti curve, landscape and image."""
+"""Charts of a persistence diagram: the diagram, its barcode, image, Betti curve and landscape."""
 
 import math
 import sys
@@ -17,19 +17,6 @@ N_CELLS = 400
 
 DIGITS = 6
 """Of a number in a chart."""
-SIDE = 360
-"""Of the square, in pixels."""
-MAX_POINTS = 1000
-"""Marks of one diagram; the longest bars are drawn."""
-SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
-MAX_BARS = 60
-"""Drawn of each diagram, the longest."""
-BAR_HEIGHT = 5
-"""Pixels from one bar to the next."""
-GAP = 4
-"""Rows between two diagrams."""
-IMAGE_SIDE = 320
-"""Of the square, in pixels."""
 
 
 class Bars(NamedTuple):
@@ -138,6 +125,63 @@ def empty_chart(name: str, title: str, caption: str) -> Chart:
     return Chart(name, title, caption, f"Empty chart. {title}.", figure)
 
 
+MAX_BARS = 60
+"""Drawn of each diagram, the longest."""
+BAR_HEIGHT = 5
+"""Pixels from one bar to the next."""
+GAP = 4
+"""Rows between two diagrams."""
+
+
+def barcode(diagrams: Sequence[Bars]) -> Chart:
+    """Draw the longest bars of one or several diagrams, in the order of their births."""
+    title = headlines(diagrams)
+    drawn = [each.positive[:MAX_BARS] for each in diagrams]
+    if not any(map(len, drawn)) and not any(each.unfinished() for each in diagrams):
+        return empty_chart("barcode", title, "Bars of length zero are not drawn.")
+    descending = is_descending(diagrams)
+    low, high = limits(np.concatenate([np.empty(0), *(pairs.ravel() for pairs in drawn)]))
+    margin = 0.02 * (high - low)
+    rows: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+    row = 0
+    for each, pairs in zip(diagrams, drawn, strict=True):
+        words = each.unfinished()
+        labels.append(
+            {"diagram": each.name, "row": row, "text": f"{each.name}  no finite death: {words}" if words else each.name}
+        )
+        row += GAP
+        for birth, death in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))][:: -1 if descending else 1].tolist():
+            rows.append(
+                {"diagram": each.name, "row": row, "birth": birth, "death": death, "lifetime": abs(death - birth)}
+            )
+            row += 1
+    names = [each.name for each in diagrams]
+    y = alt.Y("row:Q", axis=None, scale=alt.Scale(domain=[-1, row], reverse=True, nice=False))
+    axis = filtration_axis(low - margin, high + margin, "filtration value", descending=descending)
+    colour = alt.Color("diagram:N", scale=alt.Scale(domain=names), legend=None)
+    bars = alt.Chart(data(rows)).mark_rule(strokeWidth=2.5).encode(
+        x=alt.X("birth:Q", **axis), x2="death:Q", y=y, color=colour,
+        tooltip=["diagram:N", "birth:Q", "death:Q", "lifetime:Q"],
+    )  # fmt: skip
+    text = alt.Chart(data(labels)).mark_text(align="left", baseline="top").encode(
+        x=alt.value(0), y=y, text="text:N", color=colour
+    )  # fmt: skip
+    left_out = sum(len(each.positive) - len(pairs) for each, pairs in zip(diagrams, drawn, strict=True))
+    caption = "A bar runs from the birth to the death of a class; classes without a finite death are only counted."
+    if left_out:
+        caption += f" Drawn are the {MAX_BARS} longest of each diagram; {left_out:,} shorter ones are left out."
+    figure = alt.layer(bars, text).properties(height=max(60, BAR_HEIGHT * row))
+    return Chart("barcode", title, caption, f"Barcode. {title}.", figure)
+
+
+SIDE = 360
+"""Of the square, in pixels."""
+MAX_POINTS = 1000
+"""Marks of one diagram; the longest bars are drawn."""
+SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
+
+
 def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
     """Draw the points of one or several diagrams.
 
@@ -216,46 +260,50 @@ def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
     )
 
 
-def barcode(diagrams: Sequence[Bars], max_bars: int = MAX_BARS) -> Chart:
-    """Draw the longest bars of one or several diagrams, in the order of their births."""
-    title = headlines(diagrams)
-    drawn = [each.positive[:max_bars] for each in diagrams]
-    if not any(map(len, drawn)) and not any(each.unfinished() for each in diagrams):
-        return empty_chart("barcode", title, "Bars of length zero are not drawn.")
-    descending = is_descending(diagrams)
-    low, high = limits(np.concatenate([np.empty(0), *(pairs.ravel() for pairs in drawn)]))
-    margin = 0.02 * (high - low)
-    rows: list[dict[str, Any]] = []
-    labels: list[dict[str, Any]] = []
-    row = 0
-    for each, pairs in zip(diagrams, drawn, strict=True):
-        words = each.unfinished()
-        labels.append(
-            {"diagram": each.name, "row": row, "text": f"{each.name}  no finite death: {words}" if words else each.name}
-        )
-        row += GAP
-        for birth, death in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))][:: -1 if descending else 1].tolist():
-            rows.append(
-                {"diagram": each.name, "row": row, "birth": birth, "death": death, "lifetime": abs(death - birth)}
-            )
-            row += 1
-    names = [each.name for each in diagrams]
-    y = alt.Y("row:Q", axis=None, scale=alt.Scale(domain=[-1, row], reverse=True, nice=False))
-    axis = filtration_axis(low - margin, high + margin, "filtration value", descending=descending)
-    colour = alt.Color("diagram:N", scale=alt.Scale(domain=names), legend=None)
-    bars = alt.Chart(data(rows)).mark_rule(strokeWidth=2.5).encode(
-        x=alt.X("birth:Q", **axis), x2="death:Q", y=y, color=colour,
-        tooltip=["diagram:N", "birth:Q", "death:Q", "lifetime:Q"],
-    )  # fmt: skip
-    text = alt.Chart(data(labels)).mark_text(align="left", baseline="top").encode(
-        x=alt.value(0), y=y, text="text:N", color=colour
-    )  # fmt: skip
-    left_out = sum(len(each.positive) - len(pairs) for each, pairs in zip(diagrams, drawn, strict=True))
-    caption = "A bar runs from the birth to the death of a class; classes without a finite death are only counted."
-    if left_out:
-        caption += f" Drawn are the {max_bars} longest of each diagram; {left_out:,} shorter ones are left out."
-    figure = alt.layer(bars, text).properties(height=max(60, BAR_HEIGHT * row))
-    return Chart("barcode", title, caption, f"Barcode. {title}.", figure)
+IMAGE_SIDE = 320
+"""Of the square, in pixels."""
+
+
+def persistence_image(
+    name: str, image: Matrix, birth_edges: Vector, lifetime_edges: Vector, *, descending: bool = False
+) -> Chart:
+    """Draw a persistence image.
+
+    Parameters
+    ----------
+    name : str
+        Of the diagram.
+    image : ndarray, shape (h, w)
+        Weight of each pixel; rows are lifetimes, columns are births.
+    birth_edges, lifetime_edges : ndarray, shape (w + 1,) and (h + 1,)
+        Ascending and finite.
+    descending : bool
+        Whether the filtration runs from high to low values: the lower end of a bar is then its death.
+    """
+    end = "death" if descending else "birth"
+    caption = f"Each bar is a Gaussian at its {end} and lifetime, weighted by its lifetime; a pixel holds its integral."
+    if not image.any():
+        return empty_chart("persistence-image", f"{name}: no finite bars", caption)
+    row, column = np.unravel_index(image.argmax(), image.shape)
+    birth, lifetime = (float(edges[i : i + 2].mean()) for edges, i in ((birth_edges, column), (lifetime_edges, row)))
+    title = f"{name}: the heaviest pixel lies at {end} {birth:.3g}, lifetime {lifetime:.3g}"
+    rows = [
+        {
+            "birth": birth_edges[j], "birth_end": birth_edges[j + 1],
+            "lifetime": lifetime_edges[i], "lifetime_end": lifetime_edges[i + 1], "weight": weight,
+        }
+        for (i, j), weight in np.ndenumerate(image)
+    ]  # fmt: skip
+    exact = alt.Scale(nice=False, zero=False)
+    figure = alt.Chart(data(rows)).mark_rect().encode(
+        x=alt.X("birth:Q", title=end, scale=exact), x2="birth_end:Q",
+        y=alt.Y("lifetime:Q", title="lifetime", scale=exact), y2="lifetime_end:Q",
+        color=alt.Color("weight:Q", title="weight"),
+        tooltip=["birth:Q", "lifetime:Q", "weight:Q"],
+    ).properties(width=IMAGE_SIDE, height=IMAGE_SIDE)  # fmt: skip
+    return Chart(
+        "persistence-image", title, caption, f"Heat map of {image.shape[0]} by {image.shape[1]}. {title}.", figure
+    )
 
 
 def betti_curve(curves: Mapping[str, tuple[Vector, NDArray[np.int64]]], *, descending: bool = False) -> Chart:
@@ -325,45 +373,3 @@ def landscape(name: str, at: Vector, layers: Matrix, *, descending: bool = False
         tooltip=["function:N", "value:Q", "height:Q"],
     )  # fmt: skip
     return Chart("landscape", title, caption, f"Lines of {len(layers)} landscape functions. {title}.", figure)
-
-
-def persistence_image(
-    name: str, image: Matrix, birth_edges: Vector, lifetime_edges: Vector, *, descending: bool = False
-) -> Chart:
-    """Draw a persistence image.
-
-    Parameters
-    ----------
-    name : str
-        Of the diagram.
-    image : ndarray, shape (h, w)
-        Weight of each pixel; rows are lifetimes, columns are births.
-    birth_edges, lifetime_edges : ndarray, shape (w + 1,) and (h + 1,)
-        Ascending and finite.
-    descending : bool
-        Whether the filtration runs from high to low values: the lower end of a bar is then its death.
-    """
-    end = "death" if descending else "birth"
-    caption = f"Each bar is a Gaussian at its {end} and lifetime, weighted by its lifetime; a pixel holds its integral."
-    if not image.any():
-        return empty_chart("persistence-image", f"{name}: no finite bars", caption)
-    row, column = np.unravel_index(image.argmax(), image.shape)
-    birth, lifetime = (float(edges[i : i + 2].mean()) for edges, i in ((birth_edges, column), (lifetime_edges, row)))
-    title = f"{name}: the heaviest pixel lies at {end} {birth:.3g}, lifetime {lifetime:.3g}"
-    rows = [
-        {
-            "birth": birth_edges[j], "birth_end": birth_edges[j + 1],
-            "lifetime": lifetime_edges[i], "lifetime_end": lifetime_edges[i + 1], "weight": weight,
-        }
-        for (i, j), weight in np.ndenumerate(image)
-    ]  # fmt: skip
-    exact = alt.Scale(nice=False, zero=False)
-    figure = alt.Chart(data(rows)).mark_rect().encode(
-        x=alt.X("birth:Q", title=end, scale=exact), x2="birth_end:Q",
-        y=alt.Y("lifetime:Q", title="lifetime", scale=exact), y2="lifetime_end:Q",
-        color=alt.Color("weight:Q", title="weight"),
-        tooltip=["birth:Q", "lifetime:Q", "weight:Q"],
-    ).properties(width=IMAGE_SIDE, height=IMAGE_SIDE)  # fmt: skip
-    return Chart(
-        "persistence-image", title, caption, f"Heat map of {image.shape[0]} by {image.shape[1]}. {title}.", figure
-    )

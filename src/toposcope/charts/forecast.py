@@ -6,9 +6,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import apart
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
+from toposcope.charts.training import apart
 from toposcope.typing import Vector
 
 HEIGHT, LOSS_HEIGHT, RATE_TOP = 390, 290, 322

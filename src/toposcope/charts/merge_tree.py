@@ -1,4 +1,4 @@
-"""Merge trees: as branches that join, and as a profile of nested funnels."""
+"""A merge tree, and the profile of its basins as nested funnels."""
 
 from typing import Any
 
@@ -13,9 +13,6 @@ from toposcope.typing import Matrix, Vector
 
 MAX_BRANCHES = 100
 """Drawn, the most persistent; the branch that one of them joins is among them."""
-HEIGHT = 280
-MAX_POINTS = 40
-"""Levels at which the width of one piece of a funnel is drawn."""
 
 
 def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Chart:
@@ -121,6 +118,11 @@ def tree_title(births: Vector, deaths: Vector) -> str:
     if not finite.any():
         return title
     return f"{title}; the deepest that joins another lies {(deaths - births)[finite].max():.3g} below its saddle"
+
+
+HEIGHT = 280
+MAX_POINTS = 40
+"""Levels at which the width of one piece of a funnel is drawn."""
 
 
 def profile(

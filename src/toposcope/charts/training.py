@@ -1,4 +1,4 @@
-"""Charts over training: lines of runs, heat maps, paths in the plane."""
+"""Lines over training: one line a run, a cursor at one step, zoom, and direct labels where lines are few."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,43 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import apart
-from toposcope.charts.theme import FAULT, HEIGHT, MUTED
+from toposcope.charts.theme import FAULT, HEIGHT
 from toposcope.typing import Vector
+
+MIN_GAP = 0.065
+"""Distance between two labels as a share of the height of the plot."""
+
+
+def apart(wanted: Sequence[float] | Vector, min_gap: float = MIN_GAP) -> Vector:
+    """Move places in [0, 1] at least `min_gap` apart, as little as possible in least squares, keeping their order.
+
+    Parameters
+    ----------
+    wanted : array_like, shape (n,)
+        In any order.
+    min_gap : float
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        In the order of `wanted`. If there is no room for n labels, they share the height evenly.
+    """
+    places = np.asarray(wanted, dtype=np.float64)
+    if len(places) < 2:
+        return places
+    order = np.argsort(places, kind="stable")
+    gaps = min(min_gap, 1 / (len(places) - 1)) * np.arange(len(places))
+    # isotonic regression of the places less the gaps: pools of neighbours share their mean
+    pools: list[list[float]] = []
+    for value in places[order] - gaps:
+        pools.append([float(value)])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    placed = np.concatenate([np.full(len(pool), np.mean(pool)) for pool in pools]) + gaps
+    result = np.empty(len(places))
+    result[order] = np.clip(placed, gaps, 1 - gaps[::-1]).round(6)
+    return result
+
 
 MAX_LABELS = 6
 """More lines than these have a legend instead of a label each."""
@@ -23,13 +57,6 @@ AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
 """The rows at the cursor: a page sets ``at`` in all its charts; elsewhere a chart follows the pointer alone."""
 MIN_LOG_RATIO = 50
 """Positive values that differ by more than this factor get a logarithmic axis."""
-ROW_HEIGHT = 16
-"""Height of a row in pixels, where there are few."""
-MAX_HEIGHT = 560
-PATH_SIZE = 250
-"""Of the panel, in pixels; both axes have one scale."""
-MARGIN = 0.12
-"""Free on every side, as a share of the width."""
 
 
 def training_lines(
@@ -181,92 +208,3 @@ def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
         y=alt.value(height),
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("finding:N")],
     )
-
-
-def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str, *, signed: bool) -> alt.LayerChart:
-    """Draw a value by row and checkpoint.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        `row`, ``step``, ``value``, one row for each cell; a cell whose value is not finite is marked by a cross.
-    row : str
-        The column that names the rows of the map.
-    order : sequence of str
-        The names from top to bottom.
-    title : str
-        Of the colour scale, with the unit.
-    signed : bool
-        Values have a sign: zero has the colour in the middle.
-
-    Returns
-    -------
-    altair.LayerChart
-        Checkpoints are columns of equal width, whatever the steps between them.
-    """
-    rows = rows.with_columns(value=pl.when(pl.col("value").is_finite()).then("value"))
-    largest = max((abs(value) for value in rows.get_column("value").drop_nulls()), default=1.0) or 1.0
-    scale = alt.Scale(range="diverging", domain=[-largest, largest], domainMid=0) if signed else alt.Scale(zero=False)
-    base = alt.Chart(rows).encode(
-        x=alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8)),
-        y=alt.Y(f"{row}:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=160, grid=False)),
-        tooltip=[
-            alt.Tooltip(f"{row}:N"),
-            alt.Tooltip("step:O", format=",d"),
-            alt.Tooltip("value:Q", format=".4~g", title=title),
-        ],
-    )
-    cells = base.mark_rect().encode(color=alt.Color("value:Q", title=title, scale=scale))
-    undefined = base.transform_filter("!isValid(datum.value)")
-    height = min(MAX_HEIGHT, ROW_HEIGHT * len(order))
-    layers = [cells.transform_filter("isValid(datum.value)")]
-    if rows.get_column("value").has_nulls():
-        layers += [undefined.mark_rect(color="#888", opacity=0.15), undefined.mark_text(text="×", opacity=0.7)]
-    return alt.LayerChart(layer=layers).properties(height=height)
-
-
-def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:
-    """Draw one path.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        ``step``, ``x``, ``y``, in the order of the path; further columns, such as ``run``, are carried along.
-    x_title, y_title : str
-    title : str
-        Over the panel.
-
-    Returns
-    -------
-    altair.LayerChart
-        The first and the last checkpoint are labelled with their steps.
-    """
-    points = rows.select("x", "y").to_numpy()
-    low, high = points.min(axis=0), points.max(axis=0)
-    half = (0.5 + MARGIN) * (float(np.max(high - low)) or 1.0)
-    middle = (low + high) / 2
-    x, y = (
-        encoding(f"{name}:Q", title=text, scale=alt.Scale(domain=[centre - half, centre + half], nice=False))
-        for encoding, name, text, centre in zip(
-            (alt.X, alt.Y), ("x", "y"), (x_title, y_title), middle.tolist(), strict=True
-        )
-    )
-    log = is_log_spaced(rows.get_column("step").to_numpy())
-    colour = alt.Color(
-        "step:Q", title="training step", scale=alt.Scale(type="symlog" if log else "linear", range="ramp"),
-        legend=alt.Legend(format="~s", gradientLength=160),
-    )  # fmt: skip
-    base = alt.Chart(rows.with_columns(place=pl.int_range(pl.len())))
-    line = base.mark_line(color=MUTED, strokeWidth=1).encode(x=x, y=y, order="place:Q")
-    marks = base.mark_point(filled=True, size=45, opacity=1, stroke=MUTED, strokeWidth=0.6).encode(
-        x=x, y=y, color=colour, tooltip=["run:N", alt.Tooltip("step:Q", format=",d"), "x:Q", "y:Q"]
-    )
-    # On the side that the path does not leave to.
-    labels = [
-        alt.Chart(rows[[i]].with_columns(label=pl.format("step {}", "step")))
-        .mark_text(dy=14 if points[i, 1] < points[:, 1].mean() else -13)
-        .encode(x=x, y=y, text="label:N")
-        for i in (0, -1)
-    ]
-    panel = alt.LayerChart(layer=[line, marks, *labels]).properties(width=PATH_SIZE, height=PATH_SIZE)
-    return panel.properties(title=title) if title else panel

@@ -7,8 +7,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import budget_axis, panels
+from toposcope.charts.axes import budget_axis
 from toposcope.charts.chart import Chart
+from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED, RUNS
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
 from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction

@@ -6,9 +6,9 @@ import altair as alt
 import polars as pl
 
 from toposcope.analysis.wording import counted
-from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
+from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import run_names
 from toposcope.report.headline import named
 from toposcope.report.headline_table import (
