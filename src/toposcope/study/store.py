@@ -31,7 +31,6 @@ _WITH_STEPS = (
     *("measurements", "alerts", "forecasts", "errors"),
 )
 _PLACE = ("run", "step")
-_OF_LAYER = ("layer", "position", *LayerRow._fields[1:])
 
 
 class Store:
@@ -281,7 +280,7 @@ class Store:
                 tables.forget(c, *place)
                 tables.update_measurements(c, rows[place])
             insert(c, "checkpoints", (*_PLACE, "path", "fingerprint", "weights_hash"), own)
-            insert(c, "layers", (*_PLACE, *_OF_LAYER), layers)
+            insert(c, "layers", (*_PLACE, "layer", "position", *LayerRow._fields[1:]), layers)
             insert(c, "evidence", (*_PLACE, "content"), evidence)
             checksums.put_new(c, {g: content for g, content in contents.items() if (g.run, g.step) not in known})
             for run, step in sorted(known):
