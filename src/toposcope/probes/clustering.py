@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from toposcope.checkpoints import Layer
-from toposcope.homology.clustering import clustering_coefficient
+from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes.feature import Kind
 from toposcope.probes.point_clouds import means
 from toposcope.probes.probe import Measurement, Probe, Subject, Value

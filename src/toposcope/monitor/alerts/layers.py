@@ -286,7 +286,7 @@ DEAD_TAIL_INDEX = 3.0
 
 
 class Stillness:
-    """Detects layers that stop learning; a layer raises one alert, by the first of three checks that sees it."""
+    """Detects layers that stop learning; each raises one alert, by the first of three checks that sees it."""
 
     def __init__(self) -> None:
         self.checks: tuple[_StopCheck | _DeadUnitCheck, ...] = (
@@ -436,8 +436,7 @@ class SlowGrowth:
 
     def measured(self, event: Measured, last: int, alerted: Mapping[str, int]) -> list[Alert]:
         """Check a measurement; `alerted` has the step of each layer's last alert by `Departures`."""
-        values = of_layers(event, "training", "weight_norm")
-        layers, logs = logarithms(values)
+        layers, logs = logarithms(values := of_layers(event, "training", "weight_norm"))
         if not layers:
             return []
         columns = self._history.columns(layers)
@@ -468,7 +467,7 @@ class SlowGrowth:
             f" by step {event.step // 2:,}, and still growing as fast,"
         )
         evidence = {"value": values[first], "level": values[first] / math.exp(growth), "limit": MIN_GROWTH}
-        names = [layer for _, layer in newly]
+        names = [name for _, name in newly]
         return [alert_of_layers("norm running away", event, last, names, len(layers), what, evidence)]
 
     def _grown(self, step: int, levels: Vector) -> Vector:

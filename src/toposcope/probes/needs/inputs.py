@@ -31,7 +31,7 @@ def _reading_key(checkpoint: Checkpoint, run: RunContext) -> str:
 
 def _gradients(checkpoint: Checkpoint, run: RunContext) -> "Callable[[int], dict[str, Tensor]]":
     """Return a function from the number of a batch to the gradient on it, by tensor name."""
-    from toposcope.family.gradients import loss_gradients
+    from toposcope.family.evaluation import loss_gradients
 
     directory, corpus = run.directory, run.origin.corpus
     if directory is None or corpus is None:
