@@ -5,10 +5,9 @@ from collections import Counter
 import msgspec
 
 from toposcope.checkpoints import roles
-from toposcope.checkpoints.buffers import BUFFER, MASK, TABLE
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.coverage import Coverage
-from toposcope.checkpoints.matrices import BIAS, NO_NUMBERS, VECTOR
+from toposcope.checkpoints.matrices import BIAS, BUFFER, MASK, NO_NUMBERS, TABLE, VECTOR
+from toposcope.checkpoints.weights import Coverage
 
 MAX_NAMES = 5
 """Tensors that a summary names; the rest are counted."""

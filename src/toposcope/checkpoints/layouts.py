@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.buffers import leaf_of
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import contiguous
+from toposcope.checkpoints.roles import leaf_of
 
 MAX_CONVOLVED = 16
 """Taps of a convolution; an axis of a matrix of experts has more."""

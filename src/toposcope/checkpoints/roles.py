@@ -10,10 +10,7 @@ from functools import lru_cache
 
 from toposcope.errors import ToposcopeError, choices
 
-NAMES = (
-    *("embed", "pos_embed", "attn.qkv", "attn.q", "attn.k", "attn.v", "attn.out"),
-    *("mlp.in", "mlp.out", "head", "conv", "other"),
-)
+NAMES = tuple("embed pos_embed attn.qkv attn.q attn.k attn.v attn.out mlp.in mlp.out head conv other".split())
 NOT_ANALYSED = {"embed", "pos_embed"}
 OWN_RULE, BY_NAME, BY_SHAPE, UNKNOWN = "your rule", "name", "shape", "unknown"
 
@@ -241,3 +238,10 @@ def plain_names(names: Sequence[str]) -> list[str]:
     """Remove what wrappers (torch.compile, DistributedDataParallel, FSDP, Fabric) add to names, unless they collide."""
     plain = [_plain_name(name) for name in names]
     return plain if len(set(plain)) == len(plain) else list(names)
+
+
+@lru_cache(maxsize=1 << 16)
+def leaf_of(name: str) -> str:
+    """Return the last part of a name, in lower case."""
+    parts = re.split(r"[./]", name.lower())
+    return parts[-2] if parts[-1] == "value" and len(parts) > 1 else parts[-1]

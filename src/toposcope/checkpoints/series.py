@@ -11,9 +11,8 @@ from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
-from toposcope.checkpoints.formats.foreign import known_foreign
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
-from toposcope.checkpoints.formats.trainer_state import counters_beside
+from toposcope.checkpoints.formats.series_inside import counters_beside
 from toposcope.checkpoints.formats.weight_names import (
     ARRAYS,
     ENDINGS,
@@ -22,8 +21,8 @@ from toposcope.checkpoints.formats.weight_names import (
     SECOND_MODEL,
     SHARD,
     TORCH,
+    known_foreign,
 )
-from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import (
     Access,
     CheckpointError,
@@ -35,7 +34,8 @@ from toposcope.checkpoints.sources import (
     roots,
 )
 from toposcope.checkpoints.sources.local import escaped, local_path
-from toposcope.checkpoints.steps import has_odd_step, step_of, step_pattern, step_within, tokens_of
+from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
 
@@ -309,9 +309,8 @@ def _refuse_one_rank(root: Source) -> None:
         path = root.path.absolute()
         for place in (path, path.parent):
             if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
-                raise CheckpointError(
-                    f"{root.spec}: one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}",
-                    "unsupported",
+                raise unsupported(
+                    root.spec, f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
                 )
 
 
@@ -389,7 +388,7 @@ def _single(
         return _by_steps_inside(name, root, folder, candidates, options)
     else:
         if foreign := known_foreign(names):
-            raise CheckpointError(f"{root.spec}: {foreign}", "unsupported")
+            raise unsupported(root.spec, foreign)
         raise ToposcopeError(
             f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt or .gguf files, model "
             "folders, or folders of torch.distributed.checkpoint"

@@ -16,6 +16,7 @@ import msgspec
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.sources.source import damaged
 
 Names = Mapping[tuple[str, str], Any]
 
@@ -201,38 +202,26 @@ def _named(name: str) -> Callable[..., Placeholder]:
 
 _OTHER_TENSORS = {
     "_rebuild_qtensor": "quantised tensor",
-    "_rebuild_sparse_tensor": "sparse tensor",
-    "_rebuild_sparse_csr_tensor": "sparse tensor",
+    **dict.fromkeys(("_rebuild_sparse_tensor", "_rebuild_sparse_csr_tensor"), "sparse tensor"),
     "_rebuild_nested_tensor": "nested tensor",
     "_rebuild_meta_tensor_no_storage": "tensor of the meta device, without numbers",
     "_rebuild_wrapper_subclass": "tensor of another class",
-    "_rebuild_device_tensor_from_numpy": "tensor of another device",
-    "_rebuild_device_tensor_from_cpu_tensor": "tensor of another device",
-    "_rebuild_xla_tensor": "tensor of another device",
+    **{
+        f"_rebuild_{name}": "tensor of another device"
+        for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "xla_tensor")
+    },
 }
 STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-    "ComplexFloatStorage": "complex64",
-    "ComplexDoubleStorage": "complex128",
-    "QInt8Storage": "int8",
-    "QUInt8Storage": "uint8",
-    "QInt32Storage": "int32",
-    "UntypedStorage": "",
+    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
+    **{"LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8"},
+    **{"ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64"},
+    **{"ComplexDoubleStorage": "complex128", "QInt8Storage": "int8", "QUInt8Storage": "uint8"},
+    **{"QInt32Storage": "int32", "UntypedStorage": ""},
 }
 _PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
-_BUILTINS = [
-    *("set", "frozenset", "complex", "slice", "bytearray", "list", "dict", "tuple", "range", "xrange"),
-    *("int", "long", "float", "str", "unicode", "bool", "bytes", "object"),
-]
+_BUILTINS = """
+set frozenset complex slice bytearray list dict tuple range xrange int long float str unicode bool bytes object
+""".split()
 _IGNORED = {
     "argparse": ["Namespace"],
     "builtins": _BUILTINS,
@@ -277,10 +266,9 @@ TENSOR_NAMES: Names = {
 }
 """Names that the pickle of a saved model may hold, and what each stands for; any other is a `Placeholder`."""
 
-_ATTACK_MODULES = {
-    *("os", "posix", "nt", "ntpath", "posixpath", "subprocess", "sys", "pty", "socket", "ctypes"),
-    *("importlib", "runpy", "shutil", "webbrowser", "commands"),
-}
+_ATTACK_MODULES = set(
+    "os posix nt ntpath posixpath subprocess sys pty socket ctypes importlib runpy shutil webbrowser commands".split()
+)
 _ATTACK_FUNCTIONS = {
     "builtins": ["eval", "exec", "execfile", "compile", "open", "__import__", "input", "breakpoint", "globals"],
     "torch": ["load", "hub", "serialization.load"],
@@ -338,9 +326,7 @@ def load(
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise CheckpointError(
-            f"{location}: damaged: its pickle cannot be read ({reason!a}); fetch or save it again", "damaged"
-        ) from error
+        raise damaged(location, f"its pickle cannot be read ({reason!a})") from error
 
 
 def _called(kind: Any, arguments: Any) -> Any:

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from toposcope.checkpoints.selection import Selection
+from toposcope.checkpoints.steps import Selection
 from toposcope.family.corpus import Corpus
 from toposcope.family.schedules import ScheduleName, learning_rate
 from toposcope.family.sizes import ModelSize

@@ -56,21 +56,14 @@ FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
 FIELDS = ("loss", *NAMES)
 """What the caller can say that a column is."""
 
-LOSSES = (
-    *("loss", "cross_entropy_loss", "cross_entropy", "crossentropy", "ce_loss", "lm_loss", "lm_loss_training_lm_loss"),
-    *("language_cross_entropy", "nll_loss", "nll", "ce", "loss_step", "step_loss", "loss_train", "loss_train_total"),
-    *("global_avg_loss", "loss_metrics_global_avg_loss", "avg_loss", "mean_loss", "loss_mean", "loss_avg"),
-    *(
-        "total_loss",
-        "loss_total",
-        "loss_epoch",
-        "loss_ce",
-        "next_token_loss",
-        "running_loss",
-        "avr_loss",
-        "reduced_train_loss",
-    ),
-    *("xent", "cost", "ce_mean_words", "logloss", "log_loss", "binary_logloss", "multi_logloss", "mlogloss"),
+LOSSES = tuple(
+    """
+    loss cross_entropy_loss cross_entropy crossentropy ce_loss lm_loss lm_loss_training_lm_loss
+    language_cross_entropy nll_loss nll ce loss_step step_loss loss_train loss_train_total global_avg_loss
+    loss_metrics_global_avg_loss avg_loss mean_loss loss_mean loss_avg total_loss loss_total loss_epoch loss_ce
+    next_token_loss running_loss avr_loss reduced_train_loss xent cost ce_mean_words logloss log_loss binary_logloss
+    multi_logloss mlogloss
+    """.split()
 )
 UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("bits", "per", "byte"), "bits per byte"),
@@ -84,10 +77,9 @@ UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("ppl",), "perplexity"),
 )
 PREFIXES = frozenset(
-    (
-        *("train", "training", "trainer", "metrics", "metric", "optim", "throughput", "perf", "log", "state"),
-        *("config", "args", "params", "hparams", "hyperparameters"),
-    )
+    """
+    train training trainer metrics metric optim throughput perf log state config args params hparams hyperparameters
+    """.split()
 )
 """Words before a name that do not change its meaning."""
 VALIDATION = frozenset(
@@ -97,22 +89,10 @@ VALIDATION = frozenset(
     )
 )
 AUXILIARY = frozenset(
-    (
-        *("aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale", "best"),
-        *(
-            "lowest",
-            "target",
-            "delta",
-            "previous",
-            "threshold",
-            "scaler",
-            "weight",
-            "weights",
-            "tokens",
-            "time",
-            "coef",
-        ),
-    )
+    """
+    aux auxiliary z kl balance balancing router min max std scale best lowest target delta previous threshold scaler
+    weight weights tokens time coef
+    """.split()
 )
 """Words of a loss that is not the model's own, or of a spread."""
 MAX_NAME = 1000

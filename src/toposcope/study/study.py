@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.coverage import Coverage
+from toposcope.checkpoints.weights import Coverage
 from toposcope.databases import refuse_views
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES

@@ -16,9 +16,8 @@ from types import ModuleType
 
 from toposcope.checkpoints.formats.contents import Inside, Key, text_of
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.pointers import refuse_pointers
 from toposcope.checkpoints.formats.rank_files import refuse_part
-from toposcope.checkpoints.formats.weight_names import of_weights
+from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect

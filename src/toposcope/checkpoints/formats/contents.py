@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.pickled_arrays import StoredArray
 from toposcope.checkpoints.unpickling import MAX_NESTED, Placeholder, StoredTensor
 from toposcope.errors import ToposcopeError, choices
 

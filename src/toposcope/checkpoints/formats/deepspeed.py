@@ -23,6 +23,7 @@ from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
 from toposcope.checkpoints.formats.series_inside import stated_along
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
 _MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
@@ -92,14 +93,14 @@ def _matches(pattern: re.Pattern[str], names: Collection[str]) -> list[re.Match[
 
 
 def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
-    raise CheckpointError(f"{spec}: a checkpoint of DeepSpeed with {reason}; {fix}", "unsupported")
+    raise unsupported(spec, f"a checkpoint of DeepSpeed with {reason}; {fix}")
 
 
 def _whole(spec: str, inner: Files) -> Listing:
     """List the tensors of the one module file."""
     saved = Saved(inner[_matches(_MODULE, inner)[0][0]])
     if reason := missing_ranks(saved.content):
-        raise CheckpointError(f"{saved.file.location}: {reason}", "unsupported")
+        raise unsupported(saved.file, reason)
     return torch_file.entries_of(saved.file)
 
 

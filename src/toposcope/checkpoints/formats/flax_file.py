@@ -12,11 +12,11 @@ from toposcope.checkpoints.formats.contents import Inside, Key
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import all_rows, reshaped, stacked
-from toposcope.checkpoints.formats.lone_files import is_only, lone_file
-from toposcope.checkpoints.formats.pickles import Unknown, array_entry, stream_of
+from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
+from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, Unknown, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.pickled_arrays import StoredArray, StoredDtype
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, natural_numbers
 
 USUAL = "flax_model.msgpack"
@@ -102,9 +102,8 @@ class _Saved:
         for file in files:
             content = _Reader(file).read()
             if not isinstance(content, dict):
-                raise CheckpointError(
-                    f"{file.location}: msgpack, but not of Flax: no dictionary; save with flax.serialization.to_bytes",
-                    "unsupported",
+                raise unsupported(
+                    file, "msgpack, but not of Flax: no dictionary; save with flax.serialization.to_bytes"
                 )
             _merge(file, self.content, content)
 
@@ -124,7 +123,7 @@ def _merge(file: StoredFile, into: dict[Any, Any], content: Mapping[Any, Any]) -
         elif isinstance(value, dict) and isinstance(into[name], dict):
             _merge(file, into[name], value)
         else:
-            raise _damaged(file, f"it holds {str(name)[:80]!a} again, as another shard does")
+            raise damaged(file, f"it holds {str(name)[:80]!a} again, as another shard does")
 
 
 class _Reader:
@@ -140,14 +139,11 @@ class _Reader:
         try:
             value = self._value(MAX_DEPTH)
         except EOFError as error:
-            raise CheckpointError(
-                f"{self._file.location}: truncated or damaged: it ends within a value; fetch or save it again",
-                "truncated",
-            ) from error
+            raise truncated(self._file, "it ends within a value") from error
         except (ValueError, msgspec.MsgspecError) as error:
-            raise _damaged(self._file, f"not msgpack of Flax: {error}") from error
+            raise damaged(self._file, f"not msgpack of Flax: {error}") from error
         if self._stream.tell() != self._file.size:
-            raise _damaged(self._file, "bytes follow its content")
+            raise damaged(self._file, "bytes follow its content")
         return value
 
     def _value(self, depth: int) -> Any:
@@ -266,7 +262,3 @@ def _list_of(fields: Any) -> list[Any]:
     if not isinstance(fields, dict) or list(fields) != [str(k) for k in range(len(fields))]:
         raise ValueError("an array in chunks without order")
     return list(fields.values())
-
-
-def _damaged(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: damaged: {reason}; fetch or save it again", "damaged")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.formats.contents import repeats
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.strided import not_weights
+from toposcope.checkpoints.formats.pickles import not_weights
 from toposcope.checkpoints.formats.torch_file import open_file
 from toposcope.checkpoints.sources import StoredFile
 from toposcope.checkpoints.unpickling import StoredTensor

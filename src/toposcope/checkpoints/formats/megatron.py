@@ -14,6 +14,7 @@ from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, side_by_side, stacked
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
 from toposcope.checkpoints.sources import CheckpointError, Files
+from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.steps import MAX_STEP
 from toposcope.checkpoints.unpickling import StoredTensor
 
@@ -99,10 +100,10 @@ def _check_ranks(spec: str, found: set[_Place], first: Saved, sizes: Mapping[str
     """Refuse other than one file for each rank that the arguments imply."""
     lacking = [name for name in _SIZES if name not in sizes]
     if len(found) > 1 and lacking:
-        raise CheckpointError(
-            f"{spec}: {', '.join(_folder(place) for place in sorted(found)[:4])}: parallel shards of one model of "
+        raise unsupported(
+            spec,
+            f"{', '.join(_folder(place) for place in sorted(found)[:4])}: parallel shards of one model of "
             f"Megatron-LM, and their args do not say how they fit (no {', '.join(lacking[:3])}); {FIX}",
-            "unsupported",
         )
     experts = _arguments(first.content).get("expert_model_parallel_size")
     if type(experts) is int and experts > 1:
@@ -140,7 +141,7 @@ def _tensors(spec: str, saved: Saved) -> dict[str, Entry]:
 
 
 def _refuse(spec: str, reason: str) -> NoReturn:
-    raise CheckpointError(f"{spec}: a checkpoint of Megatron-LM with {reason}; {FIX}", "unsupported")
+    raise unsupported(spec, f"a checkpoint of Megatron-LM with {reason}; {FIX}")
 
 
 @dataclass(frozen=True)

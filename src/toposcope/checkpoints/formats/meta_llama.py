@@ -11,8 +11,9 @@ from toposcope.checkpoints.formats import model_folder
 from toposcope.checkpoints.formats.contents import Key, model_of, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, side_by_side, stacked
-from toposcope.checkpoints.formats.pointers import refuse_pointers
+from toposcope.checkpoints.formats.weight_names import refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.unpickling import StoredTensor
 
 PARAMS = "params.json"
@@ -115,6 +116,4 @@ def _expected(kind: str, params: _Params) -> tuple[int | None, int | None]:
 
 
 def _refuse(spec: str, count: int, reason: str) -> NoReturn:
-    raise CheckpointError(
-        f"{spec}: {count} model-parallel ranks of a Llama as Meta saves it, and {reason}; {FIX}", "unsupported"
-    )
+    raise unsupported(spec, f"{count} model-parallel ranks of a Llama as Meta saves it, and {reason}; {FIX}")

@@ -10,18 +10,12 @@ import msgspec
 from toposcope.checkpoints.formats import safetensors_file, torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.pointers import refuse_pointers
-from toposcope.checkpoints.formats.trainer_state import trainer_counters
-from toposcope.checkpoints.formats.weight_names import SECOND_MODEL
+from toposcope.checkpoints.formats.series_inside import trainer_counters
+from toposcope.checkpoints.formats.weight_names import SECOND_MODEL, refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import is_relative_name
 
-NAMES = (
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-)
+NAMES = tuple("model.safetensors.index.json model.safetensors pytorch_model.bin.index.json pytorch_model.bin".split())
 SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 MAX_NAME_LENGTH = 255
 MAX_INDEX_BYTES = 100_000_000

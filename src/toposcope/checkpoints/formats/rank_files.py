@@ -12,7 +12,8 @@ from toposcope.checkpoints.formats import deepspeed, megatron, meta_llama, model
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.joining import Saved
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other
-from toposcope.checkpoints.sources import CheckpointError, Files
+from toposcope.checkpoints.sources import Files
+from toposcope.checkpoints.sources.source import unsupported
 
 _PART = re.compile(r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model)[._-]?)(\d+)(.*)", re.IGNORECASE)
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
@@ -51,10 +52,10 @@ def parts_of(names: Iterable[str]) -> list[str]:
 def refuse_ranks(spec: str, names: Sequence[str]) -> NoReturn:
     """Refuse files that are parts of one model."""
     shown = ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
-    raise CheckpointError(
-        f"{spec}: {len(names)} files of ranks or parts of one model ({shown}), which do not say how they fit; save the "
-        "whole state_dict (FULL_STATE_DICT), or with torch.distributed.checkpoint",
-        "unsupported",
+    raise unsupported(
+        spec,
+        f"{len(names)} files of ranks or parts of one model ({shown}), which do not say how they fit; save "
+        "the whole state_dict (FULL_STATE_DICT), or with torch.distributed.checkpoint",
     )
 
 
@@ -70,9 +71,8 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
         fix = "with FULL_STATE_DICT or torch.distributed.checkpoint"
         if flat[0][1]:
             fix += "; of fairscale and metaseq, merge the ranks with consolidate_fsdp_shards"
-        raise CheckpointError(
-            f"{spec}: {len(flat)} flat parameters of FSDP, which do not state the shapes of the weights; save {fix}",
-            "unsupported",
+        raise unsupported(
+            spec, f"{len(flat)} flat parameters of FSDP, which do not state the shapes of the weights; save {fix}"
         )
     names = [name.rpartition("/")[2] for name in files]
     if len(names) == 1 and _ZERO3.fullmatch(names[0]):
@@ -88,4 +88,4 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
 
 
 def _refuse(spec: str, reason: str) -> NoReturn:
-    raise CheckpointError(f"{spec}: {reason}", "unsupported")
+    raise unsupported(spec, reason)

@@ -27,13 +27,22 @@ from toposcope.checkpoints.formats.contents import (
     without_attribute,
 )
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.pickles import Legacy, Plain, Unknown, array_entry, opened, storage_of
+from toposcope.checkpoints.formats.pickles import (
+    NAMES,
+    Legacy,
+    Plain,
+    StoredArray,
+    Unknown,
+    array_entry,
+    not_weights,
+    opened,
+    storage_of,
+    strided_entry,
+)
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
-from toposcope.checkpoints.formats.strided import not_weights, strided_entry
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
-from toposcope.checkpoints.pickled_arrays import NAMES, StoredArray
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.range_stream import RangeStream
+from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
 
 LOCAL_HEADER_BYTES = 30
@@ -165,9 +174,7 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
     if begin.startswith(SIGNATURES["pickle"]):
         return opened(file)
     if len(begin) < 4:
-        raise CheckpointError(
-            f"{file.location}: truncated or damaged: a file of {file.size} bytes; fetch or save it again", "truncated"
-        )
+        raise truncated(file, f"a file of {file.size} bytes")
     what = next((text for start, text in _BEGINNINGS.items() if begin.lstrip().startswith(start)), "")
     if begin[8:9] == b"{" and not what:
         what = "a safetensors file; rename it to .safetensors"
@@ -195,11 +202,6 @@ def check(file: StoredFile, *, only_weights: bool) -> None:
     """
     if file.read(0, min(4, file.size)).tobytes() == SIGNATURES["zip"]:
         Archive(file).check(only_weights=only_weights)
-
-
-def unsupported(file: StoredFile, reason: str) -> CheckpointError:
-    """Return the error of a file that is whole but cannot be read."""
-    return CheckpointError(f"{file.location}: {reason}", "unsupported")
 
 
 def _content(file: StoredFile, saved: Saved) -> Any:
@@ -303,11 +305,7 @@ class Archive:
                 raise unsupported(file, "its numbers are big-endian; save it again on another machine")
             self.pickle = self._content("data.pkl")
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError) as error:
-            raise CheckpointError(
-                f"{file.location}: truncated or damaged: the directory at its end cannot be read; fetch or save it "
-                "again",
-                "truncated",
-            ) from error
+            raise truncated(file, "the directory at its end cannot be read") from error
 
     @property
     def content(self) -> Any:
@@ -322,7 +320,7 @@ class Archive:
         if "constants.pkl" in self._records:
             raise unsupported(self._file, "a TorchScript program; save its state_dict() with torch.save")
         if len(self._records) != count:
-            raise self._damaged("it holds two records of the same name")
+            raise not_weights(self._file, "it holds two records of the same name")
         if any(info.compress_type != zipfile.ZIP_STORED for info in self._records.values()):
             raise unsupported(self._file, "its records are compressed, which torch never does; save it with torch.save")
 
@@ -362,11 +360,7 @@ class Archive:
             for start in range(0, info.file_size, CHECKED_BYTES):
                 crc = zlib.crc32(self._data(info, start, min(start + CHECKED_BYTES, info.file_size)).data, crc)
             if crc != info.CRC:
-                raise CheckpointError(
-                    f"{self._file.location}: damaged: the bytes of its record {name[:80]!r} do not match their CRC-32; "
-                    "fetch or save it again",
-                    "damaged",
-                )
+                raise damaged(self._file, f"the bytes of its record {name[:80]!r} do not match their CRC-32")
 
     def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
         """Return one of its tensors; its record must exist and be long enough."""
@@ -374,7 +368,7 @@ class Archive:
             return array_entry(self._file, name, tensor)
         info = self._records.get(f"data/{tensor.storage.record}")
         if info is None:
-            raise self._damaged(f"{name[:80]!r} has no data")
+            raise not_weights(self._file, f"{name[:80]!r} has no data")
         return strided_entry(self._file, name, tensor, info.file_size, partial(self._data, info))
 
     def _data(self, info: zipfile.ZipInfo, start: int, stop: int) -> Bytes:
@@ -384,11 +378,8 @@ class Archive:
         read = self._file.read(at, min(at + LOCAL_HEADER_BYTES + ahead, self._file.size))
         header = read[:LOCAL_HEADER_BYTES].tobytes()
         if not header.startswith(SIGNATURES["zip"]):
-            raise self._damaged(f"its record {info.filename[:80]!r} is not where its end says")
+            raise not_weights(self._file, f"its record {info.filename[:80]!r} is not where its end says")
         begin = LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         if begin + stop <= len(read):
             return read[begin + start : begin + stop]
         return self._file.read(at + begin + start, at + begin + stop)
-
-    def _damaged(self, reason: str) -> CheckpointError:
-        return not_weights(self._file, reason)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation.grid import Grid
 from toposcope.checkpoints.quantisation.packed import (
     SAVE_PLAIN,
     Floats,
+    Grid,
     Packed,
     Undecodable,
     Unpacked,

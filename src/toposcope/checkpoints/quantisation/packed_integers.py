@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation.grid import Grid, by_group, grid
 from toposcope.checkpoints.quantisation.packed import (
     SAVE_PLAIN,
     Floats,
+    Grid,
     Packed,
     Undecodable,
     Unpacked,
+    by_group,
+    grid,
     integers,
     numbers,
     single,

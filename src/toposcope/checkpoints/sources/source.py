@@ -1,10 +1,11 @@
 """Protocols of sources: a place that holds files, and a file that is read by ranges of bytes."""
 
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,25 @@ class CheckpointError(ToposcopeError):
     def __reduce__(self) -> tuple[type["CheckpointError"], tuple[str, str]]:
         # Pickling an exception repeats the call of its constructor.
         return type(self), (str(self), self.kind)
+
+
+def damaged(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
+    """Return the error of a file that holds something else than its format says."""
+    return CheckpointError(f"{_location(place)}: damaged: {reason}; {fix}", "damaged")
+
+
+def truncated(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
+    """Return the error of a file that ends too early."""
+    return CheckpointError(f"{_location(place)}: truncated or damaged: {reason}; {fix}", "truncated")
+
+
+def unsupported(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a file, or a place, that is whole but cannot be read."""
+    return CheckpointError(f"{_location(place)}: {reason}", "unsupported")
+
+
+def _location(place: "StoredFile | Path | str") -> str:
+    return str(place) if isinstance(place, str | Path) else place.location
 
 
 class StoredFile(Protocol):
@@ -144,9 +164,7 @@ def fingerprint(files: Files) -> str:
 def check_range(location: str, start: int, stop: int, size: int) -> None:
     """Refuse a range that exceeds the file."""
     if not 0 <= start <= stop <= size:
-        raise CheckpointError(
-            f"{location}: truncated: it ends at byte {size}, {stop} are needed; fetch or save it again", "truncated"
-        )
+        raise truncated(location, f"it ends at byte {size}, {stop} are needed")
 
 
 def checked_name(name: str, location: str) -> str:
@@ -167,3 +185,40 @@ def checked_size(size: object, location: str) -> int:
     if not isinstance(size, int) or not 0 <= size < 1 << 63:
         raise CheckpointError(f"{location}: its source gives no size; it cannot be read by ranges", "unreachable")
     return size
+
+
+class RangeStream(io.RawIOBase):
+    """A raw stream over a stored file or a part of it; wrap it in `io.BufferedReader`.
+
+    Parameters
+    ----------
+    file : StoredFile
+    start, stop : int
+        Range of bytes of the file; by default all of it.
+    """
+
+    def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
+        super().__init__()
+        self._file, self._start = file, start
+        self._length = (file.size if stop is None else stop) - start
+        self._position = 0
+
+    def readable(self) -> bool:  # noqa: D102
+        return True
+
+    def seekable(self) -> bool:  # noqa: D102
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # noqa: D102
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        if self._position < 0:
+            raise OSError(22, "seek before the beginning")
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:  # noqa: D102
+        count = max(0, min(len(buffer), self._length - self._position))
+        if count:
+            begin = self._start + self._position
+            buffer[:count] = self._file.read(begin, begin + count).tobytes()
+            self._position += count
+        return count

@@ -12,10 +12,9 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.cached_reads import CHUNK_BYTES, cached_lookup, read_cached
-from toposcope.checkpoints.sources.http_ranges import changed_error
+from toposcope.checkpoints.sources.http_requests import Retry, changed_error
 from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
-from toposcope.checkpoints.sources.retry import Retry
+from toposcope.checkpoints.sources.range_cache import CHUNK_BYTES, cached_lookup, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
@@ -32,18 +31,7 @@ from toposcope.errors import ToposcopeError
 Answer = TypeVar("Answer")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_VERSIONS = (
-    "etag",
-    "md5hash",
-    "crc32c",
-    "generation",
-    "versionid",
-    "mtime",
-    "lastmodified",
-    "updated",
-    "modified",
-    "created",
-)
+_VERSIONS = tuple("etag md5hash crc32c generation versionid mtime lastmodified updated modified created".split())
 """Names of drivers for what changes with the content, in lower case without ``_``."""
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 

@@ -6,27 +6,11 @@ from pathlib import Path
 from toposcope.errors import ToposcopeError
 from toposcope.files import refuse_link
 from toposcope.logs.evaluations.combining import combine
-from toposcope.logs.evaluations.evaluations import Evaluations
+from toposcope.logs.evaluations.evaluations import Evaluations, RawEvaluations
 from toposcope.logs.evaluations.formats import read_raw
-from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.raw import join_names
 
-NAMED = (
-    "run",
-    "recipe",
-    "N",
-    "D",
-    "step",
-    "seed",
-    "task",
-    "shots",
-    "metric",
-    "value",
-    "n",
-    "standard_error",
-    "chance",
-    "score",
-)
+NAMED = tuple("run recipe N D step seed task shots metric value n standard_error chance score".split())
 """What the caller can say that a column is; ``score`` is the metric that counts."""
 MAX_DEPTH = 6
 """Folders below the given one that are searched."""

@@ -6,9 +6,8 @@ from pathlib import PurePosixPath
 
 import polars as pl
 
-from toposcope.logs.evaluations.names import read_name
-from toposcope.logs.evaluations.public_models import PublicModel, public_model
-from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, short_number
+from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, short_number
+from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
 from toposcope.logs.raw import join_names, plural
 
 MIN_LARGEST = 1e5

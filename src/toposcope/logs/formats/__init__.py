@@ -30,9 +30,8 @@ from toposcope.plugins import collect
 HEAD = 4096
 """Bytes by which a file without a known ending is recognised."""
 MAX_FILE_BYTES = 4 * 10**9
-_READ_INSIDE = (
-    *("*.csv", "*.json*", "*.y*ml", "*.toml", "files/*.json*", "files/*.y*ml"),
-    *("metrics/*", "params/*", "checkpoint-*/*.json"),
+_READ_INSIDE = tuple(
+    "*.csv *.json* *.y*ml *.toml files/*.json* files/*.y*ml metrics/* params/* checkpoint-*/*.json".split()
 )
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.encodings import decoded
 from toposcope.logs.raw import MAX_COLUMNS, RawLog, numbers, one_line, plural
 from toposcope.logs.table import is_step
+from toposcope.logs.texts import decoded
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t", "|")

@@ -9,57 +9,27 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import Material
 from toposcope.logs.evaluations.formats.table import read_table
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.metrics import metric_of
-from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, as_raw
+from toposcope.logs.evaluations.tasks import metric_of
 from toposcope.logs.raw import join_names, plural
 
 SCORES = frozenset(
-    (
-        *(
-            "f1_score",
-            "classification_micro_f1",
-            "classification_macro_f1",
-            "rouge_2",
-            "bleu_4",
-            "ndcg_at_10",
-            "rr_at_10",
-        ),
-        *("final_number_exact_match", "math_equiv", "math_equiv_chain_of_thought", "code_eval_acc", "pass"),
-        *("ifeval_strict_accuracy", "chain_of_thought_correctness", "wildbench_score_rescaled", "omni_math_accuracy"),
-    )
+    """
+    f1_score classification_micro_f1 classification_macro_f1 rouge_2 bleu_4 ndcg_at_10 rr_at_10
+    final_number_exact_match math_equiv math_equiv_chain_of_thought code_eval_acc pass ifeval_strict_accuracy
+    chain_of_thought_correctness wildbench_score_rescaled omni_math_accuracy
+    """.split()
 )
-"""Further names of scores than `metrics.SCORES`."""
+"""Further names of scores than `toposcope.logs.evaluations.tasks.SCORES`."""
 SPLITS = ("test", "valid")
 OF_THE_ASKING = frozenset(
-    (
-        *(
-            "model",
-            "model_deployment",
-            "method",
-            "data_augmentation",
-            "max_train_instances",
-            "num_train_trials",
-            "stop",
-        ),
-        *(
-            "instructions",
-            "eval_split",
-            "train_split",
-            "num_outputs",
-            "groups",
-            "follow_format_instructions",
-            "max_tokens",
-        ),
-        *(
-            "use_official_examples",
-            "use_chain_of_thought",
-            "output_format",
-            "output_format_instructions",
-            "temperature",
-        ),
-    )
+    """
+    model model_deployment method data_augmentation max_train_instances num_train_trials stop instructions
+    eval_split train_split num_outputs groups follow_format_instructions max_tokens use_official_examples
+    use_chain_of_thought output_format output_format_instructions temperature
+    """.split()
 )
 """Arguments of a run that say how a task is asked, not which it is."""
 SUITE = ("runs.json", "run_specs.json")

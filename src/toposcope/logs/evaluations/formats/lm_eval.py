@@ -9,11 +9,10 @@ from typing import Any, TypeGuard
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.metrics import metric_of
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import Material
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.evaluations.tasks import SUITES, in_pipes, task_words
+from toposcope.logs.evaluations.tasks import SUITES, in_pipes, metric_of, task_words
 from toposcope.logs.raw import join_names, one_line, plural
 
 BESIDE_RESULTS = ("versions", "configs", "config", "n-shot", "config_general")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.evaluations.evaluations import RawEvaluations
+from toposcope.logs.evaluations.formats import Material
 from toposcope.logs.evaluations.formats.table import holds_evaluations, read_table
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.raw import join_names, plural
 

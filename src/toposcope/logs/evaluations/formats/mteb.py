@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import Material
 from toposcope.logs.raw import join_names
 
 SPLITS = ("test", "validation", "dev", "train")

@@ -6,11 +6,10 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.metrics import metric_of
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import Material
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.evaluations.tasks import standard_task
+from toposcope.logs.evaluations.tasks import metric_of, standard_task
 from toposcope.logs.raw import one_line
 
 PRIMARY = "primary_score"

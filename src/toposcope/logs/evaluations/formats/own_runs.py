@@ -7,8 +7,8 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import ACCURACY, identify_columns, target_of
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import Material
 from toposcope.logs.formats import read_raw, run_folder, study
 from toposcope.logs.log import Log
 from toposcope.logs.reading import read_logs

@@ -14,10 +14,9 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES
-from toposcope.logs.evaluations.material import Material
-from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.transposed import upright
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw, short_number
+from toposcope.logs.evaluations.formats import Material
+from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.wide import (
     SPREAD,
     cells,
@@ -27,6 +26,7 @@ from toposcope.logs.evaluations.wide import (
     named_columns,
     score_columns,
     unread,
+    upright,
 )
 from toposcope.logs.raw import join_names, numbers, one_line, plural
 
