@@ -363,12 +363,7 @@ def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple
 
 
 def _single(
-    name: str,
-    root: Source,
-    folder: Source,
-    names: list[str],
-    candidates: dict[str, str],
-    options: _Options,
+    name: str, root: Source, folder: Source, names: list[str], candidates: dict[str, str], options: _Options
 ) -> Series:
     """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
     if names == [name] and is_checkpoint(names):

@@ -12,7 +12,17 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import refuse_link
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.columns import FIELDS, identify_columns, target_of
-from toposcope.logs.formats import console, delimited, json_rows, read_raw, refusing, trainer_state
+from toposcope.logs.formats import (
+    console,
+    delimited,
+    existing,
+    json_rows,
+    nothing_read,
+    read_raw,
+    refusing,
+    search,
+    trainer_state,
+)
 from toposcope.logs.formats.run_folder import NAMES
 from toposcope.logs.log import UNITS, Log
 from toposcope.logs.raw import RawLog, join_names, numbers, one_line
@@ -80,7 +90,7 @@ def read_logs(
     >>> logs[0].name, logs[0].steps.tolist(), logs[0].remarks[0]
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
-    path, columns = Path(path), _checked(columns, unit)
+    columns, path = _checked(columns, unit), existing(path)
     raws, errors = _raw_logs(path, pattern)
     logs: list[tuple[RawLog, Log]] = []
     for raw in raws:
@@ -96,8 +106,7 @@ def read_logs(
                 which = f"{one_line(part.name)}: " if len(parts) > 1 or (len(raws) > 1 and part.name) else ""
                 errors.append(f"{part.source}: {which}{error}")
     if not logs:
-        more = f"; and {len(errors) - 1} more like this" if len(errors) > 1 else ""
-        raise ToposcopeError((errors[0] + more) if errors else f"{path}: holds no training log of a known format")
+        raise nothing_read(errors, f"{path}: holds no training log of a known format")
     named = _with_names(path, logs)
     return Logs(tuple(named), (*(f"left out: {error}" for error in errors), *_differences(named)))
 
@@ -148,12 +157,6 @@ def _checked(columns: Mapping[str, str] | None, unit: str | None) -> Mapping[str
 
 def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
     """Return the tables at a path, and the errors of files that cannot be read."""
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise ToposcopeError(f"{path}: cannot be read: {error.strerror}") from error
-    if not exists:
-        raise ToposcopeError(f"{path}: no such file or folder")
     if pattern and path.is_file():
         with refusing(path):
             return console.parse_pattern(path.read_bytes(), path, pattern), []
@@ -167,37 +170,20 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
             f"{path}: not a training log of a known format (CSV, JSON, JSON lines, Parquet, TensorBoard events, "
             "trainer_state.json, MLflow, a study)"
         )
-    raws = []
     errors: list[str] = []
-    _search(path, path, MAX_DEPTH, pattern, raws, errors)
-    return raws, errors
 
+    def read(one: Path) -> list[RawLog] | None:
+        refuse_link(one, path)
+        return read_raw(one, root=path)
 
-def _search(root: Path, folder: Path, depth: int, pattern: str, raws: list[RawLog], errors: list[str]) -> None:
-    """Gather the tables in a folder; hidden files and folders are passed over, texts where it has other logs."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        errors.append(f"{folder}: cannot be read: {error.strerror}")
-        return
-    n = len(raws)
-    for path in paths:
-        try:
-            refuse_link(path, root)
-            found = read_raw(path, root=root)
-        except ToposcopeError as error:
-            errors.append(str(error))
-            continue
-        if found is not None:
-            raws += found
-        elif path.is_dir() and depth and not path.is_symlink():
-            _search(root, path, depth - 1, pattern, raws, errors)
-    if len(raws) == n:
-        raws += [raw for path in paths if path.suffix.lower() in console.TEXTS for raw in _console_log(path, pattern)]
+    # texts are looked into where a folder has no other log
+    return search(path, MAX_DEPTH, read, errors, lambda one: _console_log(one, pattern)), errors
 
 
 def _console_log(path: Path, pattern: str) -> list[RawLog]:
     """Return what a text says of a run; nothing of one that states no loss, such as a list of packages."""
+    if path.suffix.lower() not in console.TEXTS:
+        return []
     try:
         return (console.parse_pattern(path.read_bytes(), path, pattern) if pattern else read_raw(path, look=True)) or []
     except ToposcopeError:

@@ -212,12 +212,7 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     rows = " and ".join(str(i + 1) for i in begins)
     remark = f"steps and loss go back to their beginning in row {rows}: {len(bounds) - 1} runs, one after the other"
     return [
-        replace(
-            raw,
-            name=f"{raw.name} part {i}".strip(),
-            table=raw.table[begin:end],
-            remarks=(*raw.remarks, remark),
-        )
+        replace(raw, name=f"{raw.name} part {i}".strip(), table=raw.table[begin:end], remarks=(*raw.remarks, remark))
         for i, (begin, end) in enumerate(pairwise(bounds), 1)
     ]
 

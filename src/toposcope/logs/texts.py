@@ -58,10 +58,7 @@ def _without_zero_bytes(text: str) -> tuple[str, str]:
 
 def _is_record(line: str) -> bool:
     """Return whether a line is a value of JSON of its own, or one in a list."""
-    try:
-        return isinstance(json.loads(line.strip().strip("[],")), dict)
-    except (ValueError, RecursionError):
-        return False
+    return isinstance(_value(line.strip().strip("[],")), dict)
 
 
 def _text(content: bytes) -> tuple[str, tuple[str, ...]]:
@@ -94,6 +91,7 @@ def _encoding(content: bytes) -> str:
 
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]')
 _CLOSING = {"[": "]", "{": "}"}
+NO_VALUE = object()
 
 
 def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
@@ -116,31 +114,33 @@ def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
         return repaired
 
 
+def values_of_lines(text: str) -> list[Any]:
+    """Return the JSON value on each line that is not empty, `NO_VALUE` where a line is none."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    whole = _value(f"[{','.join(lines)}]")  # several times as fast as line by line
+    return whole if whole is not NO_VALUE and len(whole) == len(lines) else [_value(line) for line in lines]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return NO_VALUE
+
+
 def _lines(text: str) -> tuple[list[Any], tuple[str, ...]]:
     """Return the values on lines that are whole, and a remark on the others; no values if those are most."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    try:
-        whole: list[Any] = json.loads(f"[{','.join(lines)}]")  # several times as fast as line by line
-    except (ValueError, RecursionError):
-        whole = []
-    if len(whole) == len(lines):
-        return whole, ()
-    values = [_value(line) for line in lines]
-    kind = dict if any(isinstance(value, dict) for value in values) else list
-    bad = [number for number, value in enumerate(values) if not isinstance(value, kind)]
-    if 2 * len(bad) > len(lines):
+    every = values_of_lines(text)
+    if not any(value is NO_VALUE for value in every):
+        return every, ()
+    kind = dict if any(isinstance(value, dict) for value in every) else list
+    bad = [number for number, value in enumerate(every) if not isinstance(value, kind)]
+    if 2 * len(bad) > len(every):
         return [], ()
-    values = [value for value in values if isinstance(value, kind)]
-    if bad == [len(lines) - 1]:
+    values = [value for value in every if isinstance(value, kind)]
+    if bad == [len(every) - 1]:
         return values, ("the last line was cut in the middle: ignored",)
     return values, (f"{plural(len(bad), 'line is', 'lines are')} no JSON object: ignored",) if bad else ()
-
-
-def _value(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _repaired(text: str) -> tuple[Any, tuple[str, ...]] | None:
@@ -167,8 +167,7 @@ def _repaired(text: str) -> tuple[Any, tuple[str, ...]] | None:
     if not closing and text[end:].strip():
         return None
     body = "".join(pieces) + (text[start:end] if end > start else "")
-    try:
-        document = json.loads(body + closing)
-    except (ValueError, RecursionError):
+    document = _value(body + closing)
+    if document is NO_VALUE:
         return None
     return document, ("the end of the file was cut: its last, incomplete value is ignored",) if closing else ()

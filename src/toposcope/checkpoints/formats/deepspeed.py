@@ -11,14 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeGuard
 
 from toposcope.checkpoints.formats import model_folder, torch_file
-from toposcope.checkpoints.formats.contents import (
-    Inside,
-    Key,
-    fields_of,
-    model_of,
-    refuse_key,
-    without_attribute,
-)
+from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, model_of, refuse_key, without_attribute
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
 from toposcope.checkpoints.formats.series_inside import stated_along

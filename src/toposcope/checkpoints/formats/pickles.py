@@ -33,7 +33,7 @@ _CODES = {
     **{f"{kind}{size}": f"{name}{8 * size}" for kind, name in (("i", "int"), ("u", "uint")) for size in (1, 2, 4, 8)},
 }
 _NUMBERS = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q"} | {
-    **{"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"},
+    **{"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
 }
 """Formats of `struct`, by NumPy's code."""
 _EXTENSIONS = ("ml_dtypes", "jaxlib")

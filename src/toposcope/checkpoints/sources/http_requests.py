@@ -178,10 +178,7 @@ class Address:
 
 
 def open_response(
-    address: Address,
-    method: str = "GET",
-    headers: "Mapping[str, str] | None" = None,
-    retry: Retry | None = None,
+    address: Address, method: str = "GET", headers: "Mapping[str, str] | None" = None, retry: Retry | None = None
 ) -> "Response":
     """Return a response whose body is still to be read; the caller closes it.
 
@@ -395,6 +392,5 @@ def _checked(response: "Response", address: Address, size: int, begin: int, stop
 
 def _wrong(address: Address, what: str) -> CheckpointError:
     return CheckpointError(
-        f"{address.location}: cannot be read by ranges: the server {what}; download it and give its path",
-        "unreachable",
+        f"{address.location}: cannot be read by ranges: the server {what}; download it and give its path", "unreachable"
     )

@@ -14,11 +14,12 @@ What is wrong with a log is raised as a `ToposcopeError` without its place, whic
 
 import csv
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import polars as pl
 
@@ -27,6 +28,7 @@ from toposcope.files import refuse_link
 from toposcope.logs.raw import RawLog, one_line
 from toposcope.plugins import collect
 
+Item = TypeVar("Item")
 HEAD = 4096
 """Bytes by which a file without a known ending is recognised."""
 MAX_FILE_BYTES = 4 * 10**9
@@ -93,6 +95,49 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
                 refuse_link(inner, root or path)
         found: list[RawLog] | None = module.runs(path) if module else None
     return found
+
+
+def existing(path: str | Path) -> Path:
+    """Return a path that exists."""
+    try:
+        exists = Path(path).exists()
+    except (OSError, ValueError) as error:
+        raise ToposcopeError(f"{one_line(path)}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    if not exists:
+        raise ToposcopeError(f"{path}: no such file or folder")
+    return Path(path)
+
+
+def search(
+    folder: Path,
+    depth: int,
+    read: Callable[[Path], list[Item] | None],
+    errors: list[str],
+    otherwise: Callable[[Path], list[Item]] = lambda path: [],
+) -> list[Item]:
+    """Return what is read in a folder and those below; `otherwise` where it is nothing. Hidden ones are passed over."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        errors.append(f"{folder}: cannot be read: {error.strerror}")
+        return []
+    items: list[Item] = []
+    for path in paths:
+        try:
+            found = read(path)
+        except ToposcopeError as error:
+            errors.append(str(error))
+            continue
+        if found is None and path.is_dir() and depth and not path.is_symlink():
+            found = search(path, depth - 1, read, errors, otherwise)
+        items += found or []
+    return items or [item for path in paths for item in otherwise(path)]
+
+
+def nothing_read(errors: list[str], reason: str) -> ToposcopeError:
+    """Return the error where nothing was read: the first of several, or else the reason."""
+    more = f"; and {len(errors) - 1} more like this" if len(errors) > 1 else ""
+    return ToposcopeError(errors[0] + more if errors else reason)
 
 
 def _claims(module: ModuleType, path: Path) -> bool:

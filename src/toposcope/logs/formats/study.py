@@ -82,8 +82,4 @@ def _last_part(path: str) -> str:
 
 def _facts(declaration: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, object]:
     training = {**declaration.get("training", {}), **run.get("training", {})}
-    return {
-        "max_steps": training.get("steps"),
-        "schedule": training.get("schedule"),
-        "family": declaration["name"],
-    }
+    return {"max_steps": training.get("steps"), "schedule": training.get("schedule"), "family": declaration["name"]}

@@ -27,6 +27,7 @@ from toposcope.logs.evaluations.evaluations import RawEvaluations
 from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.formats import delimited, json_rows, parquet, refusing
 from toposcope.logs.raw import plural
+from toposcope.logs.texts import NO_VALUE, values_of_lines
 from toposcope.plugins import collect
 
 MAX_BYTES = 10**9
@@ -48,6 +49,11 @@ class Material:
     def documents(self) -> list[Any]:
         """The JSON values in the file, one for each line where it has lines of them; none of another file."""
         return self._json[0]
+
+    @property
+    def document(self) -> Any:
+        """The one JSON value in the file; None where there are none or several."""
+        return self.documents[0] if len(self.documents) == 1 else None
 
     @cached_property
     def table(self) -> pl.DataFrame | None:
@@ -88,7 +94,9 @@ class Material:
         except RecursionError as error:
             raise ToposcopeError("nested too deeply to be results") from error
         except ValueError as error:
-            documents, bad = _lines(text)
+            values = values_of_lines(text)
+            documents = [value for value in values if value is not NO_VALUE]
+            bad = len(values) - len(documents)
             if not documents or bad > len(documents):
                 raise ToposcopeError(
                     f"not JSON ({message_of(error)}); the file may have been cut in the middle"
@@ -107,11 +115,10 @@ class Material:
         if suffix in parquet.ENDINGS:
             (raw,) = parquet.runs(self.path)
             return raw.table, raw.remarks
-        documents = self.documents
-        if len(documents) == 1 and isinstance(documents[0], dict):
-            by_name = _by_name(documents[0])
+        if isinstance(self.document, dict):
+            by_name = _by_name(self.document)
             return by_name if by_name is not None else _columns(self._content, self.path), ()
-        rows = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
+        rows = self.document if isinstance(self.document, list) else self.documents
         if not rows or not all(isinstance(row, dict) for row in rows):
             return None, ()
         return json_rows.table_of(rows) if any(rows) else None, self.line_remarks
@@ -148,22 +155,23 @@ def _are_tasks(names: list[str]) -> bool:
     return sum(standard_task(name) is not None for name in names) * 3 >= len(names) > 0
 
 
-def _lines(text: str) -> tuple[list[Any], int]:
-    """Return the JSON values on the lines of a text, and the number of lines that are none."""
-    lines = [line for line in text.split("\n") if line.strip()]
+def as_number(value: object) -> float | None:
+    """Return a number of JSON; None of anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def object_in(path: Path | None) -> dict[str, Any]:
+    """Return the JSON object in a file beside results; nothing if there is none."""
     try:
-        whole: list[Any] = json.loads(f"[{','.join(lines)}]")  # several times as fast as line by line
-    except (ValueError, RecursionError):
-        whole = []
-    if len(whole) == len(lines):
-        return whole, 0
-    documents, bad = [], 0
-    for line in lines:
-        try:
-            documents.append(json.loads(line))
-        except (ValueError, RecursionError):
-            bad += 1
-    return documents, bad
+        document = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise ToposcopeError(f"{path and path.name} beside it is not JSON: {message_of(error)}") from error
+    return dictionary(document)
+
+
+def dictionary(value: object) -> dict[str, Any]:
+    """Return a JSON object; an empty one of anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 @cache

@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import Material
+from toposcope.logs.evaluations.formats import Material, as_number, dictionary
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.tasks import metric_of, standard_task
 from toposcope.logs.raw import one_line
@@ -52,7 +52,7 @@ def _results(documents: list[Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
         for result in tasks if isinstance(tasks, list) else [document]:
             if isinstance(result, dict):
                 own = result.get("model_config", model)
-                yield result, own if isinstance(own, dict) else {}
+                yield result, dictionary(own)
 
 
 def _is_result(result: Mapping[str, Any]) -> bool:
@@ -88,13 +88,12 @@ def _rows(result: Mapping[str, Any], model: Mapping[str, Any], folder: str) -> l
     return [
         shared | {"metric": str(metric), "value": float(value)}
         for metric, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and metric_of(str(metric)).role
+        if as_number(value) is not None and metric_of(str(metric)).role
     ]
 
 
 def _alias(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    metadata = config.get("metadata")
-    alias = metadata.get("alias") if isinstance(metadata, dict) else None
+    alias = dictionary(config.get("metadata")).get("alias")
     names = (alias, result.get("alias"), result.get("task_name"), result.get("task"), config.get("task_name"))
     return next((name for name in names if isinstance(name, str) and name), "")
 

@@ -49,7 +49,7 @@ def _rows(log: Log, table: LogTable, column: str, name: str) -> pl.DataFrame:
                 "step": steps,
                 "D": np.where(tokens > 0, tokens, steps * log.tokens_per_step),
                 "value": table.values[column][logged],
-            },
+            }
         ).with_columns(
             pl.col("D").fill_nan(None),
             task=pl.lit(name),

@@ -15,7 +15,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.formats import Material
+from toposcope.logs.evaluations.formats import Material, as_number
 from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.wide import (
     SPREAD,
@@ -296,10 +296,10 @@ def _of_cells(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame
         parsed = _cell(cell)
         bad += parsed is None
         for metric, value in (parsed or {}).items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and metric_of(metric).role:
+            if (number := as_number(value)) is not None and metric_of(metric).role:
                 rows.append(i)
                 metrics.append(metric)
-                values.append(float(value))
+                values.append(number)
     if bad:
         what = plural(bad, "row", "rows")
         remarks.append(f"column {one_line(found['metrics'])!r} holds no metrics in {what}: ignored")
