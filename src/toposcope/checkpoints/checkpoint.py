@@ -145,7 +145,7 @@ class Checkpoint:
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        return [Layer(name=m.name, source=self.location, **m.fields()) for m in self.weights.matrices]
+        return [replace(layer, source=self.location) for layer in self.weights.matrices]
 
     def layers(self) -> list[Layer]:
         """Return every weight matrix, in natural order of the names; of the data, at most a few rows of masks are read.

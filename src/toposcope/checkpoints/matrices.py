@@ -44,6 +44,33 @@ _WEIGHT_LEAF = re.compile(
 MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
 
 
+VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
+    "bias, norm or other vector",
+    "bias",
+    "axes",
+    "tensor of whole or logical numbers",
+    "empty",
+)
+"""What a tensor is that is no matrix; the third with the number of its axes."""
+OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
+SMALL = "small matrices among very many"
+SMALL_SIZE, MAX_SMALL = 4096, 20_000
+"""Numbers of a small matrix; small matrices of a checkpoint, beyond which those without a rule of the user are left
+out."""
+_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
+_NORM = re.compile(
+    r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
+)
+_OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
+_AVERAGE = re.compile(
+    r"(?:^|(?<=[._]))(?:model_|module_)?(?:ema|teacher|target|shadow|averaged?|avg|swa)(?:_(?:model|module|network|layers))?[._]"
+    r"|_(?:ema|average)$"
+)
+_EXTRA_TABLE = re.compile(
+    r"per_layer|ngram|entity|value|segment|type|hash|global|emb(?:ed)?_?\d|shape|pronunciation|char"
+)
+
+
 @lru_cache(maxsize=1 << 16)
 def is_weight_name(name: str) -> bool:
     """Return whether the last part of a name is one of trained weights: ``weight``, ``kernel``, ``W_Q``."""
@@ -140,34 +167,6 @@ def _turns_evenly(rows: NDArray[np.float64]) -> bool:
     scale = np.abs(rows).max(axis=0) + 1e-30
     # bfloat16 rounds to 2^-8; three such values meet here.
     return bool((np.abs(x3 - (2 * c * x2 - x1)) <= 0.05 * scale).mean() > 0.95 and (np.abs(c) <= 1.05).mean() > 0.95)
-
-
-VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
-    "bias, norm or other vector",
-    "bias",
-    "axes",
-    "tensor of whole or logical numbers",
-    "empty",
-)
-"""What a tensor is that is no matrix; the third with the number of its axes."""
-OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
-SMALL = "small matrices among very many"
-SMALL_SIZE, MAX_SMALL = 4096, 20_000
-"""Numbers of a small matrix; small matrices of a checkpoint, beyond which those without a rule of the user are left
-out."""
-
-_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
-_NORM = re.compile(
-    r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
-)
-_OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
-_AVERAGE = re.compile(
-    r"(?:^|(?<=[._]))(?:model_|module_)?(?:ema|teacher|target|shadow|averaged?|avg|swa)(?:_(?:model|module|network|layers))?[._]"
-    r"|_(?:ema|average)$"
-)
-_EXTRA_TABLE = re.compile(
-    r"per_layer|ngram|entity|value|segment|type|hash|global|emb(?:ed)?_?\d|shape|pronunciation|char"
-)
 
 
 @dataclass(frozen=True)

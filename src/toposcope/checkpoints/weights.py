@@ -11,6 +11,7 @@ import msgspec
 
 from toposcope.checkpoints import adapters, matrices, quantisation, roles
 from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
 
@@ -19,6 +20,26 @@ NAMED_SHARE = 0.05
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
+
+
+PACKED = "packed weights and adapters"
+_FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
+"""Names of the factors of an adapter; models have modules called lora of their own."""
+_ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
+Configuration = Callable[[str], Mapping[str, Any]]
+"""Returns the content of a JSON file beside the weights, by its name."""
+Base = Callable[[Any], Sequence[Entry] | None]
+"""Returns the tensors of the base model that an adapter names, or None."""
+_LAYOUTS = {"heads": "heads joined"}
+_FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
+_STATED_IN = {
+    "config.json": ("quantization_config", "quantization", "compression_config"),
+    "hf_quant_config.json": ("quantization",),
+    "quantize_config.json": (),
+    "quant_config.json": (),
+}
+"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
+_NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|router|connector|v_head|norm", re.IGNORECASE)
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -88,34 +109,6 @@ def percent(share: float) -> str:
     return "under 0.1%" if text == "0.0%" and share > 0 else text.replace(".0%", "%")
 
 
-PACKED = "packed weights and adapters"
-_FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
-"""Names of the factors of an adapter; models have modules called lora of their own."""
-_ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
-Configuration = Callable[[str], Mapping[str, Any]]
-"""Returns the content of a JSON file beside the weights, by its name."""
-Base = Callable[[Any], Sequence[Entry] | None]
-"""Returns the tensors of the base model that an adapter names, or None."""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix, as a layer takes it over (see `toposcope.checkpoints.Layer`)."""
-
-    name: str
-    role: str
-    transposed: bool
-    entry: Entry
-    tensor: str
-    why: str
-    how: str
-
-    def fields(self) -> dict[str, Any]:
-        """Return all but the name."""
-        names = ("role", "transposed", "entry", "tensor", "why", "how")
-        return {name: getattr(self, name) for name in names}
-
-
 @dataclass(frozen=True)
 class Weights:
     """What the tensors of a checkpoint are.
@@ -124,8 +117,8 @@ class Weights:
     ----------
     entries : sequence of Entry
         All tensors, packed ones unpacked and adapters multiplied out.
-    matrices : list of Matrix
-        Embeddings included; a tied head has the role of the head.
+    matrices : list of Layer
+        Embeddings included, without their source; a tied head has the role of the head.
     others : dict of str
         What each other tensor is, by name.
     refused : dict of str
@@ -137,7 +130,7 @@ class Weights:
     """
 
     entries: Sequence[Entry]
-    matrices: list[Matrix]
+    matrices: list[Layer]
     others: dict[str, str]
     refused: dict[str, str]
     refused_sizes: dict[str, int]
@@ -230,14 +223,15 @@ def weights_of(
     made = set(how) | ({e.name for e in entries} - plain)
     contents = matrices.contents_of([e for e in entries if e.name not in refused], rules, all_weights=all_weights)
     found = [
-        Matrix(
+        Layer(
             m.name,
             m.role,
             m.matrix.transposed,
+            "",
             m.matrix.entry,
-            "" if m.matrix.layout or m.tensor in made else m.tensor,
-            m.why,
-            ", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
+            tensor="" if m.matrix.layout or m.tensor in made else m.tensor,
+            why=m.why,
+            how=", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
         )
         for m in contents.matrices
     ]
@@ -258,9 +252,6 @@ def _are_tied(table: Entry, head: Entry) -> bool:
     return all(table.read(k, k + 1).tobytes() == head.read(k, k + 1).tobytes() for k in rows)
 
 
-_LAYOUTS = {"heads": "heads joined"}
-
-
 def _quantisation_remarks(how: Mapping[str, str], entries: Sequence[Entry]) -> list[str]:
     """Say how many weights were dequantised, by scheme, and how many floats of 8 bits have no scale."""
     schemes = Counter(how.values())
@@ -276,16 +267,6 @@ def _may_be_packed(entry: Entry) -> bool:
     return len(entry.shape) > 1 and not entry.dtype.startswith(("float16", "float32", "float64", "bf", "bool", "comp"))
 
 
-_FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
-_STATED_IN = {
-    "config.json": ("quantization_config", "quantization", "compression_config"),
-    "hf_quant_config.json": ("quantization",),
-    "quantize_config.json": (),
-    "quant_config.json": (),
-}
-"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
-
-
 def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
     """Return what the files beside the weights say of their packing."""
     for name, keys in _STATED_IN.items():
@@ -299,7 +280,7 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
     return {}
 
 
-def _has_other_output(found: Sequence[Matrix], place: int, stated: Mapping[str, Any]) -> bool:
+def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, Any]) -> bool:
     """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream.
 
     What the configuration calls a language model has a head, whatever lies beside it.
@@ -319,10 +300,7 @@ def _has_other_output(found: Sequence[Matrix], place: int, stated: Mapping[str, 
     )
 
 
-_NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|router|connector|v_head|norm", re.IGNORECASE)
-
-
-def _with_tied_head(found: list[Matrix], configuration: Configuration) -> list[Matrix]:
+def _with_tied_head(found: list[Layer], configuration: Configuration) -> list[Layer]:
     """Give the embedding the role of the head if no head is stored: the two are one matrix."""
     place = matrices.main_embedding([(m.name, m.role, m.entry.shape) for m in found])
     if place is None or any(m.role == "head" for m in found):

@@ -38,6 +38,9 @@ MAX_DEPTH = 4
 """Folders below the given one that are searched."""
 
 
+_parsers = {".csv": delimited.parse, ".json": json_rows.parse}
+
+
 class Logs(NamedTuple):
     """The logs of several runs.
 
@@ -261,9 +264,6 @@ def log_beside(place: "Source | Path") -> LogTable | None:
         if lost := [remark for remark in raws[0].remarks if ZERO_BYTES in remark]:
             raise ToposcopeError(f"{lost[0]}; remove these lines")
         return _whole_table(raws[0])
-
-
-_parsers = {".csv": delimited.parse, ".json": json_rows.parse}
 
 
 def _whole_table(raw: RawLog) -> LogTable:

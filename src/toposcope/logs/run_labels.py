@@ -23,6 +23,27 @@ _EVENT = re.compile(r"(?<=[A-Za-z])[_ -](?:step|epoch|batch|iter|loop|phase|end|
 """Ends of words for parts: ``train_step``."""
 
 
+MAX_LABELS = 3
+MAX_CANDIDATES = 8
+MAX_REPEATED_SHARE = 0.1
+"""Of the rows that repeat a step: so many may still do by better labels, as those of resumed runs do."""
+MAX_LATE_SHARE = 0.2
+"""Of the shortest run: how much later than the first another run may begin."""
+PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", "grad_norm"})
+"""Quantities that are never the label of a run."""
+NO_LABELS = frozenset(
+    """
+    time timestamp date datetime elapsed eta seconds sec ms hours memory mem task benchmark domain layer metric
+    throughput speed mfu tflops loss value attempt restart session rank gpu gpus cuda device host hostname node
+    process pid worker replica
+    """.split()
+)
+"""Words of columns that vary within a run, by row or by process."""
+MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1
+"""Rows without a label are a run if they are at least so many as other runs have, and repeat steps as these do."""
+_STEP, _EPOCH = "\0step", "\0epoch"
+
+
 def part_of(name: str) -> str:
     """Return the part that a name says, such as ``val`` of ``Validate`` or ``val/c4`` of ``val_c4``; empty if none."""
     words = re.findall(r"[^\W_]+", name.lower())
@@ -100,27 +121,6 @@ def one_row_per_epoch(table: pl.DataFrame, epoch: str, loss: str) -> pl.DataFram
     if training[epoch].n_unique() < len(training):
         return table
     return table.group_by(epoch, maintain_order=True).agg(pl.all().drop_nulls().last()).select(table.columns)
-
-
-MAX_LABELS = 3
-MAX_CANDIDATES = 8
-MAX_REPEATED_SHARE = 0.1
-"""Of the rows that repeat a step: so many may still do by better labels, as those of resumed runs do."""
-MAX_LATE_SHARE = 0.2
-"""Of the shortest run: how much later than the first another run may begin."""
-PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", "grad_norm"})
-"""Quantities that are never the label of a run."""
-NO_LABELS = frozenset(
-    """
-    time timestamp date datetime elapsed eta seconds sec ms hours memory mem task benchmark domain layer metric
-    throughput speed mfu tflops loss value attempt restart session rank gpu gpus cuda device host hostname node
-    process pid worker replica
-    """.split()
-)
-"""Words of columns that vary within a run, by row or by process."""
-MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1
-"""Rows without a label are a run if they are at least so many as other runs have, and repeat steps as these do."""
-_STEP, _EPOCH = "\0step", "\0epoch"
 
 
 class RunNames(NamedTuple):

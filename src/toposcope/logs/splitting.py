@@ -39,6 +39,15 @@ BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_token
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
 
 
+KEYS = ("key", "metric", "metric_name", "tag")
+"""Columns of a long table that name the quantity in a row."""
+SPREAD = ("__MIN", "__MAX")
+"""Ends of the columns that W&B writes beside a chart's own: the spread within a bin."""
+SEPARATOR = " - "
+"""Between run and metric in a column of a W&B chart."""
+_RUN = "\0run"
+
+
 def refuse_finished_runs(table: pl.DataFrame) -> None:
     """Refuse a table in which every row is a finished run.
 
@@ -101,15 +110,6 @@ def _are_ends(table: pl.DataFrame, columns: Columns) -> bool:
         if is_constant or is_last or (np.diff(steps) < 0).mean() > MAX_DESCENDING_SHARE:
             return True
     return not columns.named.get("step") and not columns.named.get("epoch")
-
-
-KEYS = ("key", "metric", "metric_name", "tag")
-"""Columns of a long table that name the quantity in a row."""
-SPREAD = ("__MIN", "__MAX")
-"""Ends of the columns that W&B writes beside a chart's own: the spread within a bin."""
-SEPARATOR = " - "
-"""Between run and metric in a column of a W&B chart."""
-_RUN = "\0run"
 
 
 class _Curve(NamedTuple):

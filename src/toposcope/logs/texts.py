@@ -21,6 +21,11 @@ _CONTROL = re.compile(b"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 UTF_8 = "utf-8-sig"
 
 
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]')
+_CLOSING = {"[": "]", "{": "}"}
+NO_VALUE = object()
+
+
 def decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
     """Return the text of a file, and remarks if its encoding was guessed or a crash left zero bytes in it.
 
@@ -87,11 +92,6 @@ def _encoding(content: bytes) -> str:
     if b"\0" in content and len(_CONTROL.findall(content)) > MAX_CONTROL_SHARE * len(content.replace(b"\0", b"")):
         raise ToposcopeError(f"not text (it holds {ZERO_BYTES})")
     return UTF_8
-
-
-_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]')
-_CLOSING = {"[": "]", "{": "}"}
-NO_VALUE = object()
 
 
 def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:

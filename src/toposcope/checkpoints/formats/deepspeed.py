@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeGuard
 
 from toposcope.checkpoints.formats import model_folder, torch_file
-from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, model_of, refuse_key, without_attribute
+from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, refuse_key, without_attribute
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
 from toposcope.checkpoints.formats.series_inside import stated_along
@@ -91,20 +91,19 @@ def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
 
 def _whole(spec: str, inner: Files) -> Listing:
     """List the tensors of the one module file."""
-    saved = Saved(inner[_matches(_MODULE, inner)[0][0]])
-    if reason := missing_ranks(saved.content):
-        raise unsupported(saved.file, reason)
-    return torch_file.entries_of(saved.file)
+    name = _matches(_MODULE, inner)[0][0]
+    if reason := missing_ranks(Saved(inner[name]).content):
+        raise unsupported(inner[name], reason)
+    return torch_file.entries(spec, {name: inner[name]})
 
 
 def _module(saved: Saved) -> list[Entry]:
     """Return the tensors of a module by their names, without the attribute in which Lightning keeps the model."""
     content = fields_of(saved.content) or {}
-    model = model_of(content.get("module", {}))
-    tensors: dict[str, Any] = {n: t for n, t in model.tensors.items() if isinstance(t, StoredTensor)}
+    tensors = saved.tensors(content.get("module", {}))
     if "pytorch-lightning_version" in content:
         tensors = without_attribute(tensors)
-    return [saved.entry(name, tensor) for name, tensor in tensors.items()]
+    return [replace(entry, name=name) for name, entry in tensors.items()]
 
 
 def _layers(spec: str, inner: Files) -> Listing:
@@ -117,8 +116,8 @@ def _layers(spec: str, inner: Files) -> Listing:
     listed = []
     for match in found:
         saved = Saved(inner[match[0]])
-        tensors = model_of(saved.content).tensors.items()
-        listed += [saved.entry(f"{int(match[1])}.{n}", t) for n, t in tensors if isinstance(t, StoredTensor)]
+        tensors = saved.tensors(saved.content).items()
+        listed += [replace(entry, name=f"{int(match[1])}.{name}") for name, entry in tensors]
     return Listing(listed, [f"put together from {len(found)} pipeline layers, named by their numbers"])
 
 

@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, model_of, refuse_key
+from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, side_by_side, stacked
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.steps import MAX_STEP
-from toposcope.checkpoints.unpickling import StoredTensor
 
 _Place = tuple[int, int]
 """The rank among tensor-parallel ones, and the pipeline stage."""
@@ -133,8 +132,7 @@ def _tensors(spec: str, saved: Saved) -> dict[str, Entry]:
     content = fields_of(saved.content) or {}
     if "model" not in content and "model0" in content:
         _refuse(spec, "virtual pipeline stages (model0, model1, ...)")
-    model = model_of(content.get("model", {}))
-    found = {n: saved.entry(n, tensor) for n, tensor in model.tensors.items() if isinstance(tensor, StoredTensor)}
+    found = saved.tensors(content.get("model", {}))
     if not found:
         _refuse(spec, f"no tensors under model in {saved.file.location}")
     return found

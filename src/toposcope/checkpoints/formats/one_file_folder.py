@@ -14,13 +14,19 @@ from toposcope.checkpoints.formats import (
     safetensors_file,
     torch_file,
 )
-from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
-from toposcope.checkpoints.formats.entry import Listing
+from toposcope.checkpoints.formats.contents import Inside, Key
+from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.series_inside import trainer_counters
 from toposcope.checkpoints.formats.weight_names import PICKLES, SHARD, TORCH, is_other
 from toposcope.checkpoints.sources import Files
 
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
+
+
+_BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
+"""Endings of weights that are read rather than those of these formats."""
+_ENDINGS = (".gguf", ".msgpack", ".npz")
+"""The formats, the one that is read first in front."""
 
 
 def claims(names: Collection[str]) -> bool:
@@ -29,20 +35,17 @@ def claims(names: Collection[str]) -> bool:
     return len(names) > 1 and len(_weights(names)) == 1 and not any(format.claims(names) for format in others)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors of the one file."""
     (name,) = _weights(files)
-    if not safetensors_file.claims([name]):
-        return torch_file.entries_of(files[name], key)
-    refuse_key(spec, key)
-    return Listing(safetensors_file.entries_of(files[name]))
+    listed: list[Entry] = model_folder.reader(name).entries(spec, {name: files[name]}, key)
+    return listed
 
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     (name,) = _weights(files)
-    read = safetensors_file.inside if safetensors_file.claims([name]) else torch_file.inside
-    found = read(spec, {name: files[name]}, key)
+    found = model_folder.reader(name).inside(spec, {name: files[name]}, key)
     return replace(found, stated=trainer_counters(files) | found.stated)
 
 
@@ -62,12 +65,6 @@ def _readable(names: Collection[str]) -> list[str]:
         and not SHARD.search(PurePosixPath(name).stem)
         and (safetensors_file.claims([name]) or torch_file.claims([name]))
     ]
-
-
-_BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
-"""Endings of weights that are read rather than those of these formats."""
-_ENDINGS = (".gguf", ".msgpack", ".npz")
-"""The formats, the one that is read first in front."""
 
 
 def is_only(names: Collection[str], ending: str) -> bool:

@@ -41,6 +41,17 @@ _EXTENSIONS = ("ml_dtypes", "jaxlib")
 MAX_NUMBER_BYTES = 8
 
 
+_CORES = ("numpy.core", "numpy._core")
+MAX_EXPANDED_BYTES = 1 << 24
+"""Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
+Data = Callable[[int, int], Bytes]
+"""Reads a range of the bytes of a storage."""
+MAGIC = 0x1950A86A20F9469CFC6C
+"""Pickled first in files from before torch 1.6."""
+Unknown = dict[str, None]
+"""Names of other classes, as `toposcope.checkpoints.unpickling.load` records them."""
+
+
 class StoredDtype:
     """A dtype of NumPy: its code, torch's name for it (empty if torch has none), and whether it is big-endian."""
 
@@ -151,7 +162,6 @@ def _bytes(content: Any = b"", *_: Any) -> Any:
     return content if isinstance(content, bytes | str | Deferred) else Placeholder()
 
 
-_CORES = ("numpy.core", "numpy._core")
 NAMES: Names = {
     **TENSOR_NAMES,
     ("numpy", "dtype"): StoredDtype,
@@ -163,12 +173,6 @@ NAMES: Names = {
     **{(module, "_reconstruct_array"): _from_jax for module in ("jax._src.array", "jax.array")},
 }
 """What stands for each name in a file that may hold tensors and arrays."""
-
-
-MAX_EXPANDED_BYTES = 1 << 24
-"""Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
-Data = Callable[[int, int], Bytes]
-"""Reads a range of the bytes of a storage."""
 
 
 def not_weights(file: StoredFile, reason: str) -> CheckpointError:
@@ -219,12 +223,6 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def _rows_are_separate(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Return whether the rows of a tensor follow each other in the storage, or are all the same."""
     return not shape or _extent(shape[1:], strides[1:]) <= max(strides[0], 1) or strides[0] == 0
-
-
-MAGIC = 0x1950A86A20F9469CFC6C
-"""Pickled first in files from before torch 1.6."""
-Unknown = dict[str, None]
-"""Names of other classes, as `toposcope.checkpoints.unpickling.load` records them."""
 
 
 def stream_of(file: StoredFile) -> BinaryIO:

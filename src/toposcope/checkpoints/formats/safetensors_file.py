@@ -59,11 +59,6 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors from the header alone."""
     refuse_key(spec, key)
     (file,) = files.values()
-    return entries_of(file)
-
-
-def entries_of(file: StoredFile) -> list[Entry]:
-    """List the tensors of one file."""
     header = _header(file)
     try:
         data_size, tensors = (_described if len(header) <= READ_AHEAD else _described.__wrapped__)(header)

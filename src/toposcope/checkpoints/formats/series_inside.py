@@ -46,6 +46,12 @@ _STEPS = re.compile(r"(^|_)(global_?)?(step|iter|iteration|epoch)s?$", re.IGNORE
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
 
 
+TRAINER_STATE = "trainer_state.json"
+LATEST = "latest_checkpointed_iteration.txt"
+"""Of Megatron."""
+MAX_BYTES = 100_000_000
+
+
 def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
     """Find the series under a key of a file; its steps may lie next to it."""
     inner = descend(content, key, "")
@@ -183,12 +189,6 @@ def _counter(value: Any, read: Reader) -> int | None:
         value = value[0] if isinstance(value, list) and value else value
     is_whole = type(value) is int or (type(value) is float and value.is_integer())
     return int(value) if is_whole and 0 <= value <= MAX_STEP else None
-
-
-TRAINER_STATE = "trainer_state.json"
-LATEST = "latest_checkpointed_iteration.txt"
-"""Of Megatron."""
-MAX_BYTES = 100_000_000
 
 
 class _TrainerState(msgspec.Struct):

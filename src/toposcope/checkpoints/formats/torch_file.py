@@ -84,11 +84,9 @@ class Saved(Protocol):
     @property
     def content(self) -> Any:
         """The saved object, `StoredTensor` or `StoredArray` for each tensor."""
-        ...
 
     def entry(self, name: str, tensor: Any) -> Entry:
         """Return one of its tensors."""
-        ...
 
 
 def claims(names: Collection[str]) -> bool:
@@ -101,11 +99,6 @@ def claims(names: Collection[str]) -> bool:
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """List the tensors without reading their data."""
     (file,) = files.values()
-    return entries_of(file, key)
-
-
-def entries_of(file: StoredFile, key: Key = ()) -> Listing:
-    """List the tensors of the model in one file, or of the one under a key."""
     return listing(file, open_file(file), key)
 
 
@@ -135,11 +128,6 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return the series in a file, or below a key of it, and the counters that it states."""
     (file,) = files.values()
-    return inside_of(file, key)
-
-
-def inside_of(file: StoredFile, key: Key = ()) -> Inside:
-    """Return the series in one file, and the counters that it states."""
     return within(file, open_file(file), key)
 
 

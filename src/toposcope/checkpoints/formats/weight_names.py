@@ -31,26 +31,6 @@ SECOND_MODEL = re.compile(r"(?:model|pytorch_model)_\d+\.(?:safetensors|bin)")
 """What accelerate writes for the second and later models next to the first, which has no number."""
 
 
-def is_other(name: str) -> bool:
-    """Return whether a name is one of optimizers, random states and the like.
-
-    Examples
-    --------
-    >>> is_other("optimizer.pt"), is_other("rng_state_0.pth"), is_other("step_100.pt"), is_other("optimus.pt")
-    (True, True, False, False)
-    """
-    return _OTHER.search(name) is not None
-
-
-def of_weights(files: Mapping[str, File]) -> dict[str, File]:
-    """Return the files of weights of a checkpoint; safetensors rather than torch's, if it has both."""
-    for endings in _BY_KIND:
-        chosen = {n: f for n, f in files.items() if n.endswith(endings) and not is_other(n)}
-        if chosen:
-            return chosen
-    return {}
-
-
 _TO_NPZ = "save its variables by name with numpy.savez"
 _KERAS = (
     f"load it with keras.models.load_model and {_TO_NPZ}; of transformers 4, use from_pretrained(..., from_tf=True)"
@@ -89,6 +69,30 @@ _KNOWN = (
 )
 """Patterns of a file or folder, what holds it, and what to do; the most certain first."""
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _KNOWN]
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s")
+_SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
+MAX_BYTES = 1024
+"""Of a pointer, by its specification."""
+
+
+def is_other(name: str) -> bool:
+    """Return whether a name is one of optimizers, random states and the like.
+
+    Examples
+    --------
+    >>> is_other("optimizer.pt"), is_other("rng_state_0.pth"), is_other("step_100.pt"), is_other("optimus.pt")
+    (True, True, False, False)
+    """
+    return _OTHER.search(name) is not None
+
+
+def of_weights(files: Mapping[str, File]) -> dict[str, File]:
+    """Return the files of weights of a checkpoint; safetensors rather than torch's, if it has both."""
+    for endings in _BY_KIND:
+        chosen = {n: f for n, f in files.items() if n.endswith(endings) and not is_other(n)}
+        if chosen:
+            return chosen
+    return {}
 
 
 def known_foreign(names: Iterable[str]) -> str:
@@ -108,12 +112,6 @@ def known_foreign(names: Iterable[str]) -> str:
             shown = found if found.isprintable() else ascii(found)
             return f"{what} ({shown[:80]}), which is not read; {fix}"
     return ""
-
-
-_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s")
-_SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
-MAX_BYTES = 1024
-"""Of a pointer, by its specification."""
 
 
 def refuse_pointers(files: Files) -> None:

@@ -31,6 +31,22 @@ MAX_REQUESTED_WAIT = 330.0
 """Seconds that a server may request: a little more than the five minutes of a rate limit."""
 
 
+ANSWER_SECONDS = 120.0
+"""From a request to the end of the headers of its response."""
+WINDOW_SECONDS = 60.0
+MIN_WINDOW_BYTES = 60_000
+"""Bytes of a body that have to arrive in a window: a kilobyte a second."""
+TIMEOUT = 30.0
+"""Seconds without a byte."""
+TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+"""Responses after which another try may help."""
+MAX_WHOLE_FILE = 1_000_000
+"""Bytes of a file that is read whole from a server without ranges."""
+RESET_BYTES = 1_000_000
+"""Bytes to receive before the tries are counted again."""
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+
+
 class Retry:
     """The tries left for one operation.
 
@@ -67,13 +83,6 @@ class Retry:
 
     def _unreachable(self, reason: str) -> CheckpointError:
         return CheckpointError(f"{self._location}: cannot be read: {reason}", "unreachable")
-
-
-ANSWER_SECONDS = 120.0
-"""From a request to the end of the headers of its response."""
-WINDOW_SECONDS = 60.0
-MIN_WINDOW_BYTES = 60_000
-"""Bytes of a body that have to arrive in a window: a kilobyte a second."""
 
 
 class SlowServerError(Exception):
@@ -151,12 +160,6 @@ def paced(response: "Response", chunks: Iterator[bytes]) -> Iterator[bytes]:
         raise
     finally:
         is_over.set()
-
-
-TIMEOUT = 30.0
-"""Seconds without a byte."""
-TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-"""Responses after which another try may help."""
 
 
 @dataclass(frozen=True)
@@ -297,13 +300,6 @@ def _netrc_of(url: str) -> "Auth | None":
         # Not chained: its message may quote a password.
         raise ToposcopeError(f"{path}: cannot be read, or is not in its format; mend it") from None
     return httpx2.BasicAuth(found[0], found[2]) if found and found[2] else None
-
-
-MAX_WHOLE_FILE = 1_000_000
-"""Bytes of a file that is read whole from a server without ranges."""
-RESET_BYTES = 1_000_000
-"""Bytes to receive before the tries are counted again."""
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 def fetch_range(

@@ -16,10 +16,10 @@ from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
     Bytes,
-    CheckpointError,
     Files,
     StoredFile,
     check_range,
+    opened,
 )
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
@@ -81,31 +81,17 @@ class LocalFile:
         return held[key][start:stop]
 
     def _read(self, start: int, stop: int, max_copied: int) -> Bytes:
-        try:
-            # A pipe that took the place of the file would block.
-            file = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-            try:
-                status = os.fstat(file)
-                if (status.st_size, str(status.st_mtime_ns)) != (self.size, self.version):
-                    raise CheckpointError(
-                        f"{self.location}: changed while it was in use; run the same command again", "changed"
-                    )
-                if start == stop:
-                    return np.empty(0, np.uint8)
-                if stop - start <= max_copied:
-                    content = np.empty(stop - start, np.uint8)
-                    if (count := os.preadv(file, [content.data], start)) < stop - start:
-                        check_range(self.location, start, stop, start + count)
-                    return content
-                begin = start - start % mmap.ALLOCATIONGRANULARITY
-                # torch expects a writable array; writing to a private map does not change the file.
-                view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.location}: cannot be read: {error.strerror or error}", "unreachable"
-            ) from error
+        with opened(self.path, self.location, self.size, self.version) as file:
+            if start == stop:
+                return np.empty(0, np.uint8)
+            if stop - start <= max_copied:
+                content = np.empty(stop - start, np.uint8)
+                if (count := os.preadv(file, [content.data], start)) < stop - start:
+                    check_range(self.location, start, stop, start + count)
+                return content
+            begin = start - start % mmap.ALLOCATIONGRANULARITY
+            # torch expects a writable array; writing to a private map does not change the file.
+            view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)
         if hasattr(mmap, "MADV_WILLNEED"):
             view.madvise(mmap.MADV_WILLNEED)
         return np.frombuffer(view, np.uint8, stop - start, start - begin)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_range
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_range, opened
 
 POINTER = "packed.json"
 MAX_POINTER_BYTES = 10_000_000
@@ -104,27 +104,14 @@ class PackedFile:
         """Read a range, from the header made for this run and from its rows of the pack."""
         check_range(self.location, start, stop, self.size)
         content = np.empty(stop - start, np.uint8)
-        try:
-            # A pipe that took the place of the file would block.
-            file = os.open(self.pack, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-            try:
-                self._fill(content, file, start, stop)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise CheckpointError(f"{self.pack}: cannot be read: {error.strerror or error}", "unreachable") from error
+        with opened(self.pack, str(self.pack), self.pack_size, str(self.pack_mtime)) as file:
+            layout, _ = _layout(self.pack, self.pack_size, self.pack_mtime)
+            head = layout.header[start:stop]
+            content[: len(head)] = np.frombuffer(head, np.uint8)
+            for at, place, count in _pieces(layout, self.index, start + len(head), stop):
+                got = os.preadv(file, [content[at - start : at - start + count].data], place)
+                check_range(str(self.pack), place, place + count, place + got)
         return content
-
-    def _fill(self, content: Bytes, file: int, start: int, stop: int) -> None:
-        status = os.fstat(file)
-        if (status.st_size, status.st_mtime_ns) != (self.pack_size, self.pack_mtime):
-            raise CheckpointError(f"{self.pack}: changed while it was in use; run the same command again", "changed")
-        layout, _ = _layout(self.pack, self.pack_size, self.pack_mtime)
-        head = layout.header[start:stop]
-        content[: len(head)] = np.frombuffer(head, np.uint8)
-        for at, place, count in _pieces(layout, self.index, start + len(head), stop):
-            got = os.preadv(file, [content[at - start : at - start + count].data], place)
-            check_range(str(self.pack), place, place + count, place + got)
 
 
 def packed_files(folder: Path) -> dict[str, PackedFile]:

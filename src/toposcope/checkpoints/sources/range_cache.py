@@ -34,6 +34,20 @@ _SETTING = re.compile(r"lru:(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE | re.ASCI
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
+Answer = TypeVar("Answer")
+Fill = Callable[[int, int, Bytes], Iterator[int]]
+"""``fill(start, stop, buffer)`` fills a buffer with bytes start to stop and yields how many it holds so far."""
+CHUNK_BYTES = 1 << 24
+"""Bytes written to the cache at a time, so that little is fetched again after a kill."""
+PAGE_BYTES = 1 << 15
+"""Shorter ranges are extended to whole pages: opening an archive takes many small reads near each other, and a request
+costs more than a page."""
+MAX_SMALL_BYTES = 1 << 20
+"""Length of a range, such as a header, up to which it is cached in memory too."""
+MAX_MEMORY_BYTES = 1 << 25
+"""Of all ranges cached in memory."""
+
+
 def parse_keep(text: str) -> int | None:
     """Return `Access.keep` from the text of an option.
 
@@ -221,22 +235,6 @@ def _checksum(content: Bytes) -> bytes:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-
-Answer = TypeVar("Answer")
-
-Fill = Callable[[int, int, Bytes], Iterator[int]]
-"""``fill(start, stop, buffer)`` fills a buffer with bytes start to stop and yields how many it holds so far."""
-
-CHUNK_BYTES = 1 << 24
-"""Bytes written to the cache at a time, so that little is fetched again after a kill."""
-PAGE_BYTES = 1 << 15
-"""Shorter ranges are extended to whole pages: opening an archive takes many small reads near each other, and a request
-costs more than a page."""
-MAX_SMALL_BYTES = 1 << 20
-"""Length of a range, such as a header, up to which it is cached in memory too."""
-MAX_MEMORY_BYTES = 1 << 25
-"""Of all ranges cached in memory."""
 
 
 class _MemoryCache:

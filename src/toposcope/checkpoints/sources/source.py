@@ -2,7 +2,9 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,22 +78,18 @@ class StoredFile(Protocol):
     @property
     def location(self) -> str:
         """Its name in messages."""
-        ...
 
     @property
     def size(self) -> int:
         """Bytes."""
-        ...
 
     @property
     def version(self) -> str:
         """Changes with the content."""
-        ...
 
     @property
     def sha256(self) -> str:
         """The published hash, or an empty text."""
-        ...
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read bytes ``start`` to ``stop``, exactly.
@@ -101,7 +99,6 @@ class StoredFile(Protocol):
         CheckpointError
             If the file is shorter, has changed since it was listed, or cannot be reached.
         """
-        ...
 
 
 Files = Mapping[str, StoredFile]
@@ -120,19 +117,15 @@ class Source(Protocol):
     @property
     def spec(self) -> str:
         """Text that opens the place again."""
-        ...
 
     def files(self) -> Files:
         """List the files up to `MAX_DEPTH` folders down, without hidden folders and without reading any."""
-        ...
 
     def child(self, name: str) -> "Source":
         """Return the place of a file or folder inside this one."""
-        ...
 
     def beside(self, name: str) -> StoredFile | None:
         """Return a file in the folder of this place, which is a file; None if there is no such file."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -159,6 +152,23 @@ def fingerprint(files: Files) -> str:
     """Return a digest of names, sizes and versions, to know unchanged files without reading them."""
     text = "\x1f".join(f"{name}:{file.size}:{file.version}" for name, file in sorted(files.items()))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+@contextmanager
+def opened(path: Path, location: str, size: int, version: str) -> Iterator[int]:
+    """Open a file of this machine, which must be as it was when it was listed, and yield its descriptor."""
+    try:
+        # A pipe that took the place of the file would block.
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            status = os.fstat(file)
+            if (status.st_size, str(status.st_mtime_ns)) != (size, version):
+                raise CheckpointError(f"{location}: changed while it was in use; run the same command again", "changed")
+            yield file
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}", "unreachable") from error
 
 
 def check_range(location: str, start: int, stop: int, size: int) -> None:

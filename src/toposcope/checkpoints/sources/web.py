@@ -44,6 +44,16 @@ if TYPE_CHECKING:
 MAX_PAGE_BYTES = 20_000_000
 
 
+INDEX_THREADS = 8
+"""Index pages requested at the same time."""
+MAX_PAGES = 5000
+"""Index pages of one place: a server can make pages without end."""
+_folders: set[str] = set()
+"""Addresses known to be folders, which are listed without a request that finds out."""
+_NO_HEAD = (400, 403, 405, 501)
+"""Statuses of servers that only know GET."""
+
+
 class Index(msgspec.Struct, frozen=True):
     """Names of the files and folders in a folder."""
 
@@ -116,16 +126,6 @@ def _name_below(folder: str, link: str) -> tuple[str, bool]:
     return name, rest.endswith("/")
 
 
-INDEX_THREADS = 8
-"""Index pages requested at the same time."""
-MAX_PAGES = 5000
-"""Index pages of one place: a server can make pages without end."""
-_folders: set[str] = set()
-"""Addresses known to be folders, which are listed without a request that finds out."""
-_NO_HEAD = (400, 403, 405, 501)
-"""Statuses of servers that only know GET."""
-
-
 class _Status(msgspec.Struct, frozen=True):
     """What an address is: a folder, a file of a size and a version, or missing."""
 
@@ -162,15 +162,10 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
 class WebFile:
     """A file of an HTTP server (see `StoredFile`); its size is requested when it is first needed."""
 
-    url: str
+    location: str
     access: Access
     known: _Status | None = field(default=None, compare=False)
     sha256: str = ""
-
-    @property
-    def location(self) -> str:
-        """The address."""
-        return self.url
 
     @property
     def size(self) -> int:
@@ -184,45 +179,42 @@ class WebFile:
 
     @cached_property
     def _status(self) -> _Status:
-        status = self.known or _status_of(self.url, self.access)
+        status = self.known or _status_of(self.location, self.access)
         if status.folder:
-            raise CheckpointError(f"{self.url}: a folder, where its server lists a file", "unreachable")
+            raise CheckpointError(f"{self.location}: a folder, where its server lists a file", "unreachable")
         return status
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range."""
-        fill = partial(fetch_range, Address(self.url, self.url), self.size, partial(_is_version, self.version))
-        return read_cached(self, start, stop, f"web:{self.url}", self.access, fill)
+        fill = partial(
+            fetch_range, Address(self.location, self.location), self.size, partial(_is_version, self.version)
+        )
+        return read_cached(self, start, stop, f"web:{self.location}", self.access, fill)
 
 
 @dataclass(frozen=True)
 class WebSource:
     """A file or folder of an HTTP server (see `Source`); an address that ends in a slash is a folder."""
 
-    url: str
+    spec: str
     access: Access
-
-    @property
-    def spec(self) -> str:
-        """The address."""
-        return self.url
 
     def files(self) -> Files:
         """List the files by the index pages of the server."""
-        if not self.url.endswith("/") and self.url not in _folders:
-            status = _status_of(self.url, self.access)
+        if not self.spec.endswith("/") and self.spec not in _folders:
+            status = _status_of(self.spec, self.access)
             if not status.folder:
-                return {_name_of(self.url): WebFile(self.url, self.access, status)}
-            _folders.add(self.url)
-        return {name: WebFile(f"{self.url.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
+                return {_name_of(self.spec): WebFile(self.spec, self.access, status)}
+            _folders.add(self.spec)
+        return {name: WebFile(f"{self.spec.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
 
     def child(self, name: str) -> "WebSource":
         """Return a file or folder below."""
-        return WebSource(f"{self.url.rstrip('/')}/{quote(name)}", self.access)
+        return WebSource(f"{self.spec.rstrip('/')}/{quote(name)}", self.access)
 
     def beside(self, name: str) -> WebFile | None:
         """Return a file in the folder of this file."""
-        url = f"{self.url.rpartition('/')[0]}/{quote(name)}"
+        url = f"{self.spec.rpartition('/')[0]}/{quote(name)}"
         request = partial(_request_status, url, may_be_missing=True)
         status = cached_lookup(f"beside {url}", _Status, url, self.access, request, immutable=False)
         return None if status.missing or status.folder else WebFile(url, self.access, status)
@@ -235,18 +227,18 @@ class WebSource:
                 below: list[str] = []
                 n_pages += len(folders)
                 if n_pages > MAX_PAGES:
-                    raise ToposcopeError(f"{self.url}: more than {MAX_PAGES:,} folders; name the folder of a series")
+                    raise ToposcopeError(f"{self.spec}: more than {MAX_PAGES:,} folders; name the folder of a series")
                 for prefix, index in zip(folders, pool.map(self._index, folders), strict=True):
                     yield from (prefix + name for name in index.files)
                     below += [f"{prefix}{name}/" for name in index.folders if not name.startswith(".")]
-                    _folders.update(f"{self.url.rstrip('/')}/{quote(prefix + name)}" for name in index.folders)
+                    _folders.update(f"{self.spec.rstrip('/')}/{quote(prefix + name)}" for name in index.folders)
                     count += len(index.files) + len(index.folders)
                     if count > MAX_FILES:
-                        raise ToposcopeError(f"{self.url}: more than {MAX_FILES:,} files; name the folder of a series")
+                        raise ToposcopeError(f"{self.spec}: more than {MAX_FILES:,} files; name the folder of a series")
                 folders = below if depth < MAX_DEPTH else []
 
     def _index(self, prefix: str) -> Index:
-        url = f"{self.url.rstrip('/')}/{quote(prefix)}"
+        url = f"{self.spec.rstrip('/')}/{quote(prefix)}"
         return cached_lookup(f"index {url}", Index, url, self.access, partial(read_index, url), immutable=False)
 
 

@@ -25,6 +25,11 @@ KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]
 """Two rows that agree in these are of one evaluation."""
 
 
+SHARES = ("score", "other_score")
+MIN_CHOICE = 0.05
+"""Chance of a task that is a choice between answers: beyond 1% by far."""
+
+
 def combine(
     parts: Sequence[RawEvaluations], score: str = "", chances: Mapping[str, float] | None = None
 ) -> Evaluations:
@@ -283,11 +288,6 @@ def _one_corpus_loss(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     table = table.join(others, on=["task", "metric"], how="left", maintain_order="left")
     is_other = (pl.col("role") == "corpus_loss") & pl.col("other")
     return table.with_columns(role=pl.when(is_other).then(pl.lit("likelihood")).otherwise("role"))
-
-
-SHARES = ("score", "other_score")
-MIN_CHOICE = 0.05
-"""Chance of a task that is a choice between answers: beyond 1% by far."""
 
 
 def shares(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:

@@ -35,6 +35,28 @@ MAX_SIZE = 1e30
 """Parameters, and tokens, beyond which (or below its inverse) a number is a mistake; products of both stay finite."""
 
 
+SCHEMA = {
+    "run": pl.String,
+    "recipe": pl.String,
+    "N": pl.Float64,
+    "D": pl.Float64,
+    "step": pl.Int64,
+    "tokens_per_step": pl.Float64,
+    "seed": pl.String,
+    "task": pl.String,
+    "shots": pl.Int64,
+    "metric": pl.String,
+    "value": pl.Float64,
+    "n": pl.Int64,
+    "standard_error": pl.Float64,
+    "chance": pl.Float64,
+    "corpus": pl.Boolean,
+    "date": pl.String,
+}
+"""Columns of `RawEvaluations.table`: null where the tool says nothing. ``corpus`` is true of the loss on a corpus; of
+two values of one metric the one with the later ``date`` counts."""
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluations:
     """What evaluations said about runs.
@@ -71,28 +93,6 @@ class Evaluations:
     def tasks(self) -> tuple[str, ...]:
         """Tasks with scores, sorted."""
         return tuple(sorted(self.table.filter(pl.col("role") == "score")["task"].unique()))
-
-
-SCHEMA = {
-    "run": pl.String,
-    "recipe": pl.String,
-    "N": pl.Float64,
-    "D": pl.Float64,
-    "step": pl.Int64,
-    "tokens_per_step": pl.Float64,
-    "seed": pl.String,
-    "task": pl.String,
-    "shots": pl.Int64,
-    "metric": pl.String,
-    "value": pl.Float64,
-    "n": pl.Int64,
-    "standard_error": pl.Float64,
-    "chance": pl.Float64,
-    "corpus": pl.Boolean,
-    "date": pl.String,
-}
-"""Columns of `RawEvaluations.table`: null where the tool says nothing. ``corpus`` is true of the loss on a corpus; of
-two values of one metric the one with the later ``date`` counts."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,22 @@ _CHECKPOINT = re.compile(
 )
 
 
+_SIGNS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?<![a-z])(?:step|checkpoint|ckpt|iter|global_step)[-_=]?(\d+)(?![0-9.]*[kmbt]?[a-z])", re.IGNORECASE
+)
+_TOKENS = re.compile(
+    r"(?:(?<![a-z])tokens?[-_=]?(\d+(?:\.\d+)?)([mbt])"
+    r"|(?<![a-z0-9.])(\d+(?:\.\d+)?)([mbt])[-_ ]?(?:tokens?|toks?))(?![a-z])",
+    re.IGNORECASE,
+)
+_CHINCHILLA = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)xC(?![a-z])")
+_SEED = re.compile(r"(?<![a-z])seed[-_=]?(\d+|default|[a-z]+-[a-z0-9-]*\d)(?![a-z0-9])", re.IGNORECASE)
+TOKENS_PER_PARAMETER = 20
+"""Of a run named ``1xC``: the tokens of Hoffmann et al. 2022 for each parameter, as the OLMo ladder counts them."""
+
+
 @dataclass(frozen=True)
 class PublicModel:
     """A public model, as its publisher declares it.
@@ -169,22 +185,6 @@ def _folded(text: str) -> str:
 def _of(figures: Mapping[str, float] | float | None, size: str) -> float | None:
     """Return the figure of a size, where each has its own."""
     return figures.get(size) if isinstance(figures, Mapping) else figures
-
-
-_SIGNS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
-_STEP = re.compile(
-    r"(?<![a-z])(?:step|checkpoint|ckpt|iter|global_step)[-_=]?(\d+)(?![0-9.]*[kmbt]?[a-z])", re.IGNORECASE
-)
-_TOKENS = re.compile(
-    r"(?:(?<![a-z])tokens?[-_=]?(\d+(?:\.\d+)?)([mbt])"
-    r"|(?<![a-z0-9.])(\d+(?:\.\d+)?)([mbt])[-_ ]?(?:tokens?|toks?))(?![a-z])",
-    re.IGNORECASE,
-)
-_CHINCHILLA = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)xC(?![a-z])")
-_SEED = re.compile(r"(?<![a-z])seed[-_=]?(\d+|default|[a-z]+-[a-z0-9-]*\d)(?![a-z0-9])", re.IGNORECASE)
-TOKENS_PER_PARAMETER = 20
-"""Of a run named ``1xC``: the tokens of Hoffmann et al. 2022 for each parameter, as the OLMo ladder counts them."""
 
 
 class Name(NamedTuple):

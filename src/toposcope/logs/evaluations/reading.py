@@ -15,8 +15,8 @@ from toposcope.logs.raw import join_names
 NAMED = tuple("run recipe N D step seed task shots metric value n standard_error chance score".split())
 """What the caller can say that a column is; ``score`` is the metric that counts."""
 KINDS = (
-    "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON lines), a "
-    "study"
+    "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON "
+    "lines), a study"
 )
 MAX_DEPTH = 6
 """Folders below the given one that are searched."""

@@ -30,6 +30,19 @@ _FILTERS = ("none", "strict-match")
 UNKNOWN = len(SCORES)
 
 
+_ENDINGS = frozenset({"ctx_ce_loss", "soft", "soft_log", "soft_loss", "log_soft_loss"})
+"""Likelihoods by which columns end."""
+PARTS = {"test": "test", "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation"}
+"""Words of a task's name that say its part."""
+SUITES = frozenset(
+    "leaderboard harness lighteval custom extended lukaemon eval olmes super glue tasks task openai".split()
+)
+"""Words before the name of a task."""
+_MULTIPLE_CHOICE = frozenset({"norm", "char", "token", "byte", "uncond", "mc1", "mc2"})
+"""Words of an accuracy that is by likelihoods of given answers."""
+_SHOTS = re.compile(r"(?:^|[^0-9])(\d{1,3})[-_ ]?shots?(?:$|[^a-z])", re.IGNORECASE)
+
+
 class Metric(NamedTuple):
     """What a metric is.
 
@@ -101,10 +114,6 @@ def _is_metric(ending: str) -> bool:
     return name in SCORES or name in LOSSES or name in _ENDINGS
 
 
-_ENDINGS = frozenset({"ctx_ce_loss", "soft", "soft_log", "soft_loss", "log_soft_loss"})
-"""Likelihoods by which columns end."""
-
-
 class Task(NamedTuple):
     """A standard task.
 
@@ -160,16 +169,7 @@ TASKS = (
     ),
 )
 """Chance by the number of answers; questions as the publishers count them (a tool's own statement always wins)."""
-PARTS = {"test": "test", "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation"}
-"""Words of a task's name that say its part."""
-SUITES = frozenset(
-    "leaderboard harness lighteval custom extended lukaemon eval olmes super glue tasks task openai".split()
-)
-"""Words before the name of a task."""
 _BY_NAME = {name: task for task in TASKS for name in task.names}
-_MULTIPLE_CHOICE = frozenset({"norm", "char", "token", "byte", "uncond", "mc1", "mc2"})
-"""Words of an accuracy that is by likelihoods of given answers."""
-_SHOTS = re.compile(r"(?:^|[^0-9])(\d{1,3})[-_ ]?shots?(?:$|[^a-z])", re.IGNORECASE)
 
 
 def standard_task(name: str) -> Task | None:

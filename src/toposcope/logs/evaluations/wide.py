@@ -47,6 +47,41 @@ MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?",
 """Cells without a score."""
 
 
+TASKS = ("task", "tasks", "benchmark", "benchmarks", "benchmark_name", "eval", "evals", "evaluation", "test_set")
+DATASETS = ("dataset", "datasets")
+"""Names of a column of tasks where one of metrics or of ways to ask stands behind it; else it names recipes."""
+METRIC, SHOTS = ("metric", "metric_name"), ("shots", "shot", "n_shot", "n_shots", "num_shots", "k_shot")
+ABOUT = frozenset(
+    (
+        *(
+            *METRIC,
+            *SHOTS,
+            "version",
+            "mode",
+            "category",
+            "categories",
+            "capability",
+            "domain",
+            "area",
+            "type",
+            "group",
+        ),
+        *("setting", "settings", "language", "split", "subset", "n", "total_count", "samples", "questions", "source"),
+        *("chance", "random", "random_baseline", "baseline", "description", "filter", "dimension"),
+    )
+)
+"""Names of columns that say something of a task, not of a model."""
+OF_VALUES = frozenset(
+    (
+        *("value", "score", "scores", "result", "results", "metrics", "stderr", "standard_error", "std_err"),
+        *("size", "step", "seed", "recipe", *NAMES["run"], *NAMES["parameters"], *NAMES["tokens"]),
+    )
+)
+"""Names of columns of a table that is not turned: a row for each value."""
+MIN_KNOWN = 0.5
+"""Of the cells in a column of tasks without a name of one: names of standard tasks or averages."""
+
+
 class Column(NamedTuple):
     """A column of values.
 
@@ -195,41 +230,6 @@ def _looks_like_scores(column: pl.Series) -> bool:
 def is_table_of_scores(table: pl.DataFrame, found: Mapping[str, str]) -> bool:
     """Return whether a table without a known task has several columns of scores, each row a run."""
     return "step" not in found and sum(not is_average(column.task) for column in score_columns(table, found)) > 1
-
-
-TASKS = ("task", "tasks", "benchmark", "benchmarks", "benchmark_name", "eval", "evals", "evaluation", "test_set")
-DATASETS = ("dataset", "datasets")
-"""Names of a column of tasks where one of metrics or of ways to ask stands behind it; else it names recipes."""
-METRIC, SHOTS = ("metric", "metric_name"), ("shots", "shot", "n_shot", "n_shots", "num_shots", "k_shot")
-ABOUT = frozenset(
-    (
-        *(
-            *METRIC,
-            *SHOTS,
-            "version",
-            "mode",
-            "category",
-            "categories",
-            "capability",
-            "domain",
-            "area",
-            "type",
-            "group",
-        ),
-        *("setting", "settings", "language", "split", "subset", "n", "total_count", "samples", "questions", "source"),
-        *("chance", "random", "random_baseline", "baseline", "description", "filter", "dimension"),
-    )
-)
-"""Names of columns that say something of a task, not of a model."""
-OF_VALUES = frozenset(
-    (
-        *("value", "score", "scores", "result", "results", "metrics", "stderr", "standard_error", "std_err"),
-        *("size", "step", "seed", "recipe", *NAMES["run"], *NAMES["parameters"], *NAMES["tokens"]),
-    )
-)
-"""Names of columns of a table that is not turned: a row for each value."""
-MIN_KNOWN = 0.5
-"""Of the cells in a column of tasks without a name of one: names of standard tasks or averages."""
 
 
 def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:

@@ -29,6 +29,29 @@ MIN_NUMBERS = 0.5
 """Share of the cells of a row that are numbers."""
 
 
+ENDINGS = ()
+TEXTS = (".log", ".out", ".txt", ".err")
+"""Endings of the files of a folder that are looked into, where it has no other log."""
+SURE = True
+HEAD = 100
+"""Lines by which a table without names is recognised."""
+MIN_LOSSES = 5
+"""Rows with a loss; with fewer in sentences, there may be more in a table."""
+MAX_LINE = 50_000
+"""Characters of a line; what takes longer to match than to print is none of a log."""
+MAX_STRANGE = 0.1
+"""Share of characters that cannot be printed, in a text; those of another encoding are among them."""
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
+"""Colours, movements of the cursor and titles of a terminal."""
+_AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")
+"""Between a bar and what was printed into its line."""
+_BACK = re.compile(r"\x08+")
+_BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
+"""What a progress bar draws."""
+_NOTEBOOK_BAR = re.compile(r"\[ *\d+/(\d+) [\d:]+ *[,<]")
+_BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
+
+
 def read_tables(lines: Sequence[str]) -> Reading:
     """Return the table of the text whose header names most quantities that are known; its header may be repeated."""
     tables: dict[tuple[str, ...], list[list[str]]] = {}
@@ -105,29 +128,6 @@ def _grouped(words: list[str], n: int) -> list[str]:
             if options:
                 best[k, end] = max(options, key=lambda option: option[0])
     return best.get((n, len(words)), (0, []))[1]
-
-
-ENDINGS = ()
-TEXTS = (".log", ".out", ".txt", ".err")
-"""Endings of the files of a folder that are looked into, where it has no other log."""
-SURE = True
-HEAD = 100
-"""Lines by which a table without names is recognised."""
-MIN_LOSSES = 5
-"""Rows with a loss; with fewer in sentences, there may be more in a table."""
-MAX_LINE = 50_000
-"""Characters of a line; what takes longer to match than to print is none of a log."""
-MAX_STRANGE = 0.1
-"""Share of characters that cannot be printed, in a text; those of another encoding are among them."""
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
-"""Colours, movements of the cursor and titles of a terminal."""
-_AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")
-"""Between a bar and what was printed into its line."""
-_BACK = re.compile(r"\x08+")
-_BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
-"""What a progress bar draws."""
-_NOTEBOOK_BAR = re.compile(r"\[ *\d+/(\d+) [\d:]+ *[,<]")
-_BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 
 
 def looks_like(head: bytes) -> bool:
