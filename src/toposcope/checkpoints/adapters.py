@@ -14,10 +14,8 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.kernels.magnitudes import widened
 
-MAX_NUMBERS = 1 << 31
-"""Of the product of a pair: a small file may declare a matrix that fits no memory."""
-DEFAULT_ALPHA = 8.0
-"""Of PEFT."""
+MAX_NUMBERS = 1 << 31  # of the product of a pair: a small file may declare a matrix that fits no memory
+DEFAULT_ALPHA = 8.0  # of PEFT
 MERGE = "merge it into its base model and save that (model.merge_and_unload() of PEFT)"
 
 _PEFT = "base_model.model."

@@ -9,8 +9,7 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.matrices import BIAS, BUFFER, MASK, NO_NUMBERS, TABLE, VECTOR
 from toposcope.checkpoints.weights import Coverage
 
-MAX_NAMES = 5
-"""Tensors that a summary names; the rest are counted."""
+MAX_NAMES = 5  # tensors that a summary names; the rest are counted
 
 
 class ListedLayer(msgspec.Struct, frozen=True):

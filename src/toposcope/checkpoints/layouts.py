@@ -19,12 +19,9 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import contiguous
 from toposcope.checkpoints.roles import leaf_of
 
-MAX_CONVOLVED = 16
-"""Taps of a convolution; an axis of a matrix of experts has more."""
-READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}
-"""Roles whose inputs are the residual stream."""
-WRITES = {"attn.out", "mlp.out"}
-"""Roles whose outputs are."""
+MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
+READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
+WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")

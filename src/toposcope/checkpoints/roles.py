@@ -18,8 +18,7 @@ Rules = tuple[tuple[str, str], ...]
 
 _LEAVES = {"weight", "kernel", "w", "weights", "default", "linear"}
 """Last parts that say nothing of their own: the part before them is the name."""
-_TABLES = {"embedding", "emb", "lut"}
-"""The same, of tables: of what, the part before says."""
+_TABLES = {"embedding", "emb", "lut"}  # the same, of tables: of what, the part before says
 _BEFORE = r"(?:c_|to_|w_?|project_|linear_|lin_|attn_|att_|in_proj_|fc_|proj_|self_)?"
 _AFTER = (
     r"(?:_?(?:proj(?:ection)?|lin(?:ear)?|head|layer|weights?|w|a|b|(?:[ab]|down|up)_proj|net|kernel))?"

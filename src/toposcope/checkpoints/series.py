@@ -49,8 +49,7 @@ _STATES = ("state.safetensors", "state.pt")
 _ODD_STEP = (
     "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
 )
-MAX_LOOKED_INTO = 1000
-"""Files without a step in their names that are read for the step inside."""
+MAX_LOOKED_INTO = 1000  # files without a step in their names that are read for the step inside
 
 
 @dataclass(frozen=True)

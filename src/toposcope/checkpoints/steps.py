@@ -13,8 +13,7 @@ from toposcope.errors import ToposcopeError
 if TYPE_CHECKING:
     from toposcope.checkpoints.checkpoint import Checkpoint
 
-MAX_STEP = 2**63 - 1
-"""Largest integer that the database can hold."""
+MAX_STEP = 2**63 - 1  # largest integer that the database can hold
 
 STEP_COUNTERS = (
     *("global_step", "global_steps", "iter_num", "iteration", "iterations", "iter", "iters", "step", "steps"),

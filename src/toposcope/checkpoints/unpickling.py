@@ -20,22 +20,15 @@ from toposcope.checkpoints.sources.source import damaged
 
 Names = Mapping[tuple[str, str], Any]
 
-MAX_PICKLE_BYTES = 1 << 28
-"""A hundred times the pickle of the largest models, which holds no numbers."""
+MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
 MAX_LINE_BYTES = 1 << 16
-MAX_KEY_BITS = 128
-"""Of a whole number that is a key; one of thousands of digits cannot be shown."""
+MAX_KEY_BITS = 128  # of a whole number that is a key; one of thousands of digits cannot be shown
 MIN_DEFERRED_BYTES = 1 << 6
-MIN_DEFERRED_TEXT = 1 << 10
-"""Bytes, and bytes of a text, that are not read before they are needed; names are shorter."""
-MAX_NESTED = 50_000
-"""Lists and dictionaries that are open at once, or within one another."""
-MAX_UNKNOWN = 32
-"""Distinct names of other classes that are recorded."""
-MAX_ARGUMENTS = 32
-"""Of a function that rebuilds a tensor."""
-MAX_DIMENSIONS = 64
-"""Of a tensor, as in torch."""
+MIN_DEFERRED_TEXT = 1 << 10  # bytes, and bytes of a text, that are not read before they are needed; names are shorter
+MAX_NESTED = 50_000  # lists and dictionaries that are open at once, or within one another
+MAX_UNKNOWN = 32  # distinct names of other classes that are recorded
+MAX_ARGUMENTS = 32  # of a function that rebuilds a tensor
+MAX_DIMENSIONS = 64  # of a tensor, as in torch
 SEQUENCES = (tuple, list)
 
 

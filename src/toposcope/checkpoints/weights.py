@@ -15,8 +15,7 @@ from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
 
-NAMED_SHARE = 0.05
-"""Where more than this share of the parameters is not measured, the rest is named."""
+NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
@@ -26,10 +25,8 @@ PACKED = "packed weights and adapters"
 _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
 """Names of the factors of an adapter; models have modules called lora of their own."""
 _ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
-Configuration = Callable[[str], Mapping[str, Any]]
-"""Returns the content of a JSON file beside the weights, by its name."""
-Base = Callable[[Any], Sequence[Entry] | None]
-"""Returns the tensors of the base model that an adapter names, or None."""
+Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file beside the weights, by its name
+Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
 _LAYOUTS = {"heads": "heads joined"}
 _FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
 _STATED_IN = {

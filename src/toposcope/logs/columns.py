@@ -95,17 +95,13 @@ AUXILIARY = frozenset(
     """.split()
 )
 """Words of a loss that is not the model's own, or of a spread."""
-MAX_NAME = 1000
-"""Characters of a name of a column; a longer one is none of a quantity."""
-_BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")
-"""A unit after a name: ``step (iterations)``."""
+MAX_NAME = 1000  # characters of a name of a column; a longer one is none of a quantity
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
-ACCURACIES = frozenset({"accuracy", "acc"})
-"""Words of an accuracy."""
+ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy
 
 
-IDENTITY, SIGMOID = "identity", "sigmoid"
-"""How laws fit a target."""
+IDENTITY, SIGMOID = "identity", "sigmoid"  # how laws fit a target
 
 
 class Target(NamedTuple):

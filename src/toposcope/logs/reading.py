@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from toposcope.checkpoints.sources import Source
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
-MAX_DEPTH = 4
-"""Folders below the given one that are searched."""
+MAX_DEPTH = 4  # folders below the given one that are searched
 
 
 _parsers = {".csv": delimited.parse, ".json": json_rows.parse}

@@ -27,8 +27,7 @@ MAX_LABELS = 3
 MAX_CANDIDATES = 8
 MAX_REPEATED_SHARE = 0.1
 """Of the rows that repeat a step: so many may still do by better labels, as those of resumed runs do."""
-MAX_LATE_SHARE = 0.2
-"""Of the shortest run: how much later than the first another run may begin."""
+MAX_LATE_SHARE = 0.2  # of the shortest run: how much later than the first another run may begin
 PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", "grad_norm"})
 """Quantities that are never the label of a run."""
 NO_LABELS = frozenset(

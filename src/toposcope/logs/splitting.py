@@ -23,10 +23,8 @@ STATES = frozenset(
     cancelled scheduled timeout stopped terminated error
     """.split()
 )
-MIN_RUNS = 3
-"""Rows by whose names, all different, a table of runs is recognised without a column of their states."""
-MAX_DESCENDING_SHARE = 0.2
-"""Of the rows of a log, also of several runs: where steps go back more often, rows are runs."""
+MIN_RUNS = 3  # rows by whose names, all different, a table of runs is recognised without a column of their states
+MAX_DESCENDING_SHARE = 0.2  # of the rows of a log, also of several runs: where steps go back more often, rows are runs
 SETTINGS = frozenset(
     """
     seed optimizer optimiser model model_name variant params n_params num_params parameters batch_size width depth
@@ -39,12 +37,9 @@ BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_token
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
 
 
-KEYS = ("key", "metric", "metric_name", "tag")
-"""Columns of a long table that name the quantity in a row."""
-SPREAD = ("__MIN", "__MAX")
-"""Ends of the columns that W&B writes beside a chart's own: the spread within a bin."""
-SEPARATOR = " - "
-"""Between run and metric in a column of a W&B chart."""
+KEYS = ("key", "metric", "metric_name", "tag")  # columns of a long table that name the quantity in a row
+SPREAD = ("__MIN", "__MAX")  # ends of the columns that W&B writes beside a chart's own: the spread within a bin
+SEPARATOR = " - "  # between run and metric in a column of a W&B chart
 _RUN = "\0run"
 
 

@@ -3,8 +3,7 @@
 import sqlite3
 from itertools import pairwise
 
-FIRST_VERSION = 7
-"""Of the schema, with ``log_nan``; in older ones a NaN is as empty as what was not logged."""
+FIRST_VERSION = 7  # of the schema, with ``log_nan``; in older ones a NaN is as empty as what was not logged
 
 
 def nan_steps(c: sqlite3.Connection, run: str) -> dict[str, list[int]]:

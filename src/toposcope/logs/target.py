@@ -17,18 +17,12 @@ from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
 
-MIN_VALIDATIONS = 20
-"""Validations in the steps of the plan that make a curve of their own."""
-AS_OFTEN = 1.2
-"""Steps between validations, over those between training losses, where both are logged as often."""
-MAX_SINCE = 5
-"""Steps since the last validation, over those between two, in a run that is still validated."""
-AS_DENSE = 0.9
-"""Share of the rows of the loss that is logged most often, by which another is logged as often."""
-MIN_STEP_SHARE = 0.9
-"""Share of the rows with a loss that the column of steps must have."""
-MIN_WHOLE_SHARE = 0.5
-"""Of these, how many are whole in a column of steps."""
+MIN_VALIDATIONS = 20  # validations in the steps of the plan that make a curve of their own
+AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
+MAX_SINCE = 5  # steps since the last validation, over those between two, in a run that is still validated
+AS_DENSE = 0.9  # share of the rows of the loss that is logged most often, by which another is logged as often
+MIN_STEP_SHARE = 0.9  # share of the rows with a loss that the column of steps must have
+MIN_WHOLE_SHARE = 0.5  # of these, how many are whole in a column of steps
 MIN_ROWS, MIN_FIRST_LOSS, MAX_NAMES = 3, 0.1, 12
 """Of a column that may be the loss by its numbers alone; and names in a message."""
 LATE = frozenset({"test", "heldout"})

@@ -8,14 +8,10 @@ from typing import Any
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.raw import plural
 
-MAX_CHARACTER_BYTES = 4
-"""Of one character: in a growing file the last may be cut in two."""
-MIN_ZERO_SHARE = 0.4
-"""Of every other byte: where more are zero, two bytes make a character."""
-MAX_CONTROL_SHARE = 0.01
-"""Of control characters in a text, besides zero bytes and those of terminals."""
-ZERO_BYTES = "zero bytes"
-"""In the remark on a file that was cut by a crash."""
+MAX_CHARACTER_BYTES = 4  # of one character: in a growing file the last may be cut in two
+MIN_ZERO_SHARE = 0.4  # of every other byte: where more are zero, two bytes make a character
+MAX_CONTROL_SHARE = 0.01  # of control characters in a text, besides zero bytes and those of terminals
+ZERO_BYTES = "zero bytes"  # in the remark on a file that was cut by a crash
 HEAD = 4096
 _CONTROL = re.compile(b"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 UTF_8 = "utf-8-sig"

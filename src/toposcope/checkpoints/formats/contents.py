@@ -17,10 +17,8 @@ WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state
 """Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
 then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
 _USUAL = [(name,) for name in WEIGHT_KEYS]
-MAX_NESTING = 4
-"""Usual keys within usual keys; a pickled dictionary can hold itself."""
-MAX_DEPTH = 32
-"""Dictionaries within dictionaries of one model."""
+MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
+MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_REPEATED = 1 << 16
 """Values that a file may have if those in several places are counted several times, or eight times its own."""
 MAX_LISTED = 5

@@ -37,12 +37,10 @@ from toposcope.checkpoints.unpickling import (
 METADATA = ".metadata"
 OTHER_PREFIXES = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
 """Prefixes of names that do not belong to the model, where only names distinguish them."""
-MEGATRON_META = ("common.pt", "metadata.json")
-"""Files that Megatron-Core writes into the folder."""
+MEGATRON_META = ("common.pt", "metadata.json")  # files that Megatron-Core writes into the folder
 _ALL_LAYERS = re.compile(r"(.*(?:^|\.)layers)\.(?!\d)(.+)")
 MAX_LAYERS = 1 << 12
-LIGHTNING_META = "meta.pt"
-"""A file that Lightning writes into the folder."""
+LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 
 
 class _Record:

@@ -21,15 +21,13 @@ from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTens
 
 USUAL = "flax_model.msgpack"
 _SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")
-_LEGACY = re.compile(r"(?:.*/)?checkpoint_\d{1,18}")
-"""As flax.training.checkpoints names its files."""
+_LEGACY = re.compile(r"(?:.*/)?checkpoint_\d{1,18}")  # as flax.training.checkpoints names its files
 _STATE = re.compile(r"(?:.*/)?opt_?state[^/]*")
 MAX_VALUES = 1 << 20
 MAX_TEXT_BYTES = 1 << 16
 MAX_DEPTH = 64
 _CHUNKED = "__msgpack_chunked_array__"
-_ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
-"""The extension types of Flax."""
+_ARRAY, _COMPLEX, _SCALAR = 1, 2, 3  # the extension types of Flax
 
 
 def claims(names: Collection[str]) -> bool:

@@ -23,16 +23,14 @@ from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _VERSIONS = (2, 3)
 _FLOATS = {0: "float32", 1: "float16", 28: "float64", 30: "bfloat16"}
-_PLAIN = _FLOATS | {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
-"""Types of tensors that are numbers of torch."""
+_PLAIN = _FLOATS | {24: "int8", 25: "int16", 26: "int32", 27: "int64"}  # types of tensors that are numbers of torch
 NVFP4 = 40
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Types of metadata, as formats of `struct`."""
 _TEXT, _LIST = 8, 9
 MAX_HEADER_BYTES = 1 << 25
 MAX_KEPT_TEXT = 1 << 10
-MAX_AXES = 4
-"""Of a tensor in GGML."""
+MAX_AXES = 4  # of a tensor in GGML
 MAX_TENSORS = 1 << 18
 _KINDS = {"model", "mmproj", ""}
 """Kinds of file that hold weights; the others are adapters, statistics and vocabularies."""

@@ -17,8 +17,7 @@ from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.steps import MAX_STEP
 
-_Place = tuple[int, int]
-"""The rank among tensor-parallel ones, and the pipeline stage."""
+_Place = tuple[int, int]  # the rank among tensor-parallel ones, and the pipeline stage
 MAX_RANKS = 1 << 10
 FIX = "merge them with Megatron-LM's tools/checkpoint/convert.py, or save with --ckpt-format torch_dist"
 _LAYER = re.compile(r"(^|.*\.)layers\.(\d+)\.(.*)")

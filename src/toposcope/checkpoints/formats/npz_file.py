@@ -31,8 +31,7 @@ from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated
 from toposcope.checkpoints.unpickling import Deferred
 
 MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_000
-"""As in NumPy; only records need more."""
+MAX_HEADER_BYTES = 10_000  # as in NumPy; only records need more
 MAX_ARRAYS = 100_000
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE = {
@@ -40,8 +39,7 @@ _UNREADABLE = {
     "V": "has no dtype of NumPy (its writer's bfloat16, perhaps); save it as float32",
 }
 """What is wrong with arrays by the first letter of their dtype."""
-_NOT_NUMBERS = ("U", "S", "M", "m")
-"""Texts and times."""
+_NOT_NUMBERS = ("U", "S", "M", "m")  # texts and times
 
 
 def claims(names: Collection[str]) -> bool:

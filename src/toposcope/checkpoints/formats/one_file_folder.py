@@ -25,8 +25,7 @@ _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGN
 
 _BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
 """Endings of weights that are read rather than those of these formats."""
-_ENDINGS = (".gguf", ".msgpack", ".npz")
-"""The formats, the one that is read first in front."""
+_ENDINGS = (".gguf", ".msgpack", ".npz")  # the formats, the one that is read first in front
 
 
 def claims(names: Collection[str]) -> bool:

@@ -36,20 +36,16 @@ _NUMBERS = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i
     **{"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
 }
 """Formats of `struct`, by NumPy's code."""
-_EXTENSIONS = ("ml_dtypes", "jaxlib")
-"""Packages that add dtypes to NumPy, such as bfloat16."""
+_EXTENSIONS = ("ml_dtypes", "jaxlib")  # packages that add dtypes to NumPy, such as bfloat16
 MAX_NUMBER_BYTES = 8
 
 
 _CORES = ("numpy.core", "numpy._core")
 MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
-Data = Callable[[int, int], Bytes]
-"""Reads a range of the bytes of a storage."""
-MAGIC = 0x1950A86A20F9469CFC6C
-"""Pickled first in files from before torch 1.6."""
-Unknown = dict[str, None]
-"""Names of other classes, as `toposcope.checkpoints.unpickling.load` records them."""
+Data = Callable[[int, int], Bytes]  # reads a range of the bytes of a storage
+MAGIC = 0x1950A86A20F9469CFC6C  # pickled first in files from before torch 1.6
+Unknown = dict[str, None]  # names of other classes, as `toposcope.checkpoints.unpickling.load` records them
 
 
 class StoredDtype:

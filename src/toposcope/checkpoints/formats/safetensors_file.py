@@ -24,8 +24,7 @@ DTYPES = {
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"},
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
-MAX_HEADER_BYTES = 100_000_000
-"""As in the safetensors library."""
+MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 READ_AHEAD = 1 << 16
 """Bytes of the first read, which holds most headers; headers up to this length are parsed once and cached."""
 
@@ -46,8 +45,7 @@ class _Metadata(msgspec.Struct):
 _METADATA = msgspec.json.Decoder(_Metadata)
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DESCRIBED = msgspec.json.Decoder(_Described)
-_Tensor = tuple[str, tuple[int, ...], str, int]
-"""Name, shape, dtype, and offset of the data after the header."""
+_Tensor = tuple[str, tuple[int, ...], str, int]  # name, shape, dtype, and offset of the data after the header
 
 
 def claims(names: Collection[str]) -> bool:

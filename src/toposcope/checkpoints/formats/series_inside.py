@@ -29,10 +29,8 @@ from toposcope.checkpoints.sources import Files, Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
 from toposcope.checkpoints.unpickling import Placeholder, StoredTensor
 
-Reader = Callable[[Stored], Any]
-"""Returns the numbers of a small tensor as a nested list."""
-MAX_COUNTERS = 1 << 16
-"""Of steps listed next to a series."""
+Reader = Callable[[Stored], Any]  # returns the numbers of a small tensor as a nested list
+MAX_COUNTERS = 1 << 16  # of steps listed next to a series
 _ENSEMBLES = re.compile(
     r"ensemble|member|fold|agent|worker|population|expert|client|^models?$|networks?$|seed|polic|^h$|layers?$|blocks?$"
     r"|stages?$|^encoder|^decoder",
@@ -47,8 +45,7 @@ _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "pro
 
 
 TRAINER_STATE = "trainer_state.json"
-LATEST = "latest_checkpointed_iteration.txt"
-"""Of Megatron."""
+LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
 MAX_BYTES = 100_000_000
 
 

@@ -46,12 +46,9 @@ from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
 
 LOCAL_HEADER_BYTES = 30
-MAX_PADDING = 128
-"""Bytes that torch may put between a record's header and its numbers."""
-CHECKED_BYTES = 1 << 24
-"""Bytes of a record in memory at a time while its checksum is computed."""
-MAX_READ_AHEAD = 1 << 15
-"""Bytes of a record that are read together with its header."""
+MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
+CHECKED_BYTES = 1 << 24  # bytes of a record in memory at a time while its checksum is computed
+MAX_READ_AHEAD = 1 << 15  # bytes of a record that are read together with its header
 SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
 _BEGINNINGS = {
     b"\x89PNG": "a PNG image",

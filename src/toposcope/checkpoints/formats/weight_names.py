@@ -10,10 +10,8 @@ from toposcope.checkpoints.sources.source import unsupported
 File = TypeVar("File")
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-PICKLES = (".pkl", ".pickle")
-"""Of anything; taken for weights only where nothing else is."""
-ARRAYS = (".npz",)
-"""Of NumPy, the same."""
+PICKLES = (".pkl", ".pickle")  # of anything; taken for weights only where nothing else is
+ARRAYS = (".npz",)  # of NumPy, the same
 _BY_KIND = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
 ENDINGS = tuple(ending for endings in _BY_KIND for ending in endings)
 _OTHER_WORDS = (
@@ -71,8 +69,7 @@ _KNOWN = (
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _KNOWN]
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s")
 _SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
-MAX_BYTES = 1024
-"""Of a pointer, by its specification."""
+MAX_BYTES = 1024  # of a pointer, by its specification
 
 
 def is_other(name: str) -> bool:

@@ -24,10 +24,8 @@ from toposcope.checkpoints.quantisation.scaled import bystanders, group_weights
 from toposcope.checkpoints.sources import CheckpointError
 
 _WORDS = ("int32", "uint32")
-_AWQ_COLUMNS = np.array([0, 4, 1, 5, 2, 6, 3, 7])
-"""Where column k of eight lies in a word of AWQ."""
-_ZERO_OFFSETS = {"": 1, "gptq": 1, "gptq_v2": 0}
-"""What is added to the stored zero points, by the name of the format."""
+_AWQ_COLUMNS = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # where column k of eight lies in a word of AWQ
+_ZERO_OFFSETS = {"": 1, "gptq": 1, "gptq_v2": 0}  # what is added to the stored zero points, by the name of the format
 
 
 def gptq(packed: Packed) -> Unpacked | None:

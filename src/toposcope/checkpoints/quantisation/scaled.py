@@ -19,10 +19,8 @@ from toposcope.checkpoints.quantisation.packed import (
 from toposcope.checkpoints.sources.source import unsupported
 
 FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-EXPONENTS = ("uint8", "float8_e8m0fnu")
-"""Dtypes of factors that are powers of two."""
-DEFAULT_BLOCK = (128, 128)
-"""Of DeepSeek-V3 and everything after it."""
+EXPONENTS = ("uint8", "float8_e8m0fnu")  # dtypes of factors that are powers of two
+DEFAULT_BLOCK = (128, 128)  # of DeepSeek-V3 and everything after it
 _ATTACHED = ("_scale_inv", "_scale")
 _BESIDE = ("scale_weight", "qscale_weight", "scale", "scales")
 _BYSTANDERS = (

@@ -24,14 +24,10 @@ from toposcope.checkpoints.sources.source import (
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
 
-MAX_COPIED_BYTES = 1 << 16
-"""Ranges up to this length are copied, which costs less than a map."""
-MAX_HELD_BYTES = 1 << 20
-"""Size of a file that `small_files_held` reads at once."""
-MAX_HELD_IN_ALL = 1 << 26
-"""Bytes that `small_files_held` holds."""
-MAX_SHOWN_PATH = 120
-"""Characters of an impossible path that a message shows."""
+MAX_COPIED_BYTES = 1 << 16  # ranges up to this length are copied, which costs less than a map
+MAX_HELD_BYTES = 1 << 20  # size of a file that `small_files_held` reads at once
+MAX_HELD_IN_ALL = 1 << 26  # bytes that `small_files_held` holds
+MAX_SHOWN_PATH = 120  # characters of an impossible path that a message shows
 
 _held: ContextVar["dict[tuple[str, str], Bytes] | None"] = ContextVar("held", default=None)
 

@@ -16,10 +16,8 @@ from toposcope.errors import ToposcopeError
 
 Bytes = NDArray[np.uint8]
 
-MAX_FILES = 1_000_000
-"""Of one place; a series of checkpoints has fewer."""
-MAX_DEPTH = 3
-"""Levels of folders that are listed below a place: those of ``runs/small-1/checkpoints/step_1.pt``."""
+MAX_FILES = 1_000_000  # of one place; a series of checkpoints has fewer
+MAX_DEPTH = 3  # levels of folders that are listed below a place: those of ``runs/small-1/checkpoints/step_1.pt``
 
 
 class CheckpointError(ToposcopeError):
@@ -101,8 +99,7 @@ class StoredFile(Protocol):
         """
 
 
-Files = Mapping[str, StoredFile]
-"""Files by their paths relative to a source, with ``/``."""
+Files = Mapping[str, StoredFile]  # files by their paths relative to a source, with ``/``
 
 
 class Source(Protocol):

@@ -44,14 +44,10 @@ if TYPE_CHECKING:
 MAX_PAGE_BYTES = 20_000_000
 
 
-INDEX_THREADS = 8
-"""Index pages requested at the same time."""
-MAX_PAGES = 5000
-"""Index pages of one place: a server can make pages without end."""
-_folders: set[str] = set()
-"""Addresses known to be folders, which are listed without a request that finds out."""
-_NO_HEAD = (400, 403, 405, 501)
-"""Statuses of servers that only know GET."""
+INDEX_THREADS = 8  # index pages requested at the same time
+MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
+_folders: set[str] = set()  # addresses known to be folders, which are listed without a request that finds out
+_NO_HEAD = (400, 403, 405, 501)  # statuses of servers that only know GET
 
 
 class Index(msgspec.Struct, frozen=True):

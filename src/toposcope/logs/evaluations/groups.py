@@ -43,16 +43,14 @@ _AVERAGE_LAST = re.compile(
     r"(.+?)[^a-z0-9]+(?:(?:macro|micro)[^a-z0-9]*)?(?:average|avg|mean|overall)\W*", re.IGNORECASE
 )
 _KEY_OF_ROW = ["recipe", "run", "N", "D", "step", "seed", "shots", "metric"]
-_KEY = [*_KEY_OF_ROW, "kind"]
-"""What the parts of one score of MMLU agree in."""
+_KEY = [*_KEY_OF_ROW, "kind"]  # what the parts of one score of MMLU agree in
 GROUPS = frozenset({"mmlu", "hendryckstest", "bbh", "ceval", "c_eval", "cmmlu", "agieval"})
 """Tasks of many parts, whose score is that of all."""
 MIN_PARTS = 3
 """Names that begin with such a task's, from which on they are its parts: ``mmlu_cot`` alone is another way to ask."""
 OTHER_TASKS = frozenset({"pro", "redux", "agi", "plus"})
 """Words that make a name another task: MMLU-Pro is no part of MMLU."""
-TOLERANCE = 1e-3
-"""Of an average and the mean of its parts, relative to the average: both may be rounded."""
+TOLERANCE = 1e-3  # of an average and the mean of its parts, relative to the average: both may be rounded
 
 
 def is_average(task: str) -> bool:

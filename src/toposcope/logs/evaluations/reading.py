@@ -18,8 +18,7 @@ KINDS = (
     "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON "
     "lines), a study"
 )
-MAX_DEPTH = 6
-"""Folders below the given one that are searched."""
+MAX_DEPTH = 6  # folders below the given one that are searched
 FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
 MARKDOWN = (".md", ".markdown")
 """Files of a folder that are searched where no others hold evaluations, which a README tells again."""

@@ -10,8 +10,7 @@ from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, short
 from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
 from toposcope.logs.raw import join_names, plural
 
-MIN_LARGEST = 1e5
-"""Parameters or tokens; all of a table in millions and billions stay below."""
+MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 
 
 def known_runs(table: pl.DataFrame, facts: Sequence[RawEvaluations], remarks: list[str]) -> pl.DataFrame:

@@ -25,8 +25,7 @@ NO_METRICS = frozenset(
     {"no_answer", "correct_choice", "predicted_index", "num_instances", "sample_len", "alias", "name"}
 )
 ERROR_WORDS = ("stderr", "standard_error", "std_err", "sem")
-_FILTERS = ("none", "strict-match")
-"""Filters of lm-evaluation-harness whose results come first."""
+_FILTERS = ("none", "strict-match")  # filters of lm-evaluation-harness whose results come first
 UNKNOWN = len(SCORES)
 
 

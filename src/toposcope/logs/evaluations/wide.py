@@ -38,11 +38,9 @@ NO_SCORE_NAMES = re.compile(
 """Names of further such columns: grades from 1 to 10, ratings, settings."""
 LOGGED = frozenset({"learning_rate", "grad_norm", "weight_norm", "epoch"})
 """What training logs hold: there, a column of an unknown name is no task."""
-RAW = "raw_score"
-"""The metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own."""
+RAW = "raw_score"  # the metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own
 _SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
-SPREAD = r"(?:±|\+/-|\+-|\().*$"
-"""What stands behind a score in its cell: ``45.1 ± 0.3``."""
+SPREAD = r"(?:±|\+/-|\+-|\().*$"  # what stands behind a score in its cell: ``45.1 ± 0.3``
 MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?", "tbd", "/", "x", "✗")
 """Cells without a score."""
 
@@ -78,8 +76,7 @@ OF_VALUES = frozenset(
     )
 )
 """Names of columns of a table that is not turned: a row for each value."""
-MIN_KNOWN = 0.5
-"""Of the cells in a column of tasks without a name of one: names of standard tasks or averages."""
+MIN_KNOWN = 0.5  # of the cells in a column of tasks without a name of one: names of standard tasks or averages
 
 
 class Column(NamedTuple):

@@ -29,8 +29,7 @@ from toposcope.logs.raw import RawLog, one_line
 from toposcope.plugins import collect
 
 Item = TypeVar("Item")
-HEAD = 4096
-"""Bytes by which a file without a known ending is recognised."""
+HEAD = 4096  # bytes by which a file without a known ending is recognised
 MAX_FILE_BYTES = 4 * 10**9
 _READ_INSIDE = tuple(
     "*.csv *.json* *.y*ml *.toml files/*.json* files/*.y*ml metrics/* params/* checkpoint-*/*.json".split()

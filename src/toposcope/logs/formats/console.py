@@ -20,34 +20,25 @@ from toposcope.logs.texts import decoded
 _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\s*\t\s*"), re.compile(r"\s{2,}"), re.compile(r"\s+"))
 """What stands between cells, the surest first."""
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-inf|no log", re.IGNORECASE)
-_RULE = re.compile(r"[\s|:=+─━-]*")
-"""A line drawn between names and numbers."""
+_RULE = re.compile(r"[\s|:=+─━-]*")  # a line drawn between names and numbers
 _PROGRESS = re.compile(r":\s*\d+%.*$")
-MAX_WORDS = 40
-"""Of a header whose names have several words."""
-MIN_NUMBERS = 0.5
-"""Share of the cells of a row that are numbers."""
+MAX_WORDS = 40  # of a header whose names have several words
+MIN_NUMBERS = 0.5  # share of the cells of a row that are numbers
 
 
 ENDINGS = ()
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
-HEAD = 100
-"""Lines by which a table without names is recognised."""
-MIN_LOSSES = 5
-"""Rows with a loss; with fewer in sentences, there may be more in a table."""
-MAX_LINE = 50_000
-"""Characters of a line; what takes longer to match than to print is none of a log."""
-MAX_STRANGE = 0.1
-"""Share of characters that cannot be printed, in a text; those of another encoding are among them."""
+HEAD = 100  # lines by which a table without names is recognised
+MIN_LOSSES = 5  # rows with a loss; with fewer in sentences, there may be more in a table
+MAX_LINE = 50_000  # characters of a line; what takes longer to match than to print is none of a log
+MAX_STRANGE = 0.1  # share of characters that cannot be printed, in a text; those of another encoding are among them
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 """Colours, movements of the cursor and titles of a terminal."""
-_AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")
-"""Between a bar and what was printed into its line."""
+_AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")  # between a bar and what was printed into its line
 _BACK = re.compile(r"\x08+")
-_BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")
-"""What a progress bar draws."""
+_BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")  # what a progress bar draws
 _NOTEBOOK_BAR = re.compile(r"\[ *\d+/(\d+) [\d:]+ *[,<]")
 _BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 

@@ -14,10 +14,8 @@ from toposcope.logs.splitting import pivot_long
 ENDINGS = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
 METRICS = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, step, rowid"
-MAX_VALUE_BYTES = 1 << 20
-"""Of a text; an expression in a table makes a large one of nothing."""
-MAX_FINITE = 1.797e308
-"""MLflow keeps infinity as the largest number, and NaN as 0 with a mark."""
+MAX_VALUE_BYTES = 1 << 20  # of a text; an expression in a table makes a large one of nothing
+MAX_FINITE = 1.797e308  # MLflow keeps infinity as the largest number, and NaN as 0 with a mark
 
 
 def looks_like(head: bytes) -> bool:

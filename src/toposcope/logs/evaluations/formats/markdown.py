@@ -13,8 +13,7 @@ from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.raw import join_names, plural
 
 ENDINGS = (".md", ".markdown")
-_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")
-"""The line under the names of columns."""
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")  # the line under the names of columns
 _CELL = re.compile(r"(?<!\\)\|")
 _STYLE = re.compile(r"\*\*|__|`|</?(?:b|br|i|sup|sub)\s*/?>")
 _HEADING = re.compile(r"(#{1,6}) +(.+?)[ #]*")

@@ -14,8 +14,7 @@ from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
 from toposcope.logs.evaluations.formats import Material, as_number, dictionary, object_in
 from toposcope.logs.raw import join_names
 
-SPLITS = ("test", "validation", "dev", "train")
-"""Parts of a data set, the one that counts first."""
+SPLITS = ("test", "validation", "dev", "train")  # parts of a data set, the one that counts first
 MAIN = ("main_score",)
 OF_OLD_FILES = (*MAIN, "ndcg_at_10", "v_measure", "map", "accuracy")
 """The score of a task; files of versions before 1.11 may leave it to the reader which one it is."""

@@ -13,8 +13,7 @@ from toposcope.logs.evaluations.tasks import metric_of, standard_task
 from toposcope.logs.raw import one_line
 
 PRIMARY = "primary_score"
-AVERAGES = ("macro", "micro")
-"""Primary metrics of a group: the mean of its subtasks."""
+AVERAGES = ("macro", "micro")  # primary metrics of a group: the mean of its subtasks
 
 
 def claims(material: Material, columns: Mapping[str, str]) -> bool:

@@ -69,11 +69,9 @@ PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
-MIN_WRITTEN_OUT = 1e5
-"""Numbers from here on are in no unit, whatever their column's name says."""
+MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
-MAX_CELL = 100_000
-"""Characters of a cell of metrics."""
+MAX_CELL = 100_000  # characters of a cell of metrics
 
 
 def claims(material: Material, columns: Mapping[str, str]) -> bool:
