@@ -53,6 +53,7 @@ _ODD_NUMBERS = [
         rf"^{_NO_DATE}(?=(?:{_ODD})$)[-+]*(\w)",
     )
 ]
+_COMMIT = re.compile(r"[0-9a-f]{40}")  # its letters and digits say nothing
 _TOKENS = re.compile(
     r"(?<![\da-z])tok(?:en)?s?[-_=]?(\d{1,18}(?:\.\d{1,18})?)([KMBT]?)(?![\da-z]|\.\d)", re.IGNORECASE | re.ASCII
 )
@@ -82,7 +83,7 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     """
     if pattern is not None:
         return _step_by_pattern(stem, pattern)
-    for place, candidate in enumerate(_PATTERNS):
+    for place, candidate in enumerate(() if _COMMIT.fullmatch(stem) else _PATTERNS):
         if match := candidate.search(stem):
             return int(match.group(1))
         if _is_odd(stem, place):
@@ -98,7 +99,9 @@ def has_odd_step(stem: str) -> bool:
     >>> has_odd_step("step_1e9"), has_odd_step("step-1.5M"), has_odd_step("step_1"), has_odd_step("final")
     (True, True, False, False)
     """
-    return step_of(stem) is None and any(_is_odd(stem, place) for place in range(len(_ODD_NUMBERS)))
+    if _COMMIT.fullmatch(stem) or step_of(stem) is not None:
+        return False
+    return any(_is_odd(stem, place) for place in range(len(_ODD_NUMBERS)))
 
 
 def _is_odd(stem: str, place: int) -> bool:

@@ -62,12 +62,6 @@ class _Metadata(_Record): ...
 class _Tensor(_Record): ...
 
 
-class _Properties(_Record): ...
-
-
-class _Chunk(_Record): ...
-
-
 class _Index(_Record): ...
 
 
@@ -83,12 +77,9 @@ _STORAGE_MODULES = (
 _RECORDS = {
     "Metadata": _Metadata,
     "TensorStorageMetadata": _Tensor,
-    "TensorProperties": _Properties,
-    "ChunkStorageMetadata": _Chunk,
+    **dict.fromkeys(("TensorProperties", "ChunkStorageMetadata"), _Record),
     "MetadataIndex": _Index,
-    "BytesStorageMetadata": Placeholder,
-    "StorageMeta": Placeholder,
-    "_MEM_FORMAT_ENCODING": Placeholder,
+    **dict.fromkeys(("BytesStorageMetadata", "StorageMeta", "_MEM_FORMAT_ENCODING"), Placeholder),
 }
 NAMES: Names = (
     {key: value for key, value in TENSOR_NAMES.items() if not isinstance(value, StoredStorage)}

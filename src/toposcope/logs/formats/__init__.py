@@ -2,7 +2,7 @@
 
 A format is a module with a function ``runs(path) -> list[RawLog]`` and a way to recognise it; adding one means adding
 its file to this package, or naming it as an entry point of the group ``toposcope.logs`` in a package of one's own. It
-is recognised by one of
+is recognised by one of, or both
 
 - ``claims(path) -> bool``: is this file or folder of the format, by its name and the names in it? Asked first.
 - ``ENDINGS``, a tuple of endings of files in lower case, and ``looks_like(head) -> bool``: could a file that begins
@@ -140,6 +140,5 @@ def nothing_read(errors: list[str], reason: str) -> ToposcopeError:
 
 
 def _claims(module: ModuleType, path: Path) -> bool:
-    if hasattr(module, "ENDINGS"):
-        return path.suffix.lower() in module.ENDINGS and path.is_file()
-    return bool(module.claims(path))
+    by_ending = path.suffix.lower() in getattr(module, "ENDINGS", ()) and path.is_file()
+    return by_ending or (hasattr(module, "claims") and bool(module.claims(path)))
