@@ -17,7 +17,6 @@ from toposcope.kernels.magnitudes import widened
 MAX_NUMBERS = 1 << 31  # of the product of a pair: a small file may declare a matrix that fits no memory
 DEFAULT_ALPHA = 8.0  # of PEFT
 MERGE = "merge it into its base model and save that (model.merge_and_unload() of PEFT)"
-
 _PEFT = "base_model.model."
 _PAIR = re.compile(
     r"^(?P<module>.+)[._]lora[._](?P<embedding>embedding_)?(?P<side>A|B|down|up)"

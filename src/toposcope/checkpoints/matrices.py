@@ -42,8 +42,6 @@ _WEIGHT_LEAF = re.compile(
     r"(?:\w+_)?(?:weights?|kernel|embedding|w\d*)|w_?[a-z]{0,3}\d*|w_(?:gate|down|query|value|pos)|lora_\w+|a_log|\w*proj\w*"
 )
 MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
-
-
 VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
     "bias, norm or other vector",
     "bias",

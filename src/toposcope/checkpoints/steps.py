@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from toposcope.checkpoints.checkpoint import Checkpoint
 
 MAX_STEP = 2**63 - 1  # largest integer that the database can hold
-
 STEP_COUNTERS = (
     *("global_step", "global_steps", "iter_num", "iteration", "iterations", "iter", "iters", "step", "steps"),
     *("step_num", "train_step", "train_steps", "current_step", "num_updates"),

@@ -19,7 +19,6 @@ from toposcope.checkpoints.sources import CheckpointError
 from toposcope.checkpoints.sources.source import damaged
 
 Names = Mapping[tuple[str, str], Any]
-
 MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
 MAX_LINE_BYTES = 1 << 16
 MAX_KEY_BITS = 128  # of a whole number that is a key; one of thousands of digits cannot be shown
@@ -239,7 +238,6 @@ _IGNORED = {
     "lightning_fabric.utilities.data": ["AttributeDict"],
 }
 """What trainers often save with the weights; such a name is no news."""
-
 TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _dictionary,
     ("torch._utils", "_rebuild_tensor"): _rebuild,
@@ -258,7 +256,6 @@ TENSOR_NAMES: Names = {
     **{(module, name): Placeholder for module, names in _IGNORED.items() for name in names},
 }
 """Names that the pickle of a saved model may hold, and what each stands for; any other is a `Placeholder`."""
-
 _ATTACK_MODULES = set(
     "os posix nt ntpath posixpath subprocess sys pty socket ctypes importlib runpy shutil webbrowser commands".split()
 )

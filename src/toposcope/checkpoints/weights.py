@@ -19,8 +19,6 @@ NAMED_SHARE = 0.05  # where more than this share of the parameters is not measur
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
-
-
 PACKED = "packed weights and adapters"
 _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
 """Names of the factors of an adapter; models have modules called lora of their own."""

@@ -50,12 +50,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
-
 FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
 """Quantities with one value for a whole run."""
 FIELDS = ("loss", *NAMES)
 """What the caller can say that a column is."""
-
 LOSSES = tuple(
     """
     loss cross_entropy_loss cross_entropy crossentropy ce_loss lm_loss lm_loss_training_lm_loss
@@ -99,8 +97,6 @@ MAX_NAME = 1000  # characters of a name of a column; a longer one is none of a q
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy
-
-
 IDENTITY, SIGMOID = "identity", "sigmoid"  # how laws fit a target
 
 

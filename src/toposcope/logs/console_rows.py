@@ -20,10 +20,8 @@ MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1
 """Lines with the word loss that are not read, from which on that is said: as a number, and as a share."""
 MIN_STALE = 0.5
 """Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
-
 _PROGRAM = re.compile(r"(?:import|from) [a-z]\w*|(?:def|class) \w+[(:]")
 """A line of a program, whose settings need not be those of the run."""
-
 Row = dict[str, str]
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 MAX_DEPTH = 4  # folders below the given one that are searched
-
-
 _parsers = {".csv": delimited.parse, ".json": json_rows.parse}
 
 

@@ -21,8 +21,6 @@ MAX_PARTS = 20
 _TEXTS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
 _EVENT = re.compile(r"(?<=[A-Za-z])[_ -](?:step|epoch|batch|iter|loop|phase|end|metrics|log)s?$", re.IGNORECASE)
 """Ends of words for parts: ``train_step``."""
-
-
 MAX_LABELS = 3
 MAX_CANDIDATES = 8
 MAX_REPEATED_SHARE = 0.1

@@ -35,8 +35,6 @@ SETTINGS = frozenset(
 BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
 """Columns that may change within a run, and differ between runs."""
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
-
-
 KEYS = ("key", "metric", "metric_name", "tag")  # columns of a long table that name the quantity in a row
 SPREAD = ("__MIN", "__MAX")  # ends of the columns that W&B writes beside a chart's own: the spread within a bin
 SEPARATOR = " - "  # between run and metric in a column of a W&B chart

@@ -15,8 +15,6 @@ ZERO_BYTES = "zero bytes"  # in the remark on a file that was cut by a crash
 HEAD = 4096
 _CONTROL = re.compile(b"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 UTF_8 = "utf-8-sig"
-
-
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]')
 _CLOSING = {"[": "]", "{": "}"}
 NO_VALUE = object()

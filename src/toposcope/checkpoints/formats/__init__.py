@@ -23,10 +23,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
 
 __all__ = ["Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
-
 MAX_NAME_LENGTH = 1000  # of a tensor
-
-
 MAX_SHARING = 64
 """Tensors that share their numbers, on average over a checkpoint; models with shared layers have up to 48."""
 MAX_SHARED_BYTES = 1 << 28  # of all tensors of a checkpoint, whatever its files hold

@@ -12,7 +12,6 @@ from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
 Stored = StoredTensor | StoredArray
-
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app", "params")
 """Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
 then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
@@ -22,7 +21,6 @@ MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_REPEATED = 1 << 16
 """Values that a file may have if those in several places are counted several times, or eight times its own."""
 MAX_LISTED = 5
-
 _JAX_STATES = re.compile("opt|opt_?states?|optState|grads?|gradients|momentum", re.IGNORECASE)
 _JAX_LEAVES = {"kernel", "embedding", "scale", "w", "b"}
 _MODEL_WORDS = re.compile(

@@ -21,8 +21,6 @@ from toposcope.checkpoints.formats.weight_names import PICKLES, SHARD, TORCH, is
 from toposcope.checkpoints.sources import Files
 
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
-
-
 _BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
 """Endings of weights that are read rather than those of these formats."""
 _ENDINGS = (".gguf", ".msgpack", ".npz")  # the formats, the one that is read first in front

@@ -38,8 +38,6 @@ _NUMBERS = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i
 """Formats of `struct`, by NumPy's code."""
 _EXTENSIONS = ("ml_dtypes", "jaxlib")  # packages that add dtypes to NumPy, such as bfloat16
 MAX_NUMBER_BYTES = 8
-
-
 _CORES = ("numpy.core", "numpy._core")
 MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""

@@ -27,8 +27,6 @@ DTYPES = {
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 READ_AHEAD = 1 << 16
 """Bytes of the first read, which holds most headers; headers up to this length are parsed once and cached."""
-
-
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 

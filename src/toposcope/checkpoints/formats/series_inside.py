@@ -42,8 +42,6 @@ _PLANS = re.compile(r"decay|warm_?up|eval|milestone|max|min|total|n_|num_|every|
 _CHECKPOINTS = re.compile(r"checkpoint|ckpt|snapshot|history|state_?dict|trajectory|saved|over_time", re.IGNORECASE)
 _STEPS = re.compile(r"(^|_)(global_?)?(step|iter|iteration|epoch)s?$", re.IGNORECASE)
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
-
-
 TRAINER_STATE = "trainer_state.json"
 LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
 MAX_BYTES = 100_000_000

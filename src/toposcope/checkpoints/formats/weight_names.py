@@ -8,7 +8,6 @@ from toposcope.checkpoints.sources import Files
 from toposcope.checkpoints.sources.source import unsupported
 
 File = TypeVar("File")
-
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 PICKLES = (".pkl", ".pickle")  # of anything; taken for weights only where nothing else is
 ARRAYS = (".npz",)  # of NumPy, the same
@@ -23,12 +22,8 @@ MEGATRON_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/(?:mod
 """What a tensor-parallel rank saves, in a pipeline stage, of some experts."""
 SHARD = re.compile(r"-(?!0*1-of-0*1$)\d+-of-\d+$")
 """End of the stem of a shard, unless it is the only one; its number is no step."""
-
-
 SECOND_MODEL = re.compile(r"(?:model|pytorch_model)_\d+\.(?:safetensors|bin)")
 """What accelerate writes for the second and later models next to the first, which has no number."""
-
-
 _TO_NPZ = "save its variables by name with numpy.savez"
 _KERAS = (
     f"load it with keras.models.load_model and {_TO_NPZ}; of transformers 4, use from_pretrained(..., from_tf=True)"

@@ -9,7 +9,6 @@ from toposcope.checkpoints.quantisation import four_bit_floats, packed_integers,
 from toposcope.checkpoints.quantisation.packed import SAVE_PLAIN, Packed, Undecodable, Unpacked
 
 __all__ = ["Decoded", "dequantised"]
-
 _SCHEMES = (
     four_bit_floats.bitsandbytes,
     scaled.bitsandbytes,

@@ -26,8 +26,6 @@ MAX_TRIES = 6
 FIRST_WAIT = 0.5  # seconds; each further wait is twice as long, up to `MAX_WAIT`
 MAX_WAIT = 8.0  # seconds
 MAX_REQUESTED_WAIT = 330.0  # seconds that a server may request: a little more than the five minutes of a rate limit
-
-
 ANSWER_SECONDS = 120.0  # from a request to the end of the headers of its response
 WINDOW_SECONDS = 60.0
 MIN_WINDOW_BYTES = 60_000  # bytes of a body that have to arrive in a window: a kilobyte a second

@@ -28,7 +28,6 @@ MAX_COPIED_BYTES = 1 << 16  # ranges up to this length are copied, which costs l
 MAX_HELD_BYTES = 1 << 20  # size of a file that `small_files_held` reads at once
 MAX_HELD_IN_ALL = 1 << 26  # bytes that `small_files_held` holds
 MAX_SHOWN_PATH = 120  # characters of an impossible path that a message shows
-
 _held: ContextVar["dict[tuple[str, str], Bytes] | None"] = ContextVar("held", default=None)
 
 

@@ -21,7 +21,6 @@ from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_r
 POINTER = "packed.json"
 MAX_POINTER_BYTES = 10_000_000
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
-
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 

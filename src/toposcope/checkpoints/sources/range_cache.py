@@ -29,8 +29,6 @@ LOCK_POLL_SECONDS = 0.002  # interval at which a lock is tried again; it is held
 _PARTIAL = ".partial"
 _SETTING = re.compile(r"lru:(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-
 Answer = TypeVar("Answer")
 Fill = Callable[[int, int, Bytes], Iterator[int]]
 """``fill(start, stop, buffer)`` fills a buffer with bytes start to stop and yields how many it holds so far."""

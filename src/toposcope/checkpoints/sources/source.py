@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 
 Bytes = NDArray[np.uint8]
-
 MAX_FILES = 1_000_000  # of one place; a series of checkpoints has fewer
 MAX_DEPTH = 3  # levels of folders that are listed below a place: those of ``runs/small-1/checkpoints/step_1.pt``
 

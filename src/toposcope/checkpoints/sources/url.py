@@ -29,7 +29,6 @@ from toposcope.checkpoints.sources.source import (
 from toposcope.errors import ToposcopeError
 
 Answer = TypeVar("Answer")
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _VERSIONS = tuple("etag md5hash crc32c generation versionid mtime lastmodified updated modified created".split())
 """Names of drivers for what changes with the content, in lower case without ``_``."""

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_PAGE_BYTES = 20_000_000
-
-
 INDEX_THREADS = 8  # index pages requested at the same time
 MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
 _folders: set[str] = set()  # addresses known to be folders, which are listed without a request that finds out

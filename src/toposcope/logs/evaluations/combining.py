@@ -22,8 +22,6 @@ from toposcope.logs.evaluations.tasks import (
 from toposcope.logs.raw import join_names, one_line, plural
 
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]  # two rows that agree in these are of one evaluation
-
-
 SHARES = ("score", "other_score")
 MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1% by far
 

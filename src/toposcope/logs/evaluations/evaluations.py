@@ -30,11 +30,8 @@ ROLES = ("score", "loss", "likelihood", "corpus_loss", "other_score")
 """What a metric is: the score people care for, the loss of a task's right answers, a quantity made of likelihoods that
 may stand for the score, the loss on a corpus (whose name is in the column ``task``), a further metric of a task that
 has a score."""
-
 MAX_SIZE = 1e30
 """Parameters, and tokens, beyond which (or below its inverse) a number is a mistake; products of both stay finite."""
-
-
 SCHEMA = {
     "run": pl.String,
     "recipe": pl.String,

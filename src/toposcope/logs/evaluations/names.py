@@ -12,7 +12,6 @@ MIRRORS = ("unsloth", "nousresearch", "huggyllama", "huggingface")
 """Organisations that publish other people's weights as they are, under their names."""
 LATER_STAGES = 1.1
 """Steps until the end of training for each step of its first stage, at most: OLMo 2 and 3 have 1.01 to 1.06."""
-
 _FOLDER = re.compile(
     r"\.{0,2}|~|(?:.*[-_.])?(?:models?|checkpoints?|ckpts?|weights|pretrained|hub|hf|huggingface|cache)"
 )
@@ -23,8 +22,6 @@ _CHECKPOINT = re.compile(
     r"(?P<word>step|ckpt_)[-_]?(?P<step>\d+)(?:-tokens\d+b)?(?:-seed-[-a-z0-9]+)?)$",
     re.IGNORECASE,
 )
-
-
 _SIGNS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
 _STEP = re.compile(

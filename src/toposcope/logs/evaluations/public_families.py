@@ -68,7 +68,6 @@ _CORPORA = (
     r"c4|dolma1-6plus|dolma1-7|falcon|fineweb|dclm|baseline|no|code|flan|math|reddit|and|cc|qc|orig|tulu|pro|edu|fw\d?"
     r"|\d+p"
 )
-
 FAMILIES = (
     Family(
         "pythia", "arXiv:2304.01373; PolyPythias arXiv:2503.09543", "EleutherAI",

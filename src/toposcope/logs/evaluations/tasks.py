@@ -27,8 +27,6 @@ NO_METRICS = frozenset(
 ERROR_WORDS = ("stderr", "standard_error", "std_err", "sem")
 _FILTERS = ("none", "strict-match")  # filters of lm-evaluation-harness whose results come first
 UNKNOWN = len(SCORES)
-
-
 _ENDINGS = frozenset({"ctx_ce_loss", "soft", "soft_log", "soft_loss", "log_soft_loss"})
 """Likelihoods by which columns end."""
 PARTS = {"test": "test", "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation"}

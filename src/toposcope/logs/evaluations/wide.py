@@ -43,8 +43,6 @@ _SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
 SPREAD = r"(?:±|\+/-|\+-|\().*$"  # what stands behind a score in its cell: ``45.1 ± 0.3``
 MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?", "tbd", "/", "x", "✗")
 """Cells without a score."""
-
-
 TASKS = ("task", "tasks", "benchmark", "benchmarks", "benchmark_name", "eval", "evals", "evaluation", "test_set")
 DATASETS = ("dataset", "datasets")
 """Names of a column of tasks where one of metrics or of ways to ask stands behind it; else it names recipes."""

@@ -24,8 +24,6 @@ _RULE = re.compile(r"[\s|:=+─━-]*")  # a line drawn between names and number
 _PROGRESS = re.compile(r":\s*\d+%.*$")
 MAX_WORDS = 40  # of a header whose names have several words
 MIN_NUMBERS = 0.5  # share of the cells of a row that are numbers
-
-
 ENDINGS = ()
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""

@@ -32,9 +32,7 @@ MIN_ASCENDING_SHARE = 0.9
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
 NEEDED = "needed is a list of objects, one a step, of losses, or of pairs of step and loss"
-
 LOSS, STEP = "loss", "step"
-
 Columns = dict[str, list[Any]]
 
 
