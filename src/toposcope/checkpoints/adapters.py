@@ -40,22 +40,14 @@ _OTHER = {
 
 @dataclass(frozen=True)
 class Adapted:
-    """The tensors of a checkpoint with its adapters combined.
+    """The tensors of a checkpoint with its adapters combined."""
 
-    Attributes
-    ----------
-    entries : list of Entry
-        Each pair is one entry of float32 under the name of the weight. With a base model, its tensors, those that the
-        adapter changes or replaces in their places. What is refused stays as stored.
-    how : dict of str to str
-        What each combined entry is, in a few words.
-    refused : dict of str to str
-        Why entries are not the weights that the adapter makes of them, and what helps: tensors of an adapter that are
-        not combined, and the plain weights that these would change.
-    """
-
+    # each pair is one entry of float32 under the name of the weight. With a base model, its tensors, those that the
+    # adapter changes or replaces in their places. What is refused stays as stored
     entries: list[Entry]
-    how: dict[str, str]
+    how: dict[str, str]  # what each combined entry is, in a few words
+    # why entries are not the weights that the adapter makes of them, and what helps: tensors of an adapter that are not
+    # combined, and the plain weights that these would change
     refused: dict[str, str]
 
 

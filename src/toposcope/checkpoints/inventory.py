@@ -35,48 +35,21 @@ class StoredShape(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What a checkpoint holds.
+    """What a checkpoint holds."""
 
-    Attributes
-    ----------
-    checkpoint : str
-        The text that names it.
-    step : int
-    tokens : int or None
-    layers : list of ListedLayer
-    bytes : int
-        Of all layers.
-    parameters : int
-        Of all floating-point tensors, without masks and tables.
-    measured : float
-        The share of the parameters that is measured, 0 to 1.
-    coverage : str
-        The same in a sentence, with the rest named.
-    roles : dict of int
-        Count of layers by role.
-    unknown : list of str
-        Layers whose names and shapes no rule recognises.
-    others : list of StoredShape
-        Tensors that are no layers.
-    refused : dict of str
-        Why packed weights cannot be read, by name.
-    notes : list of str
-        What was chosen or left unread in the file.
-    """
-
-    checkpoint: str
+    checkpoint: str  # the text that names it
     step: int
     tokens: int | None
     layers: list[ListedLayer]
-    bytes: int
-    parameters: int
-    measured: float
-    coverage: str
-    roles: dict[str, int]
-    unknown: list[str]
-    others: list[StoredShape]
-    refused: dict[str, str]
-    notes: list[str]
+    bytes: int  # of all layers
+    parameters: int  # of all floating-point tensors, without masks and tables
+    measured: float  # the share of the parameters that is measured, 0 to 1
+    coverage: str  # the same in a sentence, with the rest named
+    roles: dict[str, int]  # count of layers by role
+    unknown: list[str]  # layers whose names and shapes no rule recognises
+    others: list[StoredShape]  # tensors that are no layers
+    refused: dict[str, str]  # why packed weights cannot be read, by name
+    notes: list[str]  # what was chosen or left unread in the file
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Inventory":

@@ -38,24 +38,12 @@ _NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|route
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Parameters of a checkpoint, counted as stored.
+    """Parameters of a checkpoint, counted as stored."""
 
-    Attributes
-    ----------
-    measured : int
-        Of the analysed layers.
-    layers : int
-        How many they are.
-    rest : dict of int
-        Parameters that are not measured, by kind.
-    names : dict of str
-        Some tensors of the kinds that are not plain, by kind, for the sentence.
-    """
-
-    measured: int
-    layers: int
-    rest: dict[str, int]
-    names: dict[str, str]
+    measured: int  # of the analysed layers
+    layers: int  # how many they are
+    rest: dict[str, int]  # parameters that are not measured, by kind
+    names: dict[str, str]  # some tensors of the kinds that are not plain, by kind, for the sentence
 
     @classmethod
     def of(cls, measured: Sequence[int], rest: Mapping[str, tuple[str, int]]) -> "Coverage":
@@ -106,30 +94,14 @@ def percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Weights:
-    """What the tensors of a checkpoint are.
+    """What the tensors of a checkpoint are."""
 
-    Attributes
-    ----------
-    entries : sequence of Entry
-        All tensors, packed ones unpacked and adapters multiplied out.
-    matrices : list of Layer
-        Embeddings included, without their source; a tied head has the role of the head.
-    others : dict of str
-        What each other tensor is, by name.
-    refused : dict of str
-        Why packed weights cannot be unpacked, by name.
-    refused_sizes : dict of int
-        Their numbers of parameters.
-    remarks : list of str
-        How they were read, where not simply as stored.
-    """
-
-    entries: Sequence[Entry]
-    matrices: list[Layer]
-    others: dict[str, str]
-    refused: dict[str, str]
-    refused_sizes: dict[str, int]
-    remarks: list[str]
+    entries: Sequence[Entry]  # all tensors, packed ones unpacked and adapters multiplied out
+    matrices: list[Layer]  # embeddings included, without their source; a tied head has the role of the head
+    others: dict[str, str]  # what each other tensor is, by name
+    refused: dict[str, str]  # why packed weights cannot be unpacked, by name
+    refused_sizes: dict[str, int]  # their numbers of parameters
+    remarks: list[str]  # how they were read, where not simply as stored
 
     def parameters(self, *, statistics: bool = False) -> list[Entry]:
         """Return the tensors of floating-point parameters, if asked with the running statistics of batch norms."""

@@ -41,18 +41,10 @@ MIN_LATE_START = 10  # usual intervals before the first row of a log that begins
 
 
 class Divergence(NamedTuple):
-    """How a run ended badly.
+    """How a run ended badly."""
 
-    Attributes
-    ----------
-    step : int
-        The first step of the bad end.
-    reason : str
-        What was logged from there on, with values of the rows.
-    """
-
-    step: int
-    reason: str
+    step: int  # the first step of the bad end
+    reason: str  # what was logged from there on, with values of the rows
 
     def __str__(self) -> str:
         return f"the run diverged at step {self.step:,}: {self.reason}"

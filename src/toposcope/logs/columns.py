@@ -101,27 +101,13 @@ IDENTITY, SIGMOID = "identity", "sigmoid"  # how laws fit a target
 
 
 class Target(NamedTuple):
-    """A quantity by which a run is judged: a loss or an accuracy.
+    """A quantity by which a run is judged: a loss or an accuracy."""
 
-    Attributes
-    ----------
-    name : str
-        Of its column.
-    unit : str
-        Of a loss, one of `toposcope.logs.UNITS` or ``perplexity``; ``accuracy``.
-    validation : bool
-        Whether it was measured on held-out text.
-    chance : float or None
-        What guessing reaches, of an accuracy; None if unknown.
-    n : int or None
-        Questions of a task; None if unknown.
-    """
-
-    name: str
-    unit: str
-    validation: bool
-    chance: float | None = None
-    n: int | None = None
+    name: str  # of its column
+    unit: str  # of a loss, one of `toposcope.logs.UNITS` or ``perplexity``; ``accuracy``
+    validation: bool  # whether it was measured on held-out text
+    chance: float | None = None  # what guessing reaches, of an accuracy; None if unknown
+    n: int | None = None  # questions of a task; None if unknown
 
     @property
     def lower_is_better(self) -> bool:
@@ -135,19 +121,10 @@ class Target(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the columns of a log are, by their names.
+    """What the columns of a log are, by their names."""
 
-    Attributes
-    ----------
-    named : dict of list of str
-        The columns that may be each of `NAMES`, the likeliest first.
-    losses : list of Target
-        Training losses before validation losses, the likeliest of each first.
-    accuracies : list of Target
-    """
-
-    named: dict[str, list[str]]
-    losses: list[Target]
+    named: dict[str, list[str]]  # the columns that may be each of `NAMES`, the likeliest first
+    losses: list[Target]  # training losses before validation losses, the likeliest of each first
     accuracies: list[Target]
 
 

@@ -104,36 +104,17 @@ class Field(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What the numbers of a kind of line are.
+    """What the numbers of a kind of line are."""
 
-    Attributes
-    ----------
-    fields : tuple of Field
-        Those with a name.
-    times, losses : frozenset of str
-        The names that say how far the run is, steps and epochs, and those of losses.
-    has_step : bool
-    is_bar : bool
-        Whether it is a progress bar.
-    is_of_epoch : bool
-        Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
-    evaluates : bool
-        Whether it says how far an evaluation is.
-    begin : str
-        The text before its first name.
-    is_code : bool
-        Whether it begins as a line of a program may.
-    """
-
-    fields: tuple[Field, ...]
-    times: frozenset[str]
-    losses: frozenset[str]
+    fields: tuple[Field, ...]  # those with a name
+    times: frozenset[str]  # the names that say how far the run is: steps and epochs
+    losses: frozenset[str]  # the names of losses
     has_step: bool
-    is_bar: bool
-    is_of_epoch: bool
-    evaluates: bool
-    begin: str
-    is_code: bool
+    is_bar: bool  # whether it is a progress bar
+    is_of_epoch: bool  # whether it is a bar of Keras, whose numbers are those of the epoch once it is full
+    evaluates: bool  # whether it says how far an evaluation is
+    begin: str  # the text before its first name
+    is_code: bool  # whether it begins as a line of a program may
 
 
 class Line(NamedTuple):

@@ -121,18 +121,10 @@ def one_row_per_epoch(table: pl.DataFrame, epoch: str, loss: str) -> pl.DataFram
 
 
 class RunNames(NamedTuple):
-    """The run of every row.
+    """The run of every row."""
 
-    Attributes
-    ----------
-    names : polars.Series
-        Null where a row does not say.
-    labels : list of str
-        The columns that they are made of.
-    """
-
-    names: pl.Series
-    labels: list[str]
+    names: pl.Series  # null where a row does not say
+    labels: list[str]  # the columns that they are made of
 
 
 def name_runs(

@@ -37,22 +37,12 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The loss to forecast.
-
-    Attributes
-    ----------
-    target : Target
-    numbers : Numbers
-    step : str or None
-        The column of its steps; None if the table has none.
-    peers : tuple of str
-        Columns of the losses on other held-out texts that could be the target as well.
-    """
+    """The loss to forecast."""
 
     target: Target
     numbers: Numbers
-    step: str | None
-    peers: tuple[str, ...]
+    step: str | None  # the column of its steps; None if the table has none
+    peers: tuple[str, ...]  # columns of the losses on other held-out texts that could be the target as well
 
 
 def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks: list[str]) -> Choice:

@@ -55,21 +55,11 @@ class InnerSeries:
 
 @dataclass(frozen=True)
 class Contents:
-    """The models below a key.
+    """The models below a key."""
 
-    Attributes
-    ----------
-    chosen : tuple or None
-        The key of the model to read; None if none is usual, or if there are several.
-    others : list of tuple
-        Keys of the others, or of all if none is chosen.
-    left : list of str
-        Matrices next to the model, which do not belong to it.
-    """
-
-    chosen: Key | None = None
-    others: list[Key] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    chosen: Key | None = None  # the key of the model to read; None if none is usual, or if there are several
+    others: list[Key] = field(default_factory=list)  # keys of the others, or of all if none is chosen
+    left: list[str] = field(default_factory=list)  # matrices next to the model, which do not belong to it
 
 
 @dataclass(frozen=True)

@@ -62,28 +62,15 @@ _BESIDE = (
 
 @dataclass(frozen=True)
 class Decoded:
-    """The tensors of a checkpoint with its packed weights read as plain ones.
+    """The tensors of a checkpoint with its packed weights read as plain ones."""
 
-    Attributes
-    ----------
-    entries : list of Entry
-        In the stored order. Each packed weight is one entry of float32 under its plain name; those that cannot be
-        unpacked stay as stored; scales and other parts of packed weights are left out.
-    how : dict of str to str
-        The scheme of each weight that is unpacked, in a few words.
-    parts : dict of str to str
-        The scheme of each stored tensor that is left out.
-    refused : dict of str to str
-        Why a packed weight, by its stored name, cannot be unpacked, and what helps.
-    refused_shapes : dict of str to tuple of int
-        The shape of the plain weight, where that much is known.
-    """
-
+    # in the stored order. Each packed weight is one entry of float32 under its plain name; those that cannot be
+    # unpacked stay as stored; scales and other parts of packed weights are left out
     entries: list[Entry]
-    how: dict[str, str]
-    parts: dict[str, str]
-    refused: dict[str, str]
-    refused_shapes: dict[str, tuple[int, ...]]
+    how: dict[str, str]  # the scheme of each weight that is unpacked, in a few words
+    parts: dict[str, str]  # the scheme of each stored tensor that is left out
+    refused: dict[str, str]  # why a packed weight, by its stored name, cannot be unpacked, and what helps
+    refused_shapes: dict[str, tuple[int, ...]]  # the shape of the plain weight, where that much is known
 
 
 def dequantised(entries: Sequence[Entry], quantisation: Mapping[str, Any]) -> Decoded:

@@ -17,20 +17,11 @@ SAVE_PLAIN = "save it unpacked: load it with transformers, then model.dequantize
 
 @dataclass(frozen=True)
 class Packed:
-    """One stored tensor that may be a packed weight.
-
-    Attributes
-    ----------
-    entry : Entry
-    stored : mapping of str to Entry
-        Every tensor of the checkpoint.
-    config : mapping of str to object
-        How the checkpoint was quantised, as far as a file next to it says; not to be trusted.
-    """
+    """One stored tensor that may be a packed weight."""
 
     entry: Entry
-    stored: Mapping[str, Entry]
-    config: Mapping[str, Any]
+    stored: Mapping[str, Entry]  # every tensor of the checkpoint
+    config: Mapping[str, Any]  # how the checkpoint was quantised, as far as a file next to it says; not to be trusted
 
     @property
     def tail(self) -> str:
@@ -72,29 +63,14 @@ class Packed:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """How a packed weight is read as the plain one.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        Outputs first.
-    read : callable
-        ``read(start, stop)`` returns these rows as float32.
-    how : str
-        A few words for a cell of a table.
-    parts : tuple of Entry
-        The other tensors that it takes.
-    by_rows : bool
-        Whether rows are read without the bytes of all others.
-    """
+    """How a packed weight is read as the plain one."""
 
     name: str
-    shape: tuple[int, ...]
-    read: Callable[[int, int], Floats]
-    how: str
-    parts: tuple[Entry, ...]
-    by_rows: bool = True
+    shape: tuple[int, ...]  # outputs first
+    read: Callable[[int, int], Floats]  # ``read(start, stop)`` returns these rows as float32
+    how: str  # a few words for a cell of a table
+    parts: tuple[Entry, ...]  # the other tensors that it takes
+    by_rows: bool = True  # whether rows are read without the bytes of all others
 
     def entry(self) -> Entry:
         """Return it as a stored tensor of float32."""
@@ -142,18 +118,10 @@ def integers(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Grid:
-    """The blocks of a weight that share a factor.
+    """The blocks of a weight that share a factor."""
 
-    Attributes
-    ----------
-    counts : tuple of int
-        Factors along each axis of the weight.
-    blocks : tuple of int
-        Weights along each axis that share one.
-    """
-
-    counts: tuple[int, ...]
-    blocks: tuple[int, ...]
+    counts: tuple[int, ...]  # factors along each axis of the weight
+    blocks: tuple[int, ...]  # weights along each axis that share one
 
     @property
     def words(self) -> str:

@@ -153,20 +153,11 @@ def paced(response: "Response", chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Address:
-    """What to request.
-
-    Attributes
-    ----------
-    url : str
-    location : str
-        Its name in messages.
-    hub : bool
-        Whether to send the environment's token for the Hugging Face hub.
-    """
+    """What to request."""
 
     url: str
-    location: str
-    hub: bool = False
+    location: str  # its name in messages
+    hub: bool = False  # whether to send the environment's token for the Hugging Face hub
 
 
 def open_response(

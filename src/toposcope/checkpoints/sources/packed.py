@@ -25,27 +25,13 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PackPointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The content of ``packed.json``.
+    """The content of ``packed.json``."""
 
-    Attributes
-    ----------
-    pack : str
-        The folder of the pack, relative to the one that holds this file.
-    run : str
-        The name of the run, as in the pack's files.
-    steps : list of int
-        Of its checkpoints.
-    status : "running", "complete" or "diverged"
-        How the run ended.
-    step : int
-        The last step in its log.
-    """
-
-    pack: str
-    run: str
-    steps: list[_Count]
-    status: Literal["running", "complete", "diverged"]
-    step: _Count
+    pack: str  # the folder of the pack, relative to the one that holds this file
+    run: str  # the name of the run, as in the pack's files
+    steps: list[_Count]  # of its checkpoints
+    status: Literal["running", "complete", "diverged"]  # how the run ended
+    step: _Count  # the last step in its log
 
 
 class _Described(msgspec.Struct):
@@ -56,23 +42,12 @@ class _Described(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the tensors of a run lie in a pack, and in the file they are listed as.
+    """Where the tensors of a run lie in a pack, and in the file they are listed as."""
 
-    Attributes
-    ----------
-    header : bytes
-        The beginning of the listed file.
-    size : int
-        Of the listed file.
-    begins : tuple of int
-        Of the tensors in the listed file, ascending.
-    places : tuple of (int, int)
-        Of each tensor in the pack: where it begins for the first run, and the bytes of a run.
-    """
-
-    header: bytes
-    size: int
-    begins: tuple[int, ...]
+    header: bytes  # the beginning of the listed file
+    size: int  # of the listed file
+    begins: tuple[int, ...]  # of the tensors in the listed file, ascending
+    # of each tensor in the pack: where it begins for the first run, and the bytes of a run
     places: tuple[tuple[int, int], ...]
 
 

@@ -64,17 +64,10 @@ def parse_keep(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class RangeCache:
-    """A folder of cached ranges and listings; any number of processes may use it at once.
-
-    Attributes
-    ----------
-    folder : Path
-    limit : int or None
-        Of the ranges, in bytes; 0 writes nothing, None everything.
-    """
+    """A folder of cached ranges and listings; any number of processes may use it at once."""
 
     folder: Path
-    limit: int | None
+    limit: int | None  # of the ranges, in bytes; 0 writes nothing, None everything
 
     @classmethod
     def of(cls, access: Access) -> "RangeCache":

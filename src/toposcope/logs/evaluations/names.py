@@ -40,43 +40,22 @@ TOKENS_PER_PARAMETER = 20
 
 @dataclass(frozen=True)
 class PublicModel:
-    """A public model, as its publisher declares it.
+    """A public model, as its publisher declares it."""
 
-    Attributes
-    ----------
-    name : str
-        Family and size.
-    family : str
-        With the data where the family has several: ``pythia-deduped``.
-    N : float
-        Parameters of the published weights, embeddings included, shared ones once.
-    tokens : float or None
-        Seen at the end of training; None where that is not public, or where the model was trained further.
-    tokens_per_step, last_step : float or None
-        Of the first stage of training; None if no checkpoints within training are published, or it is not known.
-    checkpoints : str
-        What stands before the number in the names of published checkpoints within training; empty without any.
-    every : int
-        Steps between published checkpoints; earlier ones are at powers of two.
-    later_stages : bool
-        Whether training has stages after the first.
-    fine_tuned : bool
-        Whether the publisher trained it further, for chats or instructions.
-    source : str
-        Where the figures stand: a paper or a model card.
-    """
-
-    name: str
-    family: str
-    N: float
+    name: str  # family and size
+    family: str  # with the data where the family has several: ``pythia-deduped``
+    N: float  # parameters of the published weights, embeddings included, shared ones once
+    # seen at the end of training; None where that is not public, or where the model was trained further
     tokens: float | None
+    # of the first stage of training, both; None if no checkpoints within training are published, or it is not known
     tokens_per_step: float | None
     last_step: float | None
+    # what stands before the number in the names of published checkpoints within training; empty without any
     checkpoints: str
-    every: int
-    later_stages: bool
-    fine_tuned: bool
-    source: str
+    every: int  # steps between published checkpoints; earlier ones are at powers of two
+    later_stages: bool  # whether training has stages after the first
+    fine_tuned: bool  # whether the publisher trained it further, for chats or instructions
+    source: str  # where the figures stand: a paper or a model card
 
     def has_step(self, step: int) -> bool:
         """Return whether a checkpoint of this step may be one of those published."""
@@ -185,26 +164,14 @@ def _of(figures: Mapping[str, float] | float | None, size: str) -> float | None:
 
 
 class Name(NamedTuple):
-    """What a name says; None where it says nothing.
+    """What a name says; None where it says nothing."""
 
-    Attributes
-    ----------
-    N, D : float or None
-        Parameters, as rounded as the name has them; tokens seen.
-    step : int or None
-    seed : str or None
-    family : str or None
-        The name without these; None where no size stands in it.
-    public : PublicModel or None
-        The public model of this name, with what its publisher declares.
-    """
-
-    N: float | None
-    D: float | None
+    N: float | None  # parameters, as rounded as the name has them
+    D: float | None  # tokens seen, the same
     step: int | None
     seed: str | None
-    family: str | None
-    public: PublicModel | None
+    family: str | None  # the name without these; None where no size stands in it
+    public: PublicModel | None  # the public model of this name, with what its publisher declares
 
 
 def read_name(name: str) -> Name:

@@ -41,18 +41,10 @@ _SHOTS = re.compile(r"(?:^|[^0-9])(\d{1,3})[-_ ]?shots?(?:$|[^a-z])", re.IGNOREC
 
 
 class Metric(NamedTuple):
-    """What a metric is.
+    """What a metric is."""
 
-    Attributes
-    ----------
-    role : str
-        ``score``, ``loss``, ``likelihood``; empty if it is none of these.
-    rank : int
-        Among the scores or the losses, the lowest first.
-    """
-
-    role: str
-    rank: int
+    role: str  # ``score``, ``loss``, ``likelihood``; empty if it is none of these
+    rank: int  # among the scores or the losses, the lowest first
 
 
 def plain_name(metric: str) -> str:
@@ -112,22 +104,12 @@ def _is_metric(ending: str) -> bool:
 
 
 class Task(NamedTuple):
-    """A standard task.
+    """A standard task."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Words joined by ``_``, as tools write them.
-    chance : float or None
-        Share of right answers by guessing: 0 where the answer is generated; None where it differs between questions.
-    part : str
-        The part whose number of questions is `n`: ``test`` or ``validation``. Empty if that is not known.
-    n : int or None
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # words joined by ``_``, as tools write them
+    # share of right answers by guessing: 0 where the answer is generated; None where it differs between questions
     chance: float | None
-    part: str = ""
+    part: str = ""  # the part whose number of questions is `n`: ``test`` or ``validation``. Empty if that is not known
     n: int | None = None
 
 

@@ -78,19 +78,12 @@ MIN_KNOWN = 0.5  # of the cells in a column of tasks without a name of one: name
 
 
 class Column(NamedTuple):
-    """A column of values.
-
-    Attributes
-    ----------
-    name, task, metric : str
-    is_corpus : bool
-        Whether it is the loss on a corpus, which `task` names.
-    """
+    """A column of values."""
 
     name: str
     task: str
     metric: str
-    is_corpus: bool
+    is_corpus: bool  # whether it is the loss on a corpus, which `task` names
 
 
 def label(name: str) -> str:

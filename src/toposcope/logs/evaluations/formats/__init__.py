@@ -36,12 +36,7 @@ JSON = (".json", ".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class Material:
-    """A file or folder.
-
-    Attributes
-    ----------
-    path : Path
-    """
+    """A file or folder."""
 
     path: Path
 
