@@ -12,16 +12,16 @@ SINCE ?= HEAD
 PARALLEL := -n auto --dist worksteal
 
 # What has examples. Pytest imports every module it is given; these need nothing that is optional.
-EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs --include='*.py' --include='*.md')
+EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs experiments/src experiments/docs --include='*.py' --include='*.md')
 
 # Only files with slow tests, or properties that are tried on more examples than in `make test`, are imported.
-SLOW = $(shell grep -rlE 'mark\.slow|@given' tests --include='test_*.py')
+SLOW = $(shell grep -rlE 'mark\.slow|@given' tests experiments/tests --include='test_*.py')
 
 # What docs/speed.md shows, and what the pages of methods cite.
 SPEED := neural_persistence point_clouds intrinsic_dimension loops curvature whole_model models hidden_states checkpoints \
 	whole_commands study population population_measuring training memory monitor gpu
 CALIBRATION := multi_power forecast forecast_odd_runs scaling_laws downstream downstream_losses decision \
-	decision_few_points recipes false_alarms doctor verdicts
+	decision_few_points false_alarms doctor verdicts
 
 # Compiled Python is kept: tests start many processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,13 +33,13 @@ help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Made anew when the dependencies change.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e . -e experiments
 	touch $(INSTALLED)
 
 $(READY): $(INSTALLED)
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev]' -e experiments
 	touch $(READY)
 
 demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (two minutes)
@@ -61,19 +61,19 @@ doctest: $(READY) toposcope-demo  ## the examples of docstrings and pages
 toposcope-demo: | $(READY)
 	$(BIN)/toposcope demo --out $@
 
-wheel: $(READY)  ## build the wheel and try it in an empty environment, without extras
+wheel: $(READY)  ## build both wheels and try them in an empty environment, without extras
 	.ci/wheel $(BIN)/python
 
 check: $(READY)  ## format, lint, types, import rules, public names
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks experiments
+	$(BIN)/ruff check src tests benchmarks experiments
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/cli/test_surface.py
+	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py
 
 format: $(READY)  ## format the code in place
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks experiments
+	$(BIN)/ruff check --fix src tests benchmarks experiments
 
 # Those that cannot run here, for want of published data or a library, stop no other; Ctrl-C stops all.
 define measure
@@ -98,3 +98,4 @@ docs: $(READY)  ## build the documentation into docs/_build
 clean:  ## remove what the other verbs made
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build docs/jupyter_execute dist toposcope-demo
 	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock ahead.* monitor.*)
+	rm -f $(addprefix experiments/src/toposcope_experiments/*/__pycache__/,*.nb[ic] *.lock)

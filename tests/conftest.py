@@ -1,57 +1,6 @@
-"""Fixtures of several rooms."""
-
-import os
-from pathlib import Path
-
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # One process per core: threads of the libraries imported below would only get in the way.
-    for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ.setdefault(_variable, "1")
+"""Fixtures lie in tests/support."""
 
 import pytest
 
-from toposcope.checkpoints.sources import http_requests, range_cache
-
-pytest_plugins = ["browser_fixtures"]
+pytest_plugins = ["shared_fixtures", "browser_fixtures"]
 pytest.register_assert_rewrite("cpu_time", "page_checks")
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-
-
-@pytest.fixture(scope="session")
-def published_study() -> Path:
-    """Checkpoints and features of the published study."""
-    folder = SHARED / "published-study"
-    if not folder.is_dir():
-        pytest.skip("the published study's data is not beside this repository")
-    return folder
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for a server of a test, which is waited for shortly.
-
-    Neither what another test read nor the credentials of whoever runs the tests are seen.
-    """
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    range_cache.memory_cache.clear()
-    folder = tmp_path / "served"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(scope="session")
-def compiled_probes() -> None:
-    """The kernels are compiled, so that monitors measure from the first step on."""
-    from toposcope.monitor.monitor import DEFAULT_PROBES
-    from toposcope.monitor.warm_up import marker, warm_up
-
-    if not marker("float32").exists():
-        warm_up(DEFAULT_PROBES, "float32")
-
-
-@pytest.fixture(autouse=True)
-def _small_computations_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests pretend that there is little memory, and compute little."""
-    monkeypatch.setattr("toposcope.homology.memory.MIN_CHECKED_BYTES", 0)

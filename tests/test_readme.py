@@ -22,7 +22,8 @@ from toposcope.study.shipped import shipped_study
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "changelog.md")]
+FOLDERS = (ROOT / "docs", ROOT / "experiments" / "docs")
+PAGES = [README, *sorted(page for folder in FOLDERS for page in folder.rglob("*.md") if page.name != "changelog.md")]
 COMMAND = re.compile(r"^ *(?:\$ )?(toposcope [a-z].*?) *(?: # .*)?$", re.MULTILINE)
 
 NOT_RUN = {
@@ -83,7 +84,7 @@ def test_commands_of_the_readme_name_what_is_there_or_what_the_demo_makes() -> N
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader's clone after `toposcope demo`."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("docs", "studies"):
+    for name in ("docs", "studies", "experiments"):
         (folder / name).symlink_to(ROOT / name)
     if made := os.environ.get("TOPOSCOPE_DEMO"):
         (folder / "toposcope-demo").symlink_to(made)

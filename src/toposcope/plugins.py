@@ -4,22 +4,18 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TypeVar
 
 from toposcope.errors import ToposcopeError
 
 Item = TypeVar("Item")
-EXPERIMENTS = "toposcope.experiments"
 
 
 def collect(package: str, group: str, items_of: Callable[[ModuleType], Mapping[str, Item]]) -> dict[str, Item]:
-    """Collect the named items of a registry: from the package's own modules, from experiments, from entry points.
+    """Collect the named items of a registry: from the package's own modules, then from entry points.
 
-    An experiment adds what its module or subpackage holds that is named like the group: ``sections`` for
-    ``toposcope.sections``. An entry point names a module that is written like a module of the package. Registries cache
-    the result.
+    An entry point names a module that is written like a module of the package. Registries cache the result.
 
     Parameters
     ----------
@@ -33,8 +29,8 @@ def collect(package: str, group: str, items_of: Callable[[ModuleType], Mapping[s
     Returns
     -------
     dict
-        By name: the package's own in the order of its files, then those of the experiments, then those of the entry
-        points in the order of their names.
+        By name: the package's own in the order of its files, then those of the entry points in the order of their
+        names.
 
     Raises
     ------
@@ -60,11 +56,6 @@ def _contributions(
     """Yield the owner and the items of each module."""
     for name in _modules_of(package):
         yield "toposcope", items_of(import_module(name))
-    for name in _modules_of(EXPERIMENTS):
-        part = f"{name}.{group.rpartition('.')[2]}"
-        if find_spec(part) is not None:
-            for module in (part, *_modules_of(part)):
-                yield name, items_of(import_module(module))
     for entry in sorted(entry_points(group=group), key=lambda e: (e.name, e.value)):
         owner = _owner(entry)
         try:

@@ -1,8 +1,6 @@
 """torch.distributed.checkpoint without a process group: tensors from their chunks, beside torch's own loader."""
 
-import os
 import pickle
-import socket
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from ranks import on_ranks
 from sharded_checkpoints import Cuts, write_sharded
 from small_checkpoints import Weights, assert_refused, family_weights, random_weights, refused
 from stored_tensors import tensor_of
@@ -22,7 +21,6 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter, Serializat
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.multiprocessing.spawn import spawn
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.checkpoints.formats import is_checkpoint
@@ -108,14 +106,11 @@ def test_only_the_files_of_the_wanted_rows_are_read(tmp_path: Path) -> None:
         Checkpoint(folder, 1).layers()[0].read()
 
 
-def _train(rank: int, port: int, folder: Path) -> None:
+def _shard_and_save(folder: Path) -> None:
     """What each of two processes does: shard as FSDP and tensor parallelism do, and save."""
-    import torch.distributed
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     places = {"rows.weight": Shard(0), "columns.weight": Shard(1), "whole.weight": Replicate(), "bias": Shard(0)}
     weights = {
@@ -123,16 +118,12 @@ def _train(rank: int, port: int, folder: Path) -> None:
         for name, tensor in random_weights(SHAPES).items()
     }
     save({"model": weights, "optim": {"exp_avg": weights["rows.weight"]}}, checkpoint_id=folder)
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_two_processes_and_distributed_tensors(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     folder = tmp_path / "step10" / "model_and_optim"
-    spawn(_train, (port, folder), nprocs=2)  # type: ignore[no-untyped-call]
+    on_ranks(_shard_and_save, 2, tmp_path, folder)
     (checkpoint,) = series(folder.parent)
     assert_same(checkpoint.tensors(), random_weights(SHAPES))
     assert_same(checkpoint.tensors(), of_torch(folder)["model"])

@@ -30,7 +30,6 @@ COMMANDS = {
         *("--role", "--step-pattern", "--steps", "--text", "--tokenizer", "--workers", "-h", "SERIES"),
     ],
     "toposcope study": ["--help", "-h"],
-    "toposcope study import": ["--help", "--out", "--workers", "-h", "FOLDER"],
     "toposcope study init": [
         *("--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--step-pattern", "--steps"),
         *("-h", "SERIES"),
@@ -89,9 +88,6 @@ COMMANDS = {
             "DATA",
         ),
     ],
-    "toposcope grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
-    "toposcope regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
-    "toposcope stopping": ["--help", "--json", "--out", "-h", "DIRECTORY"],
     "toposcope decide": [
         *(
             "--budget",
@@ -104,7 +100,7 @@ COMMANDS = {
             "--log",
             "--loss",
         ),
-        *("--model", "--out", "--overtrain", "--parameters", "--points", "--siblings", "--task", "--tasks", "--tokens"),
+        *("--out", "--overtrain", "--parameters", "--points", "--siblings", "--task", "--tasks", "--tokens"),
         *("--unique-tokens", "-h"),
     ],
     "toposcope export": ["--format", "--help", "--out", "-h", "DIRECTORY"],
@@ -123,6 +119,8 @@ def walk(command: click.Command, context: click.Context) -> Iterator[tuple[str, 
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
+            if below.callback is not None and not below.callback.__module__.startswith("toposcope."):
+                continue  # of another package that is installed
             yield from walk(below, click.Context(below, info_name=name, parent=context))
 
 

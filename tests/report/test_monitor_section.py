@@ -1,6 +1,5 @@
 """Alerts and forecasts of a live run in the report, the frames, the export and the forecast; and their absence."""
 
-import sqlite3
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +10,6 @@ from live_studies import LiveStudy, live_study
 from toposcope.report.sections.monitor import SECTION, final_losses
 from toposcope.report.writing import study_page
 from toposcope.study import Study
-from toposcope.study.checksums import seal
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +65,3 @@ def test_commands_take_a_study_without_checkpoint_files(study: LiveStudy, tmp_pa
     done = called("doctor", study.directory)
     assert done.code != 0
     assert "no checkpoint was examined while it trained; name the folder with checkpoints" in done.err
-
-
-def test_a_study_of_the_version_before_monitors_is_read(tmp_path: Path) -> None:
-    written = LiveStudy(tmp_path / "mine")
-    written.log(range(1, 50))
-    written.measure(40)
-    written.store.close()
-    with sqlite3.connect(written.directory / "study.db") as c:
-        c.execute("DROP TABLE alerts")
-        c.execute("DROP TABLE forecasts")
-        c.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
-        c.execute("DELETE FROM checksums WHERE kind = 'live'")
-        seal(c, "meta")
-    study = Study.load(written.directory)
-    assert len(study.frame())
-    assert study.alerts().is_empty()
-    assert study.forecasts().is_empty()

@@ -10,17 +10,16 @@ import pytest
 from made_studies import study as study_by_rule
 from made_up_material import material
 from made_up_states import with_states
-from section_tools import with_tables
+from section_tools import CORE, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.report.composing import Page
 from toposcope.report.document import say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
-from toposcope.report.sections import report_sections
 from toposcope.report.tables import Table
 
-SECTIONS = {section.anchor: section for section in report_sections()}
+SECTIONS = {section.anchor: section for section in CORE}
 MAX_CHARACTERS = 95
 
 
@@ -97,18 +96,10 @@ def test_the_doctor_counts_runs_with_faults_and_failures() -> None:
 def test_ranks_of_hidden_states() -> None:
     states = with_states(material(3, 10))
     assert finding("representations", states) == "RankMe of hidden states falls in all 3 runs"
-    assert finding("representation-phases", states) == "A rank of the hidden states turns in all 3 runs"
     one = states.trajectories[0]
     rising = dataclasses.replace(one, features={f: np.arange(len(one.steps), dtype=float) for f in one.features})
     both = dataclasses.replace(states, trajectories=[rising, *states.trajectories[1:]])
     assert finding("representations", both).endswith("rises in 1 and falls in 2 of 3 runs")
-
-
-def test_topology_in_the_published_forecast() -> None:
-    assert finding("predictions", material(3)) == ("3 runs are too few to test what topology adds to the forecast")
-    without = material(3).tables["predictions"].filter(pl.col("forecaster") == "last")
-    alone = with_tables(material(3), {"predictions": without})
-    assert finding("predictions", alone) == "No forecast from topology can be made"
 
 
 def test_of_many_runs_a_few_are_named() -> None:

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 from made_up_material import material
 from made_up_states import LAYERS, STEPS, with_states
-from named_features import by_feature
 
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.depth import depth_charts
@@ -18,7 +17,7 @@ from toposcope.report.charts.similarity import (
     checkpoint_similarity_charts,
     layer_similarity_charts,
 )
-from toposcope.report.charts.states import published_representation_charts, representation_charts
+from toposcope.report.charts.states import representation_charts
 from toposcope.report.material import Material
 
 ALL = (representation_charts, depth_charts, embedding_charts, layer_similarity_charts, checkpoint_similarity_charts)
@@ -134,21 +133,6 @@ def test_of_many_checkpoints_some_are_drawn(study: Material) -> None:
     assert len(steps) == MAX_CHECKPOINTS
     assert {0, 99} < steps
     assert chart.caption.endswith("40 checkpoints of a run are shown.")
-
-
-def test_published_states_have_charts_beside_ours(study: Material) -> None:
-    ours, *others = study.trajectories
-    features = by_feature({f"published {f.statistic}": values for f, values in ours.features.items()})
-    told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
-    both = dataclasses.replace(study, trajectories=[ours, *others, told])
-    beside = published_representation_charts(both)
-    assert len(beside) == len(representation_charts(both)) == 8
-    assert beside[0].title.startswith("RankMe of the published hidden states ends lower in the run, after a dip")
-    assert beside[0].caption == "As published."
-    assert {row["run"] for row in rows_of(beside[0], "value")} == {"elsewhere"}
-    alone = dataclasses.replace(study, trajectories=[told])
-    assert published_representation_charts(alone) == []
-    assert len(representation_charts(alone)) == 8
 
 
 @pytest.mark.parametrize("draw", ALL)

@@ -94,16 +94,6 @@ def test_association_tables_have_the_scale_where_there_is_one() -> None:
     }  # fmt: skip
 
 
-def test_turns_are_told_with_their_intervals(study: Material) -> None:
-    (table,) = tables(section_of("representation-phases", study))
-    first = dict(zip([c.title for c in table.columns], table.rows[0], strict=True))
-    assert first["feature"] == "RankMe of hidden states (control)"
-    assert first["first"] == "10 (3 to 30)"
-    assert first["third"] == "–"
-    assert len(table.rows) == 9
-    assert section_of("representation-phases", without(study, "representation_phases")) is None
-
-
 def test_sizes_are_listed_by_every_clock(study: Material) -> None:
     (table,) = (t for t in tables(section_of("scaling", study)) if t.name == "collapse")
     assert [row[1] for row in table.rows[:3]] == ["step", "tokens", "loss"]

@@ -24,7 +24,7 @@ from small_studies import (
 
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
-from toposcope.study import Declaration, Study, checksums, run_study
+from toposcope.study import Declaration, Study, run_study
 from toposcope.study.diagrams import is_readable, read_diagrams
 
 
@@ -93,47 +93,6 @@ def test_changed_rows_are_refused_and_made_again(
         now = measurement_ids(directory)
         kept = [key for key in ids if now[key] == ids[key]]
         assert len(kept) > len(ids) / 2  # one group alone was measured again
-
-
-def as_version_5(directory: Path) -> None:
-    """Write a study as version 5 did: diagrams are files, checksums those of rows as text."""
-    for file, content in diagram_contents(directory).items():
-        (directory / file).parent.mkdir(parents=True, exist_ok=True)
-        (directory / file).write_bytes(content)
-    with closing(sqlite3.connect(directory / "study.db")) as connection:
-        connection.executescript("DROP TABLE diagrams; UPDATE meta SET value = '5' WHERE key = 'schema_version'")
-        connection.execute("DELETE FROM checksums")
-        for kind in checksums.KINDS:
-            of_kind = checksums.computed(connection, kind, encode=checksums._text)
-            connection.executemany(
-                "INSERT INTO checksums VALUES (?, ?, ?, ?, ?, ?)", [(*group, sum_) for group, sum_ in of_kind.items()]
-            )
-        connection.commit()
-
-
-def test_a_study_of_version_5_is_read_as_it_is_and_brought_up_to_date(
-    study: tuple[Declaration, Path], measured: tuple[Declaration, Path]
-) -> None:
-    declared, directory = study
-    ids = measurement_ids(directory)
-    as_version_5(directory)
-    assert read_all(directory)[0] == read_all(measured[1])[0]
-    assert set(Study.load(directory).diagrams("run", 10)) == set(Study.load(measured[1]).diagrams("run", 10))
-    assert run_study(declared, directory, workers=1) == {}
-    assert (measurement_ids(directory), Study.load(directory).meta("dropped")) == (ids, "")
-    assert set(Study.load(directory).diagrams("run", 10)) == set(Study.load(measured[1]).diagrams("run", 10))
-
-
-def test_damage_in_a_study_of_version_5_is_noticed_and_made_good(
-    study: tuple[Declaration, Path], measured: tuple[Declaration, Path]
-) -> None:
-    declared, directory = study
-    as_version_5(directory)
-    changed(directory, CHANGES["a value"])
-    assert "damaged since it was written" in read_all(directory)[1]
-    assert run_study(declared, directory, workers=1) == {}
-    assert read_all(directory)[0] == read_all(measured[1])[0]
-    assert Study.load(directory).meta("dropped")
 
 
 def flipped(content: bytes, seed: int) -> bytes:

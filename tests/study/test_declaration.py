@@ -348,7 +348,7 @@ def test_an_older_declaration_is_marked_with_the_version_that_runs_it(tmp_path: 
     assert tomllib.loads((tmp_path / "study" / "study.toml").read_text())["toposcope"] == __version__
 
 
-@pytest.mark.parametrize("name", ["quickstart", "paper", "population", "population-gpu", "topology-gain", "landscape"])
+@pytest.mark.parametrize("name", ["quickstart", "hidden-states", "landscape"])
 def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)
     check(declaration)
@@ -378,39 +378,6 @@ def test_paths_of_features_start_at_the_file(tmp_path: Path) -> None:
     declaration = load(tmp_path, {"name": "x", "series": [{"name": "a", "features": "f.json"}]})
     assert declaration.series[0].features == str(tmp_path / "f.json")
     assert declaration.series[0].path == ""
-
-
-def test_the_shipped_study_of_the_paper_measures_as_published_and_exactly() -> None:
-    declaration = shipped_study("paper")
-    labels = [probe.label() for probe in declaration.resolved_probes()]
-    assert {"neural_persistence", "rips", PUBLISHED_CLOUD, "distances:of=neural_persistence"} <= set(labels)
-    assert declaration.protocol == "exact"
-    sizes = set(SIZES)
-    published = declaration.published
-    assert published is not None
-    by_run: list[dict[str, Any]] = [
-        published.final_loss,
-        *published.correlations.values(),
-        *published.intervals.values(),
-        published.largest_change,
-        published.diminishing_returns,
-    ]
-    assert [set(values) for values in by_run] == [sizes] * 7
-    assert [set(errors) for errors in published.prediction_errors.values()] == [{"0.2", "0.3", "0.5"}] * 3
-    assert all(
-        low < published.correlations["H0.total"][run] < high
-        for run, (low, high) in published.intervals["H0.total"].items()
-    )
-    (pythia,) = declaration.series
-    assert pythia.optional
-    assert published.traces[pythia.resolved_name()].steps == pythia.steps
-
-
-def test_the_shipped_study_of_the_paper_is_as_published() -> None:
-    declaration = shipped_study("paper")
-    assert [run.size for run in declaration.resolved_runs()] == list(SIZES.values())
-    assert {run.training for run in declaration.resolved_runs()} == {TrainingOptions()}
-    assert declaration.corpus == Corpus()
 
 
 def test_the_protocol_chooses_the_probes_in_python_too() -> None:

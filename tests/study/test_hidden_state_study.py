@@ -214,28 +214,6 @@ def test_a_run_without_its_own_text_reads_what_it_was_not_trained_on(folder: Pat
     assert corpus.endswith((tmp_path / "study/text.txt").read_text())
 
 
-def test_the_store_of_an_older_version_is_read_again_when_it_must_be(folder: Path, own: Path) -> None:
-    def hashes() -> set[str]:
-        connection = sqlite3.connect(own / "study.db")
-        found = {row[0] for row in connection.execute("SELECT weights_hash FROM checkpoints")}
-        connection.close()
-        return found
-
-    assert run_study(declared(folder), own, workers=1) == {}  # where it lies now
-    known, before = hashes(), measurement_ids(own)
-    connection = sqlite3.connect(own / "study.db")
-    connection.execute("UPDATE checkpoints SET weights_hash = ''")
-    connection.execute("DELETE FROM checksums")
-    connection.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
-    connection.commit()
-    connection.close()
-    assert run_study(declared(folder, [{"name": "controls"}]), own, workers=1) == {}
-    assert hashes() == {""}
-    assert run_study(declared(folder), own, workers=1) == {}
-    assert hashes() == known
-    assert measurement_ids(own) == before
-
-
 def test_kept_states_that_are_gone_are_measured_again(folder: Path, own: Path) -> None:
     values = frame(own)
     change_diagrams(own, "two/step_000020/hidden_states-", deleted)

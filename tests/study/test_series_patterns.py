@@ -8,7 +8,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.study import Declaration, Study, load_declaration, run_study
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.series_patterns import expanded
-from toposcope.study.shipped import shipped_study
 
 
 @pytest.mark.parametrize(
@@ -44,18 +43,6 @@ def test_what_no_shell_would_read_is_refused_in_a_line(text: str, told: str) -> 
     with pytest.raises(ToposcopeError, match=told) as caught:
         expanded(text)
     assert "\n" not in str(caught.value)
-
-
-def test_the_shipped_families_are_45_runs_in_one_table() -> None:
-    declared = shipped_study("polypythias")
-    assert len(declared.series) == 45
-    sizes = ("14m", "31m", "70m", "160m", "410m")
-    assert list(declared.named_series())[::9] == [f"pythia-{size}-seed1" for size in sizes]
-    last = declared.series[-1]
-    assert last.path == "hf:EleutherAI/pythia-410m-seed9@step*"
-    assert last.steps[-1] == 143000
-    assert len(last.steps) == 20
-    assert last.optional
 
 
 def load(folder: Path, content: str) -> Declaration:

@@ -23,7 +23,6 @@ from small_studies import (
     checkpoint_file,
     family_study,
     frame,
-    measurement_ids,
     series_study,
     some_weights,
     write_series,
@@ -215,23 +214,6 @@ def test_what_the_doctor_found_stands_in_the_study(tmp_path: Path) -> None:
     write_weights(checkpoint_file(found, 100), some_weights(100))
     run_study(series_study(found, WEIGHT_PROBES), tmp_path / "study", workers=1)
     assert "final weights" not in set(Study.load(tmp_path / "study").findings()["check"])
-
-
-def test_a_store_from_before_there_was_a_doctor_can_be_read(tmp_path: Path) -> None:
-    found = write_series(tmp_path / "found", [0, 100])
-    run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=1)
-    connection = sqlite3.connect(tmp_path / "study" / "study.db")
-    connection.executescript(
-        "DROP TABLE findings; DROP TABLE evidence; DROP TABLE checksums; "
-        "UPDATE meta SET value = '2' WHERE key = 'schema_version'"
-    )
-    connection.close()
-    before = measurement_ids(tmp_path / "study")
-    assert Study.load(tmp_path / "study").findings().is_empty()
-    # Run again, it is examined; what was measured stands.
-    assert run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=1) == {}
-    assert measurement_ids(tmp_path / "study") == before
-    assert not Study.load(tmp_path / "study").findings().is_empty()
 
 
 def test_without_anything_new_nothing_is_read_and_no_series_is_examined_again(

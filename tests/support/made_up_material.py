@@ -15,9 +15,6 @@ from toposcope.analysis.moves import move_table, onset_table
 from toposcope.analysis.phases import NP_MEAN
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.experiments.published_study.claims import SCHEMA as CLAIMS
-from toposcope.experiments.published_study.predictions import SCHEMA as PREDICTIONS
-from toposcope.experiments.representation_phases.phases import SCHEMA as REPRESENTATION_PHASES
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
@@ -27,7 +24,6 @@ from toposcope.study.study import FRAME_SCHEMA
 
 ROLES = ("attn.qkv", "attn.out", "mlp.in", "mlp.out")
 ENSEMBLES = ("gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed")
-FORECASTERS = ("last", "paper_loss_only", "paper_tda_only", "paper_combined", "paper_combined_without_topology")
 FEATURES = (
     "neural_persistence np_mean", "rips H0.total", "rips H1.total", "rips:pooled=true H0.total",
     "gradient_rips H0.total", "distances H0.wasserstein_2", "controls frobenius_norm",
@@ -166,20 +162,6 @@ def references(found: list[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def predictions(found: list[Trajectory]) -> pl.DataFrame:
-    """Return errors by forecaster: the blend with topology is better at 20%, worse later."""
-    rows = []
-    for t in found:
-        for protocol in ("published", "exact"):
-            for fraction in (0.2, 0.3, 0.5):
-                for k, name in enumerate(FORECASTERS):
-                    error = 0.3 - 0.3 * fraction + 0.01 * k
-                    error -= 0.1 * (name == "paper_combined" and fraction == 0.2)
-                    error -= 0.1 * (name == "paper_combined_without_topology" and fraction > 0.2)
-                    rows.append((t.run, protocol, fraction, name, 2 + error, 2.0, error, False))
-    return pl.DataFrame(rows, schema=PREDICTIONS, orient="row")
-
-
 def diagrams(found: list[Trajectory]) -> Callable[[str, int, str], dict[str, dict[str, Diagram]]]:
     """Return a reader of diagrams that are one cloud, as large as the layer's weight norm."""
     rng = np.random.default_rng(0)
@@ -243,9 +225,6 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         references=references(found),
         matched=pl.DataFrame(schema=MATCHED),
         collapse=pl.DataFrame(schema=COLLAPSE),
-        representation_phases=pl.DataFrame(schema=REPRESENTATION_PHASES),
-        claims=pl.DataFrame(schema=CLAIMS),
-        predictions=predictions(found),
     )
     return Material(
         trajectories=found,

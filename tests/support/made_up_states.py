@@ -9,7 +9,6 @@ from named_features import by_feature, by_group
 from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.experiments.representation_phases.phases import SCHEMA as PHASES
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.kinds import kind_of
@@ -64,28 +63,6 @@ def of_states(t: Trajectory, place: int) -> Trajectory:
         twins=by_group({"network": {f"{LABEL} H0.total": 100 * rank / np.linspace(1, 2, n)}}),
         clouds={LABEL: LABEL},
     )
-
-
-def phases(found: Sequence[Trajectory]) -> pl.DataFrame:
-    """Return three phases in every run but the last, which has one turn; H0 turns there in every run, H1 never."""
-    rows = []
-    for t in found:
-        turns = TURNS[:1] if t is found[-1] else TURNS
-        at = {f"turn_{i}": int(STEPS[k]) for i, k in enumerate(turns, start=1)}
-        at |= {f"turn_{i}_low": int(STEPS[k - 1]) for i, k in enumerate(turns, start=1)}
-        at |= {f"turn_{i}_high": int(STEPS[k + 1]) for i, k in enumerate(turns, start=1)}
-        names = ["warm-up", "entropy-seeking", "compression-seeking"][: len(turns) + 1]
-        directions = " ".join(["down", "up", "down"][: len(turns) + 1])
-        shared = {"run": t.run, "n": len(t.steps), "n_turns": len(turns), "directions": directions}
-        follows = "both" if len(turns) == 2 else "first"
-        rows += [
-            {**shared, **at, "feature": f"{LABEL} rankme", "kind": "spectral", "phases": ", ".join(names)},
-            {**shared, **at, "feature": f"{LABEL} H0.total", "kind": "diagram", "phases": "", "follows": follows,
-             "chance": 0.01},
-            {**shared, "n_turns": 0, "directions": "down", "feature": f"{LABEL} H1.entropy", "kind": "diagram",
-             "phases": "", "follows": "none", "chance": 1.0},
-        ]  # fmt: skip
-    return pl.DataFrame(rows, schema=PHASES)
 
 
 def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
@@ -179,7 +156,6 @@ def with_states(of: Material) -> Material:
     tables = {
         "association": association(found),
         "comparisons": comparisons(found),
-        "representation_phases": phases(found),
         "matched": matched(found, sizes),
         "collapse": collapse(),
     }

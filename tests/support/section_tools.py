@@ -1,4 +1,4 @@
-"""Charts and sections of a report by name, for tests."""
+"""Charts and sections of a report by name, for tests: of the core, whatever else is installed."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,11 @@ from toposcope.charts.chart import Chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Picture, Section, section
 from toposcope.report.material import Material
+from toposcope.report.section import collect_sections
 from toposcope.report.sections import report_sections
+
+CORE = collect_sections("toposcope.report.sections", "toposcope.sections_of_nobody")
+"""The sections of the core alone."""
 
 
 def charts_of(draw: Callable[[Material], Any], material: Material) -> dict[str, Chart]:
@@ -21,7 +25,7 @@ def charts_of(draw: Callable[[Material], Any], material: Material) -> dict[str, 
 
 def draw_all(material: Material) -> list[Chart]:
     """Draw every figure that there are data for."""
-    return [drawn for _, drawn in Page(report_sections(), material).charts()]
+    return [drawn for _, drawn in Page(CORE, material).charts()]
 
 
 def section_of(anchor: str, material: Material, pictures: Sequence[Any] = ()) -> Section | None:
@@ -32,7 +36,7 @@ def section_of(anchor: str, material: Material, pictures: Sequence[Any] = ()) ->
 
 def summary(material: Material) -> list[str]:
     """Return the sentences at the top of the page."""
-    return Page(report_sections(), material).summary()
+    return Page(CORE, material).summary()
 
 
 def all_tables(**tables: pl.DataFrame) -> dict[str, pl.DataFrame]:

@@ -1,8 +1,7 @@
-"""Exact permutation p-values of few values, by all signs, all orders or all divisions into two groups."""
+"""Exact permutation p-values of few values, by all signs or all orders."""
 
 from functools import lru_cache
-from itertools import combinations, permutations
-from math import comb
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,6 @@ from toposcope.seeds import derive_seed
 MAX_ENUMERATED_SIGNS, MAX_ENUMERATED_ORDERS = 14, 8
 """All signs, and all orders, of up to this many values are enumerated."""
 N_DRAWN_SIGNS = 1 << MAX_ENUMERATED_SIGNS
-MAX_ENUMERATED_DIVISIONS = 50_000
-"""All divisions of up to 18 values into two halves are enumerated."""
-N_DRAWN_DIVISIONS = N_DRAWN_SIGNS
 RELATIVE_TOLERANCE = 1e-12
 
 
@@ -48,63 +44,3 @@ def sign_flips(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     sums = np.abs(differences @ signs.T.astype(np.float64))
     reached = sums >= np.abs(differences.sum(axis=1, keepdims=True)) * (1 - RELATIVE_TOLERANCE)
     return np.asarray(reached.mean(axis=1))
-
-
-def p_of_rho(rho: float, n: int) -> float:
-    """Return the exact two-sided p of a Spearman correlation of n values, at most 8, without ties.
-
-    It is the share of all n! orders whose correlation is as large.
-    """
-    squares = ((orders(n) - np.arange(n)) ** 2).sum(axis=1)
-    return float((np.abs(1 - 6 * squares / (n * (n**2 - 1))) >= abs(rho) - 1e-9).mean())
-
-
-def two_groups(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the two-sided p of the difference between the means of two independent groups, by exchanging members.
-
-    All divisions of the values into groups of these sizes are enumerated if they are at most 50,000; of more, 2^14
-    random ones and the observed one.
-
-    Parameters
-    ----------
-    first : ndarray, shape (n, k)
-        A column for each quantity that is tested.
-    second : ndarray, shape (m, k)
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        NaN where a value is not finite.
-    """
-    values = np.concatenate([first, second])
-    known = np.isfinite(values).all(axis=0)
-    centred = np.where(known, values, 0.0)
-    scale = np.abs(centred).max(axis=0, initial=0)
-    centred = centred / np.where(scale > 0, scale, 1.0)
-    centred -= centred.mean(axis=0)
-    # With the mean taken out, the difference of the means is proportional to the sum of one group.
-    sums = np.abs(_divisions(len(first), len(values)) @ centred)
-    p = (sums >= np.abs(centred[: len(first)].sum(axis=0)) * (1 - RELATIVE_TOLERANCE) - RELATIVE_TOLERANCE).mean(axis=0)
-    return np.where(known, p, np.nan)
-
-
-@lru_cache(4)
-def _divisions(n: int, total: int) -> NDArray[np.float64]:
-    """Return which of `total` values are in the first group of n, a row for each division, the given one first."""
-    if comb(total, n) <= MAX_ENUMERATED_DIVISIONS:
-        members = np.array(list(combinations(range(total), n)), dtype=np.int64).reshape(-1, n)
-    else:
-        generator = np.random.default_rng(derive_seed(42, "divisions", n, total))
-        places = np.tile(np.arange(total), (N_DRAWN_DIVISIONS, 1))
-        members = np.vstack([np.arange(n), generator.permuted(places, axis=1)[:, :n]])
-    divisions = np.zeros((len(members), total))
-    np.put_along_axis(divisions, members, 1.0, axis=1)
-    return divisions
-
-
-def least_p(n: int, m: int) -> float:
-    """Return the smallest p that `two_groups` can give for groups of n and m values."""
-    count = comb(n + m, n)
-    if count > MAX_ENUMERATED_DIVISIONS:
-        return 1 / (N_DRAWN_DIVISIONS + 1)
-    return (2 if n == m else 1) / count

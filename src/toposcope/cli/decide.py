@@ -41,13 +41,10 @@ EXISTING = click.Path(exists=True, path_type=Path)
     "--tasks",
     "evaluations",
     type=EXISTING,
-    help="Evaluations of runs: alone, which recipe wins; beside --points, the answer in scores of tasks.",
+    help="Evaluations of earlier runs: the answer in scores of tasks too.",
 )
-@click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task or corpus (default: all); repeatable.")
-@click.option(
-    "--loss", default="", metavar="NAME", help="With both: the loss of the evaluations that the points are of."
-)
-@click.option("--model", metavar="N=7B,D=4T", help="With --tasks alone: the larger scale at which recipes compete.")
+@click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task (default: all); repeatable.")
+@click.option("--loss", default="", metavar="NAME", help="The loss of the evaluations that the points are of.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to.")
 def decide(
@@ -66,15 +63,14 @@ def decide(
     evaluations: Path | None,
     tasks: tuple[str, ...],
     loss: str,
-    model: str | None,
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Decide what to train with a budget, whether to continue a run or train a larger model, or which recipe wins.
+    """Decide what to train with a budget, and whether to continue a run or train a larger model.
 
     A scaling law L = E + A / N^alpha + B / D^beta is fitted to earlier runs. With --budget it gives the best size. With
     --extra and a run in progress it says where that compute ends lower, with which probability, and why; between 20%
-    and 80% the answer is undecided. With --tasks alone it compares recipes (data, architecture) by scores of tasks.
+    and 80% the answer is undecided.
 
     \b
     Example:
@@ -82,27 +78,11 @@ def decide(
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
       toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
       toposcope decide --points points.csv --budget 1e21 --tasks scores.csv
-      toposcope decide --tasks scores.csv --model N=7B,D=4T
     """
     if evaluations is not None and points is None and siblings is None:
-        from toposcope.cli.recipes import compare_recipes
-
-        others = {
-            "--budget": budget, "--extra": extra, "--log": log, "--parameters": parameters, "--tokens": tokens,
-            "--cool-down": cool_down, "--family": family, "--overtrain": overtrain, "--unique-tokens": unique_tokens,
-            "--inference-tokens": inference_tokens,
-        }  # fmt: skip
-        if given := [name for name, value in others.items() if value is not None]:
-            raise BadUse(f"{given[0]}: it needs losses of earlier runs; give --points FILE beside --tasks")
-        if loss:
-            raise BadUse("--loss: it is the loss that --points are of; name a corpus to compare recipes in by --task")
-        compare_recipes(evaluations, tasks, model, as_json=as_json, out=out)
-        return
-    if evaluations is None and (tasks or loss or model is not None):
-        option = "--task" if tasks else "--loss" if loss else "--model"
-        raise BadUse(f"{option}: it needs evaluations of runs; give --tasks FILE")
-    if model is not None:
-        raise BadUse("--model: it is for comparing recipes; with --points the larger model follows from the compute")
+        raise BadUse("--tasks: it needs losses of earlier runs; give --points FILE or --siblings FOLDER with it")
+    if evaluations is None and (tasks or loss):
+        raise BadUse(f"{'--task' if tasks else '--loss'}: it needs evaluations of runs; give --tasks FILE")
     from toposcope import forecasting
     from toposcope.forecasting.scaling.family_points import points_of_runs
 

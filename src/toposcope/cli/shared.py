@@ -65,6 +65,8 @@ TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """With one of them, Rich may find a terminal where the system finds none."""
 TABLE_WIDTH = 200
 """Characters in a line of a table that goes to a file or another program."""
+EXPERIMENTS = {"toposcope": ("grokking", "regularisation", "stopping"), "study": ("import",)}
+"""Commands of the other distribution, by their group."""
 MAX_DRAWN_ROWS, MAX_PADDED = 2000, 60
 """Rows of a table with a frame; characters to which a column of a longer one is padded."""
 
@@ -233,6 +235,15 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
 
 class Commands(click.Group):
     """A group of commands that lists each with the whole of its first sentence."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; one of the experiments that is not installed says how to install it."""
+        name = args[0]
+        if name not in self.commands and name in EXPERIMENTS.get(self.name or "", ()):
+            raise BadUse(f"{name}: this command comes with the experiments; pip install toposcope-experiments")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list."""

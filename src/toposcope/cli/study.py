@@ -1,4 +1,4 @@
-"""``toposcope study run``, ``init``, ``import`` and ``status``."""
+"""``toposcope study run``, ``init`` and ``status``; further ones come by entry points."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from toposcope.cli.shared import (
     selection_options,
     workers_option,
 )
+from toposcope.plugins import collect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     from toposcope.checkpoints import Access, Series
     from toposcope.study import Declaration
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def study() -> None:
-    """Run a study, write its declaration, import a published one, or show the status of one."""
+    """Run a study, write its declaration, or show the status of one."""
 
 
 @study.command()
@@ -54,7 +56,7 @@ def run(
     \b
     Example:
       toposcope study run checkpoints/
-      toposcope study run studies/paper.toml --out paper
+      toposcope study run studies/quickstart.toml --out mine
     """
     with bad_use():
         declaration, directory = _declared(places, opening)
@@ -185,32 +187,6 @@ def _run_opened(
     print_errors(errors, directory)
 
 
-@study.command("import")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: FOLDER-study).")
-@workers_option
-def import_published(folder: Path, out: Path | None, workers: int | None) -> None:
-    """Import a published study from its own files, and report its published numbers.
-
-    FOLDER may hold checkpoint folders with their training logs, JSON files of features by step, and a JSON file of
-    correlations. Nothing is measured yet; `toposcope study run DIR/study.toml --out DIR` measures the checkpoints too.
-
-    \b
-    Example:
-      toposcope study import published/ --out again
-    """
-    from toposcope.study.importing import import_study
-
-    directory = out or Path(f"{folder.resolve().name}-study")
-    with bad_use():
-        if directory.resolve() == folder.resolve():
-            raise BadUse(f"--out {directory}: this is the folder to import; choose another")
-        imported = import_study(folder, directory)
-    for note in imported.notes:
-        click.echo(f"note: {note}", err=True)
-    run_and_report(imported.declaration, directory, workers, measured=False)
-
-
 @study.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -234,3 +210,12 @@ def status(directory: Path, as_json: bool) -> None:
             click.echo(f"Error: {place}: {error['probe']}: {error['message']}")
     if len(errors):
         raise click.exceptions.Exit(1)
+
+
+def _commands_of(module: ModuleType) -> dict[str, click.Command]:
+    """Return the commands that a module of an entry point adds to this group."""
+    return {str(item.name): item for item in vars(module).values() if isinstance(item, click.Command)}
+
+
+for _command in collect(__name__, "toposcope.study_commands", _commands_of).values():
+    study.add_command(_command)

@@ -228,13 +228,13 @@ def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> 
     return _Curve(epoch, None, loss, most)
 
 
-def pivot_long(table: pl.DataFrame, key: str, step: str = "step", value: str = "value") -> pl.DataFrame:
+def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:
     """Return a long table, one value a row, with a column for each key.
 
     Where a key has a step twice, the later value is in a row of its own, below.
     """
-    again = pl.int_range(pl.len()).over(key, step).alias("_again")
-    wide = table.select(key, step, value, again).pivot(on=key, index=["_again", step], values=value)
+    again = pl.int_range(pl.len()).over(key, "step").alias("_again")
+    wide = table.select(key, "step", "value", again).pivot(on=key, index=["_again", "step"], values="value")
     return wide.sort("_again", maintain_order=True).drop("_again")
 
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-Encode = Callable[[Any], bytes]
+from toposcope.databases import has_table
 
 
 class Group(NamedTuple):
@@ -59,9 +59,7 @@ KINDS = tuple(_QUERIES)
 ORPHANS = Group("features without a measurement")
 
 
-def computed(
-    c: sqlite3.Connection, kind: str, only: Mapping[str, str | int] | None = None, encode: Encode | None = None
-) -> dict[Group, int]:
+def computed(c: sqlite3.Connection, kind: str, only: Mapping[str, str | int] | None = None) -> dict[Group, int]:
     """Return the checksums of the stored rows of a kind, or only of the groups of a run, step, probe or options."""
     only = only or {}
     where = " WHERE " + " AND ".join(f"{name} = ?" for name in only) if only else ""
@@ -71,7 +69,7 @@ def computed(
     for query in _QUERIES[kind]:
         for run, step, probe, options, *content in c.execute(query + where, values):
             group = Group(kind, run, step, probe, options)
-            sums[group] = sums.get(group, 0) + _checksum([tuple(content)], encode)
+            sums[group] = sums.get(group, 0) + _checksum([tuple(content)])
             if kind == "measurements":
                 group_of[content[0]] = group
     if kind == "measurements":
@@ -79,7 +77,7 @@ def computed(
         features = c.execute(f"SELECT measurement, statistic, value FROM features{inside}", values)
         for measurement, rows in groupby(features, itemgetter(0)):  # they lie together, and need not
             group = group_of.get(measurement, ORPHANS)
-            sums[group] = sums.get(group, 0) + _checksum(rows, encode)
+            sums[group] = sums.get(group, 0) + _checksum(rows)
     return sums
 
 
@@ -154,18 +152,10 @@ def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[An
 
 
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
-    """Yield the groups whose rows are not those that were written, by this version or an older one.
-
-    Tables that an older version lacks are empty, and its checksums were those of rows as text.
-    """
-    tables = {name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    """Yield the groups whose rows are not those that were written; version 6 has no ``log_nan``."""
     for kind in KINDS:
-        needed = {query.rpartition(" FROM ")[2] for query in _QUERIES[kind]}
-        now, before = computed(c, kind) if needed <= tables else {}, stored(c, kind)
+        now, before = computed(c, kind) if kind != "log_nan" or has_table(c, kind) else {}, stored(c, kind)
         wrong = {group for group in now.keys() | before.keys() if now.get(group) != before.get(group)}
-        if wrong and needed <= tables:
-            as_text = computed(c, kind, encode=_text)
-            wrong = {group for group in wrong if as_text.get(group) != before.get(group)}
         yield from sorted(wrong, key=repr)
 
 
@@ -208,18 +198,13 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
         c.execute(f"DELETE FROM {group.kind}")
 
 
-def _checksum(rows: Iterable[tuple[Any, ...]], encode: Encode | None = None) -> int:
+def _checksum(rows: Iterable[tuple[Any, ...]]) -> int:
     """Return the sum of the CRC-32 of rows; chained, since there are many and each is short."""
-    return sum(map(zlib.crc32, map(encode or _encoder(), rows)))
-
-
-def _text(row: tuple[Any, ...]) -> bytes:
-    """Encode a row as versions 4 and 5 did."""
-    return repr(row).encode(errors="surrogatepass")
+    return sum(map(zlib.crc32, map(_encoder(), rows)))
 
 
 @cache
-def _encoder() -> Encode:
+def _encoder() -> Callable[[Any], bytes]:
     import msgspec  # which a server of a page need not have in memory before there is a page
 
     return msgspec.msgpack.Encoder().encode

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
-from toposcope.logs.stored_nan import lost_losses
+from toposcope.logs.formats.study import lost_losses
 from toposcope.study import checksums
 from toposcope.study.inserting import insert
 

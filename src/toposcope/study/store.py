@@ -11,26 +11,18 @@ from typing import Any
 
 import msgspec
 
-from toposcope.databases import refuse_views
+from toposcope.databases import SCHEMA_VERSION, refuse_schema, refuse_views
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.logs.stored_nan import nan_steps
+from toposcope.logs.formats.study import nan_steps
 from toposcope.probes import Measurement
 from toposcope.study import checksums, log_rows
 from toposcope.study.diagrams import Source, StoredContent
 from toposcope.study.inserting import insert
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
-
-SCHEMA_VERSION = "7"
-OLDER_VERSIONS = ("1", "2", "3", "4", "5", "6")
-"""Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
-``checksums``, 4 neither ``alerts`` nor ``forecasts``, 5 no ``diagrams`` and other checksums, 6 no
-``log_nan``."""
-WITHOUT_KINDS = ("1", "2")
-WITHOUT_CHECKSUMS = ("1", "2", "3")
 
 MAX_ROW_BYTES = 1 << 16
 """Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
@@ -72,15 +64,10 @@ class Store:
             self._connection.execute("PRAGMA journal_mode = WAL")
             refuse_views(self._connection)
             self._check_structure()
+            refuse_schema(self._connection)
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
-        known = self.meta("schema_version")
-        if known not in (None, SCHEMA_VERSION, *OLDER_VERSIONS):
-            raise ToposcopeError(
-                f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
-            )
-        if known not in WITHOUT_CHECKSUMS:  # before those are made anew
-            self._drop_damaged(known or SCHEMA_VERSION)
+        self._drop_damaged(self.meta("schema_version") or SCHEMA_VERSION)  # before checksums are made anew
         self._update_schema()
 
     def _check_structure(self) -> None:
@@ -108,20 +95,16 @@ class Store:
         self.dropped = [str(group) for group in damaged]
 
     def _update_schema(self) -> None:
-        """Add what an older version lacks, in one transaction."""
-        columns = {name for (name,) in self._rows("SELECT name FROM pragma_table_info('log')")}
+        """Make a new or older store one of the last version, in one transaction."""
+        version = self.meta("schema_version")
+        if version == SCHEMA_VERSION:
+            return
         with self._transaction() as c:
-            if "weight_norm" not in columns:
-                c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
-            version = self.meta("schema_version")
-            if version in WITHOUT_KINDS:
-                _put_kinds(c, _stored_statistics(c))
-            if version in OLDER_VERSIONS:
+            if version is not None:
                 log_rows.mark_lost(c)
-            if version != SCHEMA_VERSION:
-                c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
-                for kind in checksums.KINDS:
-                    checksums.seal(c, kind)
+            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+            for kind in checksums.KINDS:
+                checksums.seal(c, kind)
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
@@ -431,7 +414,7 @@ class Store:
         with self._transaction() as c:
             c.executemany("INSERT OR REPLACE INTO diagrams VALUES (?, ?)", small)
             c.executemany("DELETE FROM diagrams WHERE file = ?", large)
-            if (self.path.parent / "diagrams").exists():  # they were large before, or an older version wrote them
+            if (self.path.parent / "diagrams").exists():  # they were large before
                 self._replaced += [self.path.parent / file for file, _ in small]
 
     def diagrams(self, file: str) -> Source | None:
@@ -548,10 +531,9 @@ def write_large_diagrams(directory: Path, contents: Mapping[str, bytes]) -> None
 
 def stored_diagrams(c: sqlite3.Connection, database: Path, file: str) -> Source | None:
     """Return where a diagram file is stored, given its path in the study's folder; None if it is nowhere."""
-    if c.execute("SELECT 1 FROM sqlite_master WHERE name = 'diagrams'").fetchone():  # older versions have files alone
-        row = c.execute("SELECT content FROM diagrams WHERE file = ?", (file,)).fetchone()
-        if row is not None:
-            return StoredContent(f"{database}: {file}", row[0])
+    row = c.execute("SELECT content FROM diagrams WHERE file = ?", (file,)).fetchone()
+    if row is not None:
+        return StoredContent(f"{database}: {file}", row[0])
     path = database.parent / file
     return path if path.exists() else None
 
@@ -640,4 +622,6 @@ def _mend(message: str) -> str:
         return "free some disk space and run the same command again"
     if "locked" in message:
         return "another program is writing to it; close that program"
+    if "schema version" in message:
+        return "delete it and run again, which measures anew: checkpoints are kept"
     return "if it is damaged, delete it and run again: checkpoints are kept"

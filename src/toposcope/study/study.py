@@ -13,21 +13,20 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.weights import Coverage
-from toposcope.databases import refuse_views
+from toposcope.databases import has_table, refuse_schema, refuse_views
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
-from toposcope.logs.formats.study import with_nan
-from toposcope.logs.stored_nan import nan_steps
+from toposcope.logs.formats.study import nan_steps, with_nan
 from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states
-from toposcope.study.kinds import PUBLISHED, kind_of
-from toposcope.study.store import WITHOUT_CHECKSUMS, stored_diagrams
+from toposcope.study.kinds import PUBLISHED
+from toposcope.study.store import stored_diagrams
 from toposcope.version import __version__
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
@@ -149,6 +148,9 @@ class Study:
             "SELECT measurement, statistic, value FROM features ORDER BY measurement, statistic",
             {"measurement": pl.Int64, "statistic": pl.Categorical(), "value": pl.Float64},
         )
+        kinds = self._query(
+            "SELECT probe, statistic, kind FROM kinds", dict.fromkeys(("probe", "statistic", "kind"), pl.String)
+        )
         ids = features.get_column("measurement").to_numpy()
         for start in range(0, max(len(measured), 1), MAX_MEASUREMENTS):
             progress("load", start, len(measured) or 1)
@@ -158,19 +160,8 @@ class Study:
             places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
             rows = part[np.repeat(np.arange(len(part)), counts)].hstack(features[places].drop("measurement"))
             rows = rows.with_columns(pl.col(pl.Categorical).cast(pl.String))
-            yield rows.join(self._kinds(rows), on=["probe", "statistic"], maintain_order="left").select(*FRAME_SCHEMA)
+            yield rows.join(kinds, on=["probe", "statistic"], how="left", maintain_order="left").select(*FRAME_SCHEMA)
         progress("load", len(measured), len(measured) or 1)
-
-    def _kinds(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the kind of each statistic of some rows, as it was stored with them."""
-        schema = {"probe": pl.String, "statistic": pl.String, "kind": pl.String}
-        has_kinds = len(self._query("SELECT name FROM sqlite_master WHERE name = 'kinds'", {"name": pl.String}))
-        stored = self._query("SELECT probe, statistic, kind FROM kinds", schema) if has_kinds else pl.DataFrame()
-        known = {(probe, statistic): kind for probe, statistic, kind in stored.iter_rows()}
-        pairs = rows.select("probe", "statistic").unique().rows()
-        # An older version stored no kinds.
-        kinds = [(*pair, known.get(pair) or kind_of(*pair)) for pair in pairs]
-        return pl.DataFrame(kinds, schema=schema, orient="row")
 
     def labels(self) -> pl.DataFrame:
         """Return ``probe, options, label`` of the declared probes; a label is the form the command line takes.
@@ -253,10 +244,8 @@ class Study:
 
     def log(self) -> pl.DataFrame:
         """Return the training logs, NaN where that was logged, null where nothing was; see ``schema.sql`` for units."""
-        known = set(self._query("SELECT name FROM pragma_table_info('log')", {"name": pl.String})["name"])
-        columns = [name if name in known else f"NULL AS {name}" for name in COLUMNS]  # an older store has fewer
         frame = self._query(
-            f"SELECT l.run, l.step, {', '.join(columns)} FROM log l JOIN runs r ON r.run = l.run "
+            f"SELECT l.run, l.step, {', '.join(COLUMNS)} FROM log l JOIN runs r ON r.run = l.run "
             "ORDER BY position, l.step",
             {"run": pl.String, "step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)},
         )
@@ -286,8 +275,6 @@ class Study:
             "steps": pl.List(pl.Int64),
             **dict.fromkeys(("layer", "message"), pl.String),
         }
-        if not len(self._query("SELECT name FROM sqlite_master WHERE name = 'findings'", {"name": pl.String})):
-            return pl.DataFrame(schema=schema)  # an older version had no doctor
         rows = self._query(
             "SELECT f.run, check_name, severity, steps, layer, message FROM findings f JOIN runs r ON r.run = f.run "
             "ORDER BY r.position, f.position",
@@ -317,9 +304,7 @@ class Study:
         return self._of_runs("forecasts", "run, step, last_step, loss, low, high, advice", FORECAST_SCHEMA)
 
     def _of_runs(self, table: str, columns: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-        """Return a table that an older store may lack, of the declared runs, in their order."""
-        if not len(self._query(f"SELECT name FROM sqlite_master WHERE name = '{table}'", {"name": pl.String})):
-            return pl.DataFrame(schema=dict(schema))
+        """Return a table, of the declared runs, in their order."""
         listed = ", ".join(f"t.{name}" for name in columns.split(", "))
         order = "t.position" if table == "alerts" else "t.step"
         query = f"SELECT {listed} FROM {table} t JOIN runs r ON r.run = t.run ORDER BY r.position, {order}"
@@ -465,15 +450,12 @@ class Study:
         refuse_views(connection)
         if not checksums.is_whole(connection):
             raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if "checksums" in tables:
-            found = next(checksums.damaged(connection), None)
-            if found is not None:
-                raise self._damaged(str(found))
-        else:
-            row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-            if row is not None and row[0] not in WITHOUT_CHECKSUMS:
-                raise self._damaged("no checksums")
+        refuse_schema(connection)
+        if not has_table(connection, "checksums"):
+            raise self._damaged("no checksums")
+        found = next(checksums.damaged(connection), None)
+        if found is not None:
+            raise self._damaged(str(found))
         self._verified = state
 
     def _damaged(self, what: str) -> ToposcopeError:

@@ -82,7 +82,7 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     name = _main(files)
     if name and not name.endswith(".json"):
-        found = reader(name).inside(spec, {name: files[name]}, key)
+        found: Inside = reader(name).inside(spec, {name: files[name]}, key)
         return replace(found, stated=trainer_counters(files) | found.stated)
     refuse_key(spec, key)
     return Inside(stated=trainer_counters(files))

@@ -42,7 +42,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     (name,) = _weights(files)
-    found = model_folder.reader(name).inside(spec, {name: files[name]}, key)
+    found: Inside = model_folder.reader(name).inside(spec, {name: files[name]}, key)
     return replace(found, stated=trainer_counters(files) | found.stated)
 
 

@@ -295,8 +295,6 @@ class Legacy:
     file : StoredFile
     stream : binary file
         The file, after the first pickle.
-    names : mapping
-        What names stand for.
 
     Attributes
     ----------
@@ -306,8 +304,8 @@ class Legacy:
         Names of other classes in it.
     """
 
-    def __init__(self, file: StoredFile, stream: BinaryIO, names: Names = NAMES) -> None:
-        self._file, self._names = file, names
+    def __init__(self, file: StoredFile, stream: BinaryIO) -> None:
+        self._file = file
         self._storages: dict[str, StoredStorage] = {}
         self.unknown: Unknown = {}
         _version, system, self.content, keys = (self._load(stream) for _ in range(4))
@@ -318,7 +316,7 @@ class Legacy:
         self._begins = self._places(keys, stream.tell())
 
     def _load(self, stream: BinaryIO) -> Any:
-        return load(stream, self._file.location, self._names, self._stored, self.unknown)
+        return load(stream, self._file.location, NAMES, self._stored, self.unknown)
 
     def _stored(self, reference: Any) -> StoredStorage | Placeholder:
         # The class of a module that was saved whole, with its source.

@@ -110,32 +110,6 @@ class LogAccuracy:
         return
 
 
-class LogOdds(LogAccuracy):
-    """The log-odds of the score above chance are linear in ln N and ln D, rising with both."""
-
-    name = "log_odds"
-
-    def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
-        """Fit by least squares of the score."""
-        x, y = _centred(points, points.N, points.D)
-
-        def predicted(theta: Complexes) -> Complexes:
-            return chance + (1 - chance) * _expit(self._odds(theta, x, y))
-
-        priors = (SIZE, EXPONENT, EXPONENT)
-        return _fit(predicted, points.score, SCORE_ERROR, weights, [[-1, -1, -1], [0.5, -0.5, -0.5]], priors, resampled)
-
-    def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
-        """Return scores, shape (k, m)."""
-        odds = self._odds(theta.astype(np.complex128), *_centred(points, N, D))
-        return np.asarray(chance + (1 - chance) * _expit(odds).real)
-
-    @staticmethod
-    def _odds(theta: Complexes, x: Vector, y: Vector) -> Complexes:
-        a, p, q = (column[:, None] for column in theta.T)
-        return np.asarray(a + np.exp(p) * x + np.exp(q) * y)
-
-
 class TwoStage:
     """First the loss, A / N^alpha + B / D^beta + E, then the score in it: a sigmoid with chance at its foot."""
 
@@ -195,7 +169,10 @@ class TwoStage:
 
 
 class TwoStageExponential(TwoStage):
-    """First the loss, then the score in it: -ln of the score above chance is linear in the loss."""
+    """The same with an exponential link, -ln of the score above chance linear in the loss: for losses that are given.
+
+    It is no method of a ladder: as such it is off by twice as much as `LogAccuracy`.
+    """
 
     name = "two_stage_exponential"
     priors = (SIZE, (0.0, 2.0))
@@ -213,7 +190,7 @@ class TwoStageExponential(TwoStage):
         return np.asarray(np.exp(-np.exp(missing) - np.exp(rate) * loss))
 
 
-LADDER_METHODS: tuple[LadderMethod, ...] = (LogAccuracy(), LogOdds(), TwoStage(), TwoStageExponential())
+LADDER_METHODS: tuple[LadderMethod, ...] = (LogAccuracy(), TwoStage())
 
 
 def _fit(

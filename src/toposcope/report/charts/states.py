@@ -39,13 +39,7 @@ QUANTITIES = (
 
 def representation_charts(material: Material) -> list[Chart]:
     """Draw what was measured of the last hidden state: a chart for each quantity, a line for each run."""
-    return _over_training(material, first_cloud(material), "states")
-
-
-def published_representation_charts(material: Material) -> list[Chart]:
-    """Draw the published values, where `representation_charts` shows those that were measured here."""
-    clouds = clouds_of(material.trajectories)
-    return _over_training(material, PUBLISHED, "published-states") if PUBLISHED in clouds[1:] else []
+    return cloud_charts(material, first_cloud(material), "states")
 
 
 def first_cloud(material: Material) -> str:
@@ -58,7 +52,8 @@ def chart_name(prefix: str, statistic: str) -> str:
     return f"{prefix}-{statistic.lower().replace('.', '-').replace('_', '-')}"
 
 
-def _over_training(material: Material, cloud: str, prefix: str) -> list[Chart]:
+def cloud_charts(material: Material, cloud: str, prefix: str) -> list[Chart]:
+    """Draw a chart for each quantity of a cloud of hidden states, measured or published; none without a cloud."""
     charts = []
     for quantity in QUANTITIES if cloud else ():
         feature = cloud_feature(cloud, quantity.statistic)

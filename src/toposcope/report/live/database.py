@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.logs.stored_nan import has_table
+from toposcope.databases import refuse_schema
 from toposcope.report.live.thinning import Row, single, thinned
 from toposcope.study.checksums import log_after
 
@@ -88,7 +88,7 @@ class Database:
         Raises
         ------
         sqlite3.Error
-            If the file is missing or not a database.
+            If the file is missing, not a database, or of a schema that is not read.
         """
         with self._lock:
             if self._connection is None:
@@ -96,6 +96,7 @@ class Database:
             connection = self._connected()
             connection.execute("BEGIN")
             try:
+                refuse_schema(connection)
                 yield connection
             finally:
                 connection.execute("ROLLBACK")
@@ -149,26 +150,22 @@ def log_position(c: sqlite3.Connection, run: str) -> tuple[int, int]:
     """Return a step near the end of a run's log, and the checksum of the log up to it."""
     rows = c.execute("SELECT step FROM log WHERE run = ? ORDER BY step DESC LIMIT 1 OFFSET ?", (run, TAIL)).fetchone()
     step = rows[0] if rows else -1
-    return step, (log_after(c, run, step)[2] if has_table(c, "checksums") else 0)
+    return step, log_after(c, run, step)[2]
 
 
 def log_is_continued(c: sqlite3.Connection, run: str, position: Sequence[int]) -> bool:
     """Return whether the log up to a position is unchanged since the position was read."""
     step, before = position
-    return has_table(c, "checksums") and log_after(c, run, step)[2] == before
+    return log_after(c, run, step)[2] == before
 
 
 def logged_columns(c: sqlite3.Connection, run: str) -> list[str]:
     """Return the columns of a run's log that have a value, and its further targets."""
-    known = {name for (name,) in c.execute("SELECT name FROM pragma_table_info('log')")}
     columns = [
         name
         for name in LOG_COLUMNS
-        if name in known
-        and c.execute(f"SELECT 1 FROM log WHERE run = ? AND {name} IS NOT NULL LIMIT 1", (run,)).fetchone()
+        if c.execute(f"SELECT 1 FROM log WHERE run = ? AND {name} IS NOT NULL LIMIT 1", (run,)).fetchone()
     ]
-    if not has_table(c, "log_targets"):
-        return columns
     # The first and the last hundred rows suffice, since a target is logged repeatedly.
     ends = " UNION ".join(
         f"SELECT target FROM (SELECT target FROM log_targets WHERE run = :run ORDER BY step {order} LIMIT 100)"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.logs.stored_nan import has_table
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.layer_table import LayerTable, layer_map
@@ -118,10 +117,8 @@ class StudyFeed:
 
     def _feature(self, c: sqlite3.Connection, key: str) -> dict[str, str]:
         quantity = self._quantities[key]
-        kind = None
-        if has_table(c, "kinds"):
-            pair = (quantity.probe, quantity.statistic)
-            kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
+        pair = (quantity.probe, quantity.statistic)
+        kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
         return {
             "key": key,
             "name": self._assets.names.get(key) or TRAINING_NAMES.get(key, key),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toposcope.logs.stored_nan import has_table, nan_steps
+from toposcope.logs.formats.study import nan_steps
 from toposcope.report.live import database as db
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
@@ -125,8 +125,6 @@ def _lost(c: sqlite3.Connection, row: db.RunRow, nan: Sequence[int]) -> str:
 def forecasts(c: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
     """Return the forecasts of a run's final loss, in order."""
     names = ("step", "last_step", "loss", "low", "high", "advice")
-    if not has_table(c, "forecasts"):
-        return []
     query = f"SELECT {', '.join(names)} FROM forecasts WHERE run = ? ORDER BY step"
     return [dict(zip(names, row, strict=True)) for row in c.execute(query, (run,))]
 
@@ -137,8 +135,6 @@ def _forecast(c: sqlite3.Connection, run: str) -> dict[str, Any] | None:
 
 
 def _alerts(c: sqlite3.Connection, run: str) -> tuple[list[dict[str, Any]], int]:
-    if not has_table(c, "alerts"):
-        return [], 0
     names = ("step", "since", "check", "place", "message")
     rows = c.execute(
         "SELECT step, since, check_name, place, message FROM alerts WHERE run = ? ORDER BY position DESC LIMIT ?",

@@ -60,4 +60,15 @@ def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
     )
 
 
-SECTION = ReportSection(anchor="methods", title="Methods", position=920, blocks=_blocks)
+def _summary(material: Material) -> Sequence[str]:
+    """Say what to install where published numbers are declared and no section sets them beside what was found."""
+    from toposcope.report.sections import report_sections
+
+    if material.declaration.published is None or any(section.anchor == "published" for section in report_sections()):
+        return ()
+    return ("Published numbers are declared; to set them beside what was found: pip install toposcope-experiments.",)
+
+
+SECTION = ReportSection(
+    anchor="methods", title="Methods", position=920, blocks=_blocks, summary=_summary, summary_position=900
+)

@@ -1,0 +1,1 @@
+"""The commands of the experiments: one file each, without logic."""

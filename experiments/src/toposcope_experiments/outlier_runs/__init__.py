@@ -1,0 +1,1 @@
+"""Runs that stand apart from their replicates: analysis, chart and section."""

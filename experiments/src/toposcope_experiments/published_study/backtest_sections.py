@@ -1,0 +1,43 @@
+"""The forecasting rules of the published study, as a section of a backtest."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.report.backtest import BacktestMaterial
+from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import Spec, number_of, percent_of, plain, table, text_of, whole
+from toposcope_experiments.published_study.forecast_rules import published_rules
+
+RULES: tuple[Spec, ...] = (
+    text_of("target", "protocol"),
+    percent_of("seen, %", "fraction"),
+    text_of("forecaster", "forecaster", names_row=True),
+    number_of("runs", "n", whole),
+    number_of("MAE, nats", "mae", plain),
+    number_of("worst, nats", "worst", plain),
+)
+
+
+def _rules(material: BacktestMaterial) -> pl.DataFrame:
+    return pl.DataFrame() if material.study is None else published_rules(material.study)
+
+
+def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    rows = material.tables["rules"].to_dicts()
+    if not rows:
+        return ()
+    return (
+        say(
+            "The rules of the published study beside the same blend without topology, and beside the default here. ",
+            csv("rules"),
+            ".",
+        ),
+        table("rules", "Mean errors", RULES, rows),
+    )
+
+
+SECTION = ReportSection[BacktestMaterial](
+    anchor="rules", title="The published rules", position=50, tables={"rules": _rules}, blocks=_blocks
+)

@@ -1,0 +1,95 @@
+"""Forecasts of the final loss by the published rules, beside the same rules without topology."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from toposcope.analysis.wording import counted
+from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import (
+    Column,
+    Spec,
+    number_of,
+    signed,
+    table,
+    text_of,
+    whole,
+)
+from toposcope_experiments.published_study.prediction_charts import prediction_charts
+from toposcope_experiments.published_study.predictions import predictions
+
+MIN_GROUPS = 15
+"""A comparison of forecasters needs at least as many groups of runs."""
+FORECASTERS = {
+    "last": "last window",
+    "paper_loss_only": "loss only",
+    "paper_tda_only": "topology only",
+    "paper_combined": "loss and topology",
+    "paper_combined_without_topology": "the same blend without topology",
+}
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show forecasts of the final loss."""
+    frame = material.tables["predictions"]
+    if not len(frame):
+        return pictures
+    errors = frame.group_by("protocol", "forecaster", "fraction", maintain_order=True).agg(
+        error=pl.col("error").mean(), n=pl.col("run").n_unique()
+    )
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in errors.to_dicts():
+        place = (row["protocol"], row["forecaster"])
+        names = {"protocol": row["protocol"], "forecaster": FORECASTERS.get(row["forecaster"], row["forecaster"])}
+        lines.setdefault(place, {**names, "n": row["n"]})[str(row["fraction"])] = row["error"]
+    fractions = sorted(errors.get_column("fraction").unique())
+    specs = (
+        text_of("protocol", "protocol", names_row=True),
+        text_of("forecaster", "forecaster", names_row=True),
+        number_of("runs", "n", whole),
+        *(_error_at(fraction) for fraction in fractions),
+    )
+    found = table("predictions", "Mean absolute error of the predicted final loss", specs, lines.values())
+    n = max(line["n"] for line in lines.values())
+    note = say(
+        f"Error in nats, the mean over {n} run{'s'[: n > 1]}. To say that topology helps, a forecaster has to beat "
+        f"the same one without it, over at least {MIN_GROUPS} groups of runs; a few runs of one schedule cannot show "
+        f"that. Each forecast: ",
+        csv("predictions"), ".",
+    )  # fmt: skip
+    return (*pictures, note, found)
+
+
+def _error_at(fraction: float) -> Spec:
+    def write(row: Mapping[str, Any]) -> str:
+        value = row.get(str(fraction))
+        return signed(value).lstrip("+")
+
+    return Column(f"at {100 * fraction:.0f}%", group="error when so much of training was seen"), write
+
+
+def _finding(material: Material) -> str:
+    """Say whether the runs suffice to test what topology adds to the forecast."""
+    frame = material.tables["predictions"]
+    if not len(frame):
+        return ""
+    if "paper_combined" not in set(frame.get_column("forecaster")):
+        return "No forecast from topology can be made"
+    n = frame.get_column("run").n_unique()
+    if n < MIN_GROUPS:
+        return f"{counted(n, 'run')} {'is' if n == 1 else 'are'} too few to test what topology adds to the forecast"
+    return f"The published forecast with topology and without it, on {n} runs"
+
+
+SECTION = ReportSection(
+    anchor="predictions",
+    title="Forecasts",
+    position=140,
+    tables={"predictions": lambda material: predictions(material.trajectories, material.log, material.runs)},
+    charts=(prediction_charts,),
+    blocks=_blocks,
+    finding=_finding,
+)

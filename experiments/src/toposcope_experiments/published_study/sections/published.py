@@ -1,0 +1,197 @@
+"""The published study claim by claim: what it states, what this study finds, and what was forecast."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.analysis.wording import counted, joined
+from toposcope.probes.rips import RipsProbe
+from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.headline import named
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import Column, Spec, Table, number_of, plain, table, text_of, whole, word
+from toposcope.study.declaration import Declaration
+from toposcope_experiments.published_study.case import EXPLAINED, STANDS
+from toposcope_experiments.published_study.claims import claims
+from toposcope_experiments.published_study.correlation_charts import published_correlation_charts
+from toposcope_experiments.published_study.reproduction import reproduction
+from toposcope_experiments.published_study.trace_charts import published_state_charts, trace_charts
+
+DIFFERENCES = Table(
+    "protocols",
+    "The published procedure, ours, and why they differ",
+    (
+        Column("choice", True, names_row=True, prose=True),
+        *(Column(title, True, prose=True) for title in ("published", "exact", "why")),
+    ),
+    (
+        ("points of a cloud", "rows of all layers in one cloud, padded with zeros; at most 200 rows, drawn anew at "
+         "every checkpoint", "each layer's rows by themselves; all of them for H0",
+         "drawing anew adds noise that can be as large as the change between checkpoints; padding mixes layers of "
+         "different width"),
+        ("end of the filtration", "2.0; what dies later is left out of totals", "none; what is cut is counted",
+         "a cap lowers the totals of large weights, and of them alone"),
+        ("loss", "of the one batch at the checkpoint", "validation loss, or the training loss smoothed",
+         "the noise of a batch is small beside a large model's fall and large beside a small one's: that alone makes "
+         "correlations strengthen with size"),
+        ("final loss", "of the one last batch", "validation loss, or the mean of the last 2% of logged steps",
+         "the same noise"),
+        ("intervals and p", "checkpoints assumed independent", "blocks of checkpoints, effective numbers, circular "
+         "shifts",
+         "neighbouring checkpoints are nearly the same model"),
+        ("trend", "not examined", "step, learning rate and norm held fixed; changes; other runs' features",
+         "the step number alone correlates with the loss as strongly"),
+        ("prediction, failed fit", "the final loss itself", "the last loss seen", "a forecaster cannot know the final "
+         "loss"),
+        ("prediction, what topology adds", "blend of 0.6 power law and 0.4 topology against the power law",
+         "the same blend without topology beside it", "the blend also pulls towards the last loss, which helps by "
+         "itself"),
+    ),
+)  # fmt: skip
+
+
+def follows_publication(declaration: Declaration) -> bool:
+    """Return whether a study compares itself with a published one or follows its procedure."""
+    drawn = any(isinstance(p, RipsProbe) and p.sample == "random" for p in declaration.resolved_probes())
+    return declaration.published is not None or declaration.protocol == "published" or drawn
+
+
+REPRODUCED = {
+    "final loss": "Final losses (nats)",
+    "correlation": "Correlation with the loss",
+    "prediction error": "Errors of predicted final losses (nats)",
+    "phases": "Phases (steps)",
+    "scaling": "Scaling with the number of parameters",
+    "trace": "Values over training",
+}
+"""Titles of the tables of a publication; others keep their names."""
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Compare the published numbers with ours, claim by claim."""
+    declared = material.declaration.published
+    claims, reproduction = material.tables["claims"], material.tables["reproduction"]
+    blocks: list[Block | None] = []
+    if len(claims):
+        blocks += [
+            say("Each claim, whether it stands on the runs of this study, and why."),
+            table(
+                "claims",
+                "The claims of the publication",
+                (
+                    number_of("number", "number", whole),
+                    text_of("claim", "claim", names_row=True, prose=True),
+                    text_of("verdict", "verdict", prose=True),
+                    text_of("why", "why", prose=True),
+                ),
+                claims.to_dicts(),
+            ),
+        ]
+    blocks += pictures
+    if len(reproduction):
+        blocks += [
+            say(
+                "Beside each published number: ours by the published procedure, measured here unless the note says "
+                "that it is recomputed from what was published, and the exact one. The methods say how they differ "
+                "and why. All: ", csv("reproduction"), ".",
+            ),
+            *(_reproduced(str(name), rows) for (name,), rows in reproduction.group_by("table", maintain_order=True)),
+        ]  # fmt: skip
+    if not any(blocks):
+        return ()
+    if declared and declared.source:
+        blocks.insert(0, say(f"Published: {declared.source}.", note=True))
+    here = set(material.runs.get_column("run"))
+    if declared and (absent := [run for run in declared.runs() if run not in here]):
+        blocks.append(say(f"Published of runs that are not in this study: {', '.join(absent)}.", note=True))
+    return blocks
+
+
+def _reproduced(name: str, rows: pl.DataFrame) -> Block | None:
+    title = REPRODUCED.get(name, name)
+    columns: list[Spec] = [(Column("quantity", True, names_row=True), lambda row: named(word(row["quantity"])))]
+    if any(rows.get_column("run")):
+        columns.append(text_of("run", "run", names_row=True))
+    columns += [
+        number_of("published", "published", plain),
+        number_of("published protocol, here", "published_protocol", plain),
+        number_of("exact, here", "exact", plain),
+    ]
+    if any(rows.get_column("note")):
+        columns.append(text_of("note", "note", prose=True))
+    return folded(table(f"reproduced-{name}", title, columns, rows.to_dicts()), title, max_rows=30)
+
+
+def _summary(material: Material) -> list[str]:
+    claims = material.tables["claims"]
+    if not len(claims):
+        return []
+    counts = claims.group_by("verdict", maintain_order=True).agg(numbers=pl.col("number"))
+    parts = [f"“{verdict}” for {_which(numbers)}" for verdict, numbers in counts.iter_rows()]
+    return [f"The published study makes {counted(len(claims), 'claim')}; the verdict here is {joined(parts)}."]
+
+
+def _which(numbers: Sequence[object]) -> str:
+    return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
+
+
+def _title(material: Material) -> str:
+    return "The published study, claim by claim" if len(material.tables["claims"]) else "What was published"
+
+
+def _methods(material: Material) -> Iterable[Block | None]:
+    return [DIFFERENCES] if follows_publication(material.declaration) else []
+
+
+def _claims(material: Material) -> pl.DataFrame:
+    tables = material.tables
+    return claims(
+        material.declaration.published,
+        tables["association"],
+        tables["phases"],
+        tables["change_points"],
+        tables["scaling"],
+        material.trajectories,
+        material.runs,
+        tables["predictions"],
+    )
+
+
+def _reproduction(material: Material) -> pl.DataFrame:
+    tables, declared = material.tables, material.declaration
+    return reproduction(
+        declared.published,
+        tables["association"],
+        tables["phases"],
+        tables["scaling"],
+        material.trajectories,
+        material.runs,
+        tables["predictions"],
+        declared.corpus.source,
+    )
+
+
+def _finding(material: Material) -> str:
+    """Count the claims that stand."""
+    claims_judged = material.tables["claims"]
+    if not len(claims_judged):
+        return ""
+    standing, explained = (len(claims_judged.filter(verdict=verdict)) for verdict in (STANDS, EXPLAINED))
+    claims_published = counted(len(claims_judged), "published claim")
+    plain_ones = f", {explained} more explained by a plain quantity" if explained else ""
+    return f"{standing or 'None'} of {claims_published} {'stand' if standing > 1 else 'stands'}{plain_ones}"
+
+
+SECTION = ReportSection(
+    anchor="published",
+    title=_title,
+    position=150,
+    tables={"claims": _claims, "reproduction": _reproduction},
+    charts=(published_correlation_charts, trace_charts, published_state_charts),
+    blocks=_blocks,
+    finding=_finding,
+    summary=_summary,
+    summary_position=20,
+    methods=_methods,
+)

@@ -1,0 +1,257 @@
+"""Published claims on training and size: forecasts with topology, phases, how H0 and the loss scale."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.permutations import sign_flip
+from toposcope.analysis.trajectories import WEIGHT_NORM
+from toposcope.analysis.wording import joined
+from toposcope.study.published import Published
+from toposcope.typing import Vector
+from toposcope_experiments.published_study.case import (
+    EXPLAINED,
+    FALLS,
+    LEVEL,
+    MAX_ENUMERATED_ORDERS,
+    MIN_SIZES,
+    STANDS,
+    UNKNOWN,
+    Judgement,
+    StudyEvidence,
+    p_of_rho,
+    signed,
+    trend,
+)  # fmt: skip
+from toposcope_experiments.published_study.findings import BATCH_LOSS
+
+MIN_RUNS = 15
+"""Runs that a test needs to show that topology improves predictions."""
+GOOD_FIT = 0.95
+"""Least R² of a power law that describes final losses."""
+
+
+def improves(case: StudyEvidence) -> Judgement:
+    """Judge whether topology improves the prediction of the final loss.
+
+    The published blend is compared with the same blend with the last loss in place of topology, by their paired errors
+    on exact losses, at the fractions of training at which the publication reports a gain over the power law. The claim
+    stands if an exact sign-flip test over at least 15 runs shows a gain with p < .05 after Holm at all fractions, and
+    the blend beats the power law at all of them. It fails if the blend without topology does at least as well at all
+    fractions, or if a test (.05 over all tests) excludes a gain over that blend or over the power law at one of them.
+    Otherwise it is undecided.
+    """
+    claim = "Topology improves the prediction of the final loss"
+    fractions = claimed_fractions(case.published)
+    if not fractions:
+        return Judgement(claim, UNKNOWN, "No error of the published blend is declared.")
+    shares = [_improvement(case.published, fraction) for fraction in fractions]
+    if all(shares):
+        parts = [f"{100 * share:.1f}% at {fraction:.0%}" for share, fraction in zip(shares, fractions, strict=True)]
+        claim += f" by {joined(parts)} of training"
+    found = [_gains(case, "exact", fraction) for fraction in fractions]
+    if any(len(gain.topology) < 2 for gain in found):
+        return Judgement(claim, UNKNOWN, "Fewer than 2 runs have a forecast with topology.")
+    p = [sign_flip(gain.topology) for gain in found]
+    gains = [f"at {f:.0%} {gain.text()}, p {q:.2g}" for f, gain, q in zip(fractions, found, p, strict=True)]
+    n = min(len(gain.topology) for gain in found)
+    why = f"Mean error in nats over {n} runs, {'; '.join(gains)}."
+    as_published = [_gains(case, "published", fraction) for fraction in fractions]
+    if all(len(gain.topology) for gain in as_published):
+        pairs = zip(fractions, as_published, strict=True)
+        why += f" Made as published, {'; '.join(f'at {f:.0%} {gain.text()}' for f, gain in pairs)}."
+    if all(gain.topology.mean() <= 0 for gain in found) or _excluded(found):
+        return Judgement(claim, FALLS, why)
+    if n < MIN_RUNS:
+        why += f" {n} runs are too few for a test; the least p they allow is {2 / 2**n:.2g}."
+        return Judgement(claim, UNKNOWN, why)
+    gained = all(gain.topology.mean() > 0 and gain.blend.mean() > 0 for gain in found)
+    return Judgement(claim, STANDS if gained and _all_below(p) else UNKNOWN, why)
+
+
+def claimed_fractions(published: Published) -> list[float]:
+    """Return the fractions of training at which a publication's blend beat its power law; all of them if none did."""
+    fractions = sorted(float(fraction) for fraction in published.prediction_errors.get("combined", {}))
+    return [fraction for fraction in fractions if _improvement(published, fraction) > 0] or fractions
+
+
+def _all_below(p: Sequence[float]) -> bool:
+    """Return whether all of some p-values are below the level after Holm."""
+    return all(q * (len(p) - i) < LEVEL for i, q in enumerate(sorted(p)))
+
+
+def _excluded(found: Sequence["Gain"]) -> bool:
+    """Return whether a test finds a loss where a gain is claimed, .05 over all tests."""
+    tested = [gain for both in found for gain in (both.topology, both.blend)]
+    return any(gain.mean() < 0 and sign_flip(gain) * len(tested) < LEVEL for gain in tested)
+
+
+def has_phases(case: StudyEvidence) -> Judgement:
+    """Judge whether training has phases, which neural persistence shows.
+
+    The claim fails unless the largest change is within the published range in more than half of at least 3 sizes, and
+    the step of diminishing returns increases with size. It is undecided if that increase has an exact p of .05 or more,
+    or if more than half of the rule's settings give another step in at least half of the runs. Otherwise the step
+    explains it if a smooth trend explains the change points in more than half of the runs; else the claim stands.
+    """
+    limits = _share_of_training(case, case.published.largest_change)
+    claim = "Neural persistence shows phases: the largest change" + (
+        f" at {' to '.join(dict.fromkeys(f'{share:.0%}' for share in (min(limits), max(limits))))} of training"
+        if limits
+        else " early"
+    )
+    claim += ", diminishing returns later in larger models"
+    rows = [row for run in case.sizes if (row := _phase_row(case, run))]
+    if not case.published.largest_change:
+        return Judgement(claim, UNKNOWN, "No published step of the largest change is declared to compare with.")
+    if not limits:
+        return Judgement(claim, UNKNOWN, "No run of which a largest change was published is in this study.")
+    if len(rows) < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"The phases of {len(rows)} sizes are known; it takes {MIN_SIZES}.")
+    found = _share_of_training(case, {row["run"]: row["largest_change"] for row in rows})
+    within = sum(min(limits) <= share <= max(limits) for share in found)
+    late = {row["run"]: row["diminishing_returns"] for row in rows if row["diminishing_returns"] is not None}
+    if len(late) < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"Returns diminish by the published rule in {len(late)} sizes only.")
+    rho, p = trend([case.sizes[run] for run in late], list(late.values()))
+    runs = [row["run"] for row in rows]
+    smooth = [bool(points.get_column("explained").all()) for run in runs if len(points := _change_points(case, run))]
+    unsteady = sum(row["share_same"] < 0.5 for row in rows)
+    why = (
+        f"The largest change lies in the published range in {within} of {len(rows)} sizes; diminishing returns begin "
+        f"at step {', '.join(str(step) for step in late.values())}: rho with size {signed(rho)}, exact p {p:.2g}. In "
+        f"{unsteady} runs most other windows and thresholds give another step; a smooth trend explains every change "
+        f"point in {sum(smooth)} of {len(smooth)} runs that have any."
+    )
+    if 2 * within <= len(rows) or not rho > 0:
+        return Judgement(claim, FALLS, why)
+    if not p < LEVEL or 2 * unsteady >= len(rows):
+        return Judgement(claim, UNKNOWN, why)
+    return Judgement(claim, EXPLAINED if 2 * sum(smooth) > len(rows) else STANDS, why)
+
+
+def scales(case: StudyEvidence) -> Judgement:
+    """Judge whether H0 total scales with the number of parameters.
+
+    The claim fails if the exact H0 total does not increase with size, and is undecided if the exact permutation p is
+    .05 or more. Otherwise the weight norm explains it if it orders the sizes equally well; else the claim stands.
+    """
+    stated = case.published.scaling.get("H0.total")
+    claim = "H0 total scales with the number of parameters" + (f" (exponent {stated.exponent:+.3f})" if stated else "")
+    law = case.law("H0.total", published=False)
+    if not law or law["n_sizes"] < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"The exact H0 total of fewer than {MIN_SIZES} sizes is known.")
+    norm = case.scaling.filter(quantity=str(WEIGHT_NORM))
+    norm_rho = float(norm.item(0, "rho")) if len(norm) else np.nan
+    why = (
+        f"The exact H0 total goes as N^{signed(law['exponent'])} over {law['n_sizes']} sizes (R² "
+        f"{law['r_squared']:.2f}), rho {signed(law['rho'])}, exact p {law['p_exact']:.2g}"
+    )
+    why += f"; the weight norm has rho {signed(norm_rho)}." if np.isfinite(norm_rho) else "."
+    if as_published := case.law("H0.total", published=True):
+        why += f" Made as published: rho {signed(as_published['rho'])}, exact p {as_published['p_exact']:.2g}."
+    n = len(case.published.correlations.get("H0.total", {}))
+    if stated and stated.rho is not None and stated.p is not None and 1 < n <= MAX_ENUMERATED_ORDERS:
+        why += (
+            f" Of the published rho {signed(stated.rho)} the exact p over {n} sizes is {p_of_rho(stated.rho, n):.2g}, "
+        )
+        why += f"not {stated.p:.2g}."
+    if not (law["exponent"] > 0 and law["rho"] > 0):
+        return Judgement(claim, FALLS, why)
+    if not law["p_exact"] < LEVEL:
+        return Judgement(claim, UNKNOWN, why)
+    return Judgement(claim, EXPLAINED if norm_rho >= law["rho"] else STANDS, why)
+
+
+def is_power_law(case: StudyEvidence) -> Judgement:
+    """Judge whether the final loss is a power law of the number of parameters.
+
+    The claim fails if the exponent is not negative or R² is below .95. It is undecided if the exact permutation p is
+    .05 or more, or if only losses of single batches are known.
+    """
+    claim = "The final loss is a power law of the number of parameters"
+    law = case.law("loss", published=False)
+    if not law or law["n_sizes"] < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"The final loss of fewer than {MIN_SIZES} sizes is known.")
+    why = (
+        f"The final {law['quantity'].replace('_', ' ')} goes as N^{signed(law['exponent'])} over {law['n_sizes']} "
+        f"sizes, R² {law['r_squared']:.3f}, exact p {law['p_exact']:.2g}.{_steps_trained(case)}"
+    )
+    if law["quantity"] == BATCH_LOSS:
+        return Judgement(claim, UNKNOWN, f"{why} That is the loss of one batch alone; no other loss is known here.")
+    if not law["exponent"] < 0 or law["r_squared"] < GOOD_FIT:
+        return Judgement(claim, FALLS, why)
+    return Judgement(claim, STANDS if law["p_exact"] < LEVEL else UNKNOWN, why)
+
+
+class Gain(NamedTuple):
+    """Errors that topology saves, by run: over the blend without it, and over the power law alone."""
+
+    topology: Vector
+    blend: Vector
+    errors: dict[str, float]
+
+    def text(self) -> str:
+        """Return the mean errors."""
+        names = {
+            "loss_only": "power law",
+            "combined": "with topology",
+            "combined_without_topology": "with the last loss",
+        }
+        return ", ".join(f"{name} {self.errors[f'paper_{key}']:.4f}" for key, name in names.items())
+
+
+def _gains(case: StudyEvidence, protocol: str, fraction: float) -> Gain:
+    names = ["paper_loss_only", "paper_combined", "paper_combined_without_topology"]
+    rows = case.predictions.filter(
+        pl.col("run").is_in(case.named), pl.col("forecaster").is_in(names), protocol=protocol, fraction=fraction
+    )
+    by_run: dict[str, dict[str, float]] = {}
+    for run, name, error in rows.select("run", "forecaster", "error").iter_rows():
+        by_run.setdefault(run, {})[name] = error
+    table = np.array([[row[name] for name in names] for row in by_run.values() if len(row) == len(names)])
+    table = table.reshape(-1, len(names))
+    means = table.mean(axis=0) if len(table) else np.full(len(names), np.nan)
+    errors = dict(zip(names, means.tolist(), strict=True))
+    return Gain(table[:, 2] - table[:, 1], table[:, 0] - table[:, 1], errors)
+
+
+def _phase_row(case: StudyEvidence, run: str) -> dict[str, Any]:
+    feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
+    rows = case.phases.filter(run=run, feature=str(feature or ""))
+    return rows.row(0, named=True) if len(rows) else {}
+
+
+def _change_points(case: StudyEvidence, run: str) -> pl.DataFrame:
+    feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
+    return case.change_points.filter(run=run, feature=str(feature or ""))
+
+
+def _share_of_training(case: StudyEvidence, steps: Mapping[str, int | None]) -> list[float]:
+    """Return steps as a share of the last one of their run."""
+    ends = {run: float(case.trajectories[run].steps[-1]) for run in steps if run in case.trajectories}
+    return [step / ends[run] for run, step in steps.items() if step is not None and ends.get(run)]
+
+
+def _improvement(published: Published, fraction: float) -> float:
+    """Return by which share the published blend beat the published power law; 0 if it is not known."""
+    alone, blend = (
+        {float(seen): error for seen, error in published.prediction_errors.get(name, {}).items()}.get(fraction)
+        for name in ("loss_only", "combined")
+    )
+    return 0.0 if not alone or blend is None else 1 - blend / alone
+
+
+def _steps_trained(case: StudyEvidence) -> str:
+    """Describe for how many steps the runs with a loss were trained, where they differ or not."""
+    last = [int(t.steps[-1]) for t in case.trajectories.values() if t.targets and len(t.steps)]
+    if not last:
+        return ""
+    same = min(last) == max(last)
+    return (
+        f" All were trained for {last[0]:,} steps, whatever their size."
+        if same
+        else (f" They were trained for {min(last):,} to {max(last):,} steps, which a law of size alone leaves out.")
+    )

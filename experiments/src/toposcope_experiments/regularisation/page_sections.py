@@ -1,0 +1,277 @@
+"""The sections of the experiment's page, with their tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from toposcope.report.composing import Page, makers_of
+from toposcope.report.document import Block, Picture, csv, details, folded, say
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import (
+    Column,
+    Spec,
+    interval_of,
+    number_of,
+    p_value,
+    plain,
+    share,
+    signed,
+    table,
+    text_of,
+    whole,
+)
+from toposcope_experiments.regularisation.accuracy import accuracy_table
+from toposcope_experiments.regularisation.charts import condition_chart, course_chart, stopping_charts
+from toposcope_experiments.regularisation.comparison import RULE, SEPARATOR
+from toposcope_experiments.regularisation.design import N_TRAINING, N_VALIDATION, STEPS_PER_EPOCH
+from toposcope_experiments.regularisation.features import CONTROLS_OF, FEATURES, NP, PLACEBO
+from toposcope_experiments.regularisation.measured import MeasuredRuns, run_table
+from toposcope_experiments.regularisation.page import RegularisationMaterial, accuracy_lead, lead, stopping_lead
+from toposcope_experiments.regularisation.stopping import CALLED, barycentre_table, grid_table, stop_table
+from toposcope_experiments.regularisation.training import LOGGED
+from toposcope_experiments.small_networks.run_tables import measurement_table
+
+
+def three_digits(value: float | None) -> str:
+    """Write a number to three significant digits."""
+    return plain(value, 3)
+
+
+PAIR: tuple[Spec, ...] = (
+    text_of("condition", "condition", names_row=True),
+    text_of("beside", "beside", names_row=True),
+    text_of("at", "view", names_row=True),
+)
+NUMBERS: tuple[Spec, ...] = (
+    number_of("mean", "mean", three_digits),
+    number_of("beside", "beside_mean", three_digits),
+    interval_of("difference, 95%", "low", "high", 3),
+    number_of("p", "p", p_value),
+)
+
+
+def _n_controls(row: Mapping[str, Any]) -> str:
+    """Write how many controls of a feature differ as well."""
+    controls = CONTROLS_OF[row["feature"]]
+    n_differing = len(row["controls"].split(SEPARATOR)) if row["controls"] else 0
+    return f"{n_differing} of {len(controls.same_sign) + len(controls.either_sign)}"
+
+
+def _condition_blocks(material: RegularisationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    verdicts, differences = (material.tables[name] for name in ("verdicts", "differences"))
+    specs: tuple[Spec, ...] = (
+        *PAIR,
+        text_of("published", "published"),
+        *NUMBERS,
+        number_of("p, adjusted", "p_adjusted", p_value),
+        text_of("verdict", "verdict", prose=True),
+        (Column("controls"), _n_controls),
+        *([text_of("why", "reason", prose=True)] if verdicts["reason"].str.len_chars().sum() else []),
+    )
+    feature = text_of("measure", "feature", names_row=True)
+    main, others = verdicts.filter(feature=NP), verdicts.filter(pl.col("feature") != NP)
+    note = say(
+        RULE, " Controls: how many of them differ; which, is in the file. The published directions are those of Rieck "
+        "et al. 2019, section 4.1. ", csv("verdicts"), ", ", csv("differences"), ".", note=True,
+    )  # fmt: skip
+    other = table(
+        "other-verdicts", "Other measures of neural persistence", (*PAIR, feature, *specs[3:]), others.to_dicts()
+    )
+    each = table("differences", "Every quantity", (*PAIR, feature, *NUMBERS), differences.to_dicts(), sortable=True)
+    return (
+        *pictures,
+        table("verdicts", "Neural persistence of pairs of conditions", specs, main.to_dicts()),
+        note,
+        folded(other, "One scale for all layers, and beyond the placebo"),
+        folded(each, "Every quantity"),
+    )
+
+
+def _accuracy_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("quantity", "feature", names_row=True),
+        number_of("rho", "rho_conditions", lambda value: signed(value, 2), group="between conditions"),
+        number_of("p", "p_conditions", p_value, group="between conditions"),
+        number_of("p, adjusted", "p_conditions_adjusted", p_value, group="between conditions"),
+        number_of("rho", "rho_runs", lambda value: signed(value, 2), group="within conditions"),
+        number_of("p", "p_runs", p_value, group="within conditions"),
+        number_of("p, adjusted", "p_runs_adjusted", p_value, group="within conditions"),
+    )
+    note = say(
+        "Spearman correlations at the last step, tested by permuting conditions, or runs within them; adjusted by Holm "
+        "over the quantities. ", csv("accuracy"), ".", note=True,
+    )  # fmt: skip
+    return (
+        table("accuracy", "Correlation with the test accuracy", specs, material.tables["accuracy"].to_dicts()),
+        note,
+    )
+
+
+def _rules(material: RegularisationMaterial) -> pl.DataFrame:
+    return material.tried.rules.with_columns(pl.col("rule").replace(CALLED))
+
+
+def _stopping_blocks(material: RegularisationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    rules: tuple[Spec, ...] = (
+        text_of("patience on", "rule", names_row=True),
+        number_of("settings", "n_settings", whole),
+        number_of("runs stopped", "stopped", share),
+        number_of("epochs saved", "saved", share),
+        number_of("points lost", "paid", signed_two),
+        number_of("a fixed epoch loses", "paid_fixed", signed_two),
+        number_of("p", "p", p_value),
+        number_of("p, adjusted", "p_adjusted", p_value),
+        text_of("verdict", "verdict"),
+    )
+    barycentres: tuple[Spec, ...] = (
+        text_of("patience on", "rule", names_row=True),
+        text_of("condition", "condition", names_row=True),
+        number_of("epochs later", "epochs", lambda value: signed(value, 1)),
+        interval_of("95%", "epochs_low", "epochs_high", 1),
+        number_of("points lost", "lost", signed_two),
+        interval_of("95%", "lost_low", "lost_high", 2),
+    )
+    settings: tuple[Spec, ...] = (
+        text_of("by", "rule", names_row=True),
+        number_of("patience", "patience", whole),
+        number_of("burn-in", "burn_in", whole),
+        number_of("fraction", "fraction", plain),
+        number_of("runs stopped", "stopped", share),
+        number_of("saved", "saved", share),
+        interval_of("95%", "saved_low", "saved_high", 3),
+        number_of("points lost", "lost", signed_two),
+        interval_of("95%", "lost_low", "lost_high", 2),
+        number_of("a fixed epoch loses", "lost_fixed", signed_two),
+        number_of("p, adjusted", "p_adjusted", p_value),
+    )
+    tables = material.tables
+    overall = tables["barycentres"].filter(condition="").with_columns(condition=pl.lit("all"))
+    by_condition = tables["barycentres"].filter(pl.col("condition") != "")
+    note = say(
+        "A run stops when what is watched has not improved for as many epochs as the patience, after the burn-in "
+        "(Rieck et al. 2019, Algorithm 2); every improvement counts. Points of test accuracy lost: accuracy at the end "
+        "less that at the stop. The fixed epoch is the one for all runs that saves as much. Verdicts: adjusted by Holm "
+        "over the rules. ", csv("stopping_rules"), ", ", csv("grid"), ", ", csv("barycentres"), ", ", csv("stops"), ".",
+        note=True,
+    )  # fmt: skip
+    later = say(
+        "Epochs later and points lost beside patience on the validation loss, for the same run and setting; below 0 "
+        "earlier, or a higher accuracy.", note=True,
+    )  # fmt: skip
+    return (
+        *pictures,
+        table("stopping_rules", "Means over the grid", rules, tables["stopping_rules"].to_dicts()),
+        note,
+        table("barycentres", "Beside patience on the validation loss", barycentres, overall.to_dicts()),
+        later,
+        folded(table("by-condition", "The same by condition", barycentres, by_condition.to_dicts()), "By condition"),
+        folded(table("grid", "Every setting", settings, tables["grid"].to_dicts(), sortable=True), "Every setting"),
+    )
+
+
+def signed_two(value: float | None) -> str:
+    """Write a number with its sign to two decimals."""
+    return signed(value, 2)
+
+
+def _run_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    rows = (
+        material.tables["runs"]
+        .group_by("condition", maintain_order=True)
+        .agg(pl.len().alias("n_runs"), pl.col(*LOGGED, NP, PLACEBO).mean())
+        .to_dicts()
+    )
+    specs: tuple[Spec, ...] = (
+        text_of("condition", "condition", names_row=True),
+        number_of("runs", "n_runs", whole),
+        *(number_of(name, key, three_digits) for name, key in ((NP, NP), (PLACEBO, PLACEBO))),
+        *(
+            number_of(kind, f"{part}_{kind}", share if kind == "accuracy" else three_digits, group=part)
+            for part in ("train", "validation", "test")
+            for kind in ("loss", "accuracy")
+        ),
+    )
+    note = say(
+        "Means over runs at the last step. ", csv("runs"), ", all measurements: ", csv("features"), ".", note=True
+    )
+    return (table("runs", "Conditions", specs, rows), note)
+
+
+def _method_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    measured: MeasuredRuns = material.measured
+    return (
+        say(
+            f"Multi-layer perceptrons with ReLU learn the 8 x 8 digits that come with scikit-learn: {N_TRAINING:,} to "
+            f"train on, {N_VALIDATION} to validate and the rest to test, drawn anew for every run. Adam makes "
+            f"{whole(float(measured.steps[-1]))} updates; an epoch is {STEPS_PER_EPOCH} of them in every condition. "
+            "Plain networks have two hidden layers, true labels and all the data; each other condition differs in one "
+            "thing. All runs have their own initial weights, digits, batches and masks, whose seeds are derived from "
+            f"names such as {measured.runs[0].name!r}."
+        ),
+        details(
+            "Quantities",
+            say(
+                "Neural persistence is the normalised one of each weight matrix without biases (p = 2), mean over "
+                "layers; each matrix is divided by its own largest weight, or all by the network's (one scale). The "
+                "placebo is the network with the entries of each matrix permuted: their distribution stays, their "
+                "pattern goes. Norms, stable rank and largest weight are means over layers."
+            ),
+        ),
+    )
+
+
+Section = ReportSection[RegularisationMaterial]
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        anchor="conditions",
+        title="Conditions in order",
+        position=10,
+        tables={"verdicts": lambda m: m.comparison.verdicts, "differences": lambda m: m.comparison.differences},
+        charts=(condition_chart,),
+        blocks=_condition_blocks,
+        summary=lead,
+        summary_position=10,
+    ),
+    Section(anchor="courses", title="Courses", position=20, charts=(course_chart,)),
+    Section(
+        anchor="accuracy",
+        title="Test accuracy",
+        position=30,
+        tables={"accuracy": lambda m: accuracy_table(m.measured)},
+        blocks=_accuracy_blocks,
+        summary=accuracy_lead,
+        summary_position=20,
+    ),
+    Section(
+        anchor="stopping",
+        title="Early stopping",
+        position=40,
+        tables={
+            "stops": lambda m: stop_table(m.measured, m.tried),
+            "stopping_rules": _rules,
+            "grid": lambda m: grid_table(m.tables["stops"], m.tried.matched),
+            "barycentres": lambda m: barycentre_table(m.tables["stops"]),
+        },
+        charts=(stopping_charts,),
+        blocks=_stopping_blocks,
+        summary=stopping_lead,
+        summary_position=30,
+    ),
+    Section(
+        anchor="runs",
+        title="Runs",
+        position=50,
+        tables={
+            "runs": lambda m: run_table(m.measured, (*LOGGED, *FEATURES)),
+            "features": lambda m: measurement_table(m.measured.names, m.measured.steps, m.measured.values),
+        },
+        blocks=_run_blocks,
+    ),
+    Section(anchor="design", title="Design", position=60, blocks=_method_blocks),
+)
+
+
+def regularisation_page(measured: MeasuredRuns) -> Page[RegularisationMaterial]:
+    """Return the page of the experiment."""
+    return Page(SECTIONS, RegularisationMaterial(measured, makers_of(SECTIONS)))

@@ -1,0 +1,100 @@
+"""The three phases of representations in a rank of hidden states, and whether the diagrams turn where it does."""
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.trajectories import Trajectory, cloud_feature
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import step_axis
+from toposcope.probes.feature import NETWORK
+from toposcope.report.charts.runs import choose_runs
+from toposcope.report.headline import CLOUD_STATISTICS
+from toposcope.report.material import Material
+from toposcope.study.kinds import feature_named
+from toposcope.typing import Vector
+from toposcope_experiments.representation_phases.description import rows_of_clouds
+from toposcope_experiments.representation_phases.phases import PER_SCALE
+
+MAX_RUNS = 3
+DIAGRAMS = ((f"H0.total{PER_SCALE}", "H0.total"), (f"H1.total{PER_SCALE}", "H1.total"), ("H1.entropy",))
+"""The first known of each is drawn: published features have no scale to be divided by."""
+HEIGHT = 200
+
+
+def representation_phase_charts(material: Material) -> list[Chart]:
+    """Draw a spectral rank with its turns, and what the diagrams do beside it: a chart for each run."""
+    spectral, diagrams = rows_of_clouds(material)
+    runs = set(spectral.get_column("run"))
+    shown, left_out = choose_runs([t for t in material.trajectories if t.run in runs], material.runs, MAX_RUNS)
+    return [
+        _chart(t, place, spectral.filter(run=t.run).row(0, named=True), diagrams.filter(run=t.run), left_out)
+        for place, t in enumerate(shown, start=1)
+    ]
+
+
+def _chart(trajectory: Trajectory, place: int, rank: dict[str, Any], diagrams: pl.DataFrame, left_out: str) -> Chart:
+    feature = feature_named(rank["feature"])
+    name = CLOUD_STATISTICS[feature.statistic]
+    goes = f"goes through {rank['phases']}" if rank["phases"] else "does not turn"
+    title = f"{name} of hidden states {goes} in {trajectory.run}"
+    caption = (
+        "Each quantity from its lowest to its highest value, large marks: its turns; lines and bands: the turns of the "
+        f"rank with 95% intervals.{left_out}"
+    )
+    alternative = (
+        f"Line chart of a rank of hidden states and statistics of diagrams against the training step. {title}."
+    )
+    turns = {str(row["feature"]): _turns(row) for row in diagrams.iter_rows(named=True)}
+    series = [_series(trajectory, name, trajectory.features[feature], _turns(rank))]
+    for statistics in DIAGRAMS:
+        known = [s for s in statistics if np.isfinite(_values(trajectory, feature.label, s)).any()]
+        for statistic in known[:1]:
+            label = statistic.replace(PER_SCALE, " / radius").replace(".", " ")
+            values = _values(trajectory, feature.label, statistic)
+            series.append(_series(trajectory, label, values, turns.get(f"{feature.label} {statistic}", [])))
+    figure = _figure(pl.concat(series), _turns(rank))
+    return Chart(f"representation-phases-{place}", title, caption, alternative, figure)
+
+
+def _series(trajectory: Trajectory, name: str, values: Vector, turns: list[dict[str, int]]) -> pl.DataFrame:
+    """Return ``run, step, series, share, value, turns`` of a quantity; no rows if it does not change."""
+    at = [turn["step"] for turn in turns]
+    rows = pl.DataFrame({"step": trajectory.steps, "value": values}).filter(pl.col("value").is_finite())
+    value = pl.col("value")
+    return rows.filter(value.max() > value.min()).select(
+        "step", "value", run=pl.lit(trajectory.run), series=pl.lit(name), turns=pl.col("step").is_in(at),
+        share=(value - value.min()) / (value.max() - value.min()),
+    )  # fmt: skip
+
+
+def _figure(rows: pl.DataFrame, turns: list[dict[str, int]]) -> alt.LayerChart:
+    names = rows.get_column("series").unique(maintain_order=True).to_list()
+    ends = alt.Axis(values=[0, 1], labelExpr="datum.value ? 'highest' : 'lowest'")
+    base = alt.Chart(rows).encode(
+        x=step_axis(rows),
+        y=alt.Y("share:Q", title=None, axis=ends, scale=alt.Scale(domain=[-0.05, 1.05], nice=False)),
+        color=alt.Color("series:N", title=None, scale=alt.Scale(domain=names)),
+        tooltip=["series:N", "step:Q", alt.Tooltip("value:Q", format=".4~g")],
+    )
+    layers = [base.mark_line(point={"size": 14}), base.transform_filter("datum.turns").mark_point(size=140, opacity=1)]
+    if turns:
+        at = alt.Chart(pl.DataFrame(turns))
+        band = at.mark_rect(color="gray", opacity=0.18).encode(x="low:Q", x2="high:Q")
+        layers = [band, at.mark_rule(strokeDash=[4, 3]).encode(x="step:Q"), *layers]
+    return alt.LayerChart(layer=layers).properties(height=HEIGHT)
+
+
+def _turns(row: dict[str, Any]) -> list[dict[str, int]]:
+    """Return step, low and high of each turn."""
+    found = [{"step": row[f"turn_{i}"], "low": row[f"turn_{i}_low"], "high": row[f"turn_{i}_high"]} for i in (1, 2, 3)]
+    return [turn for turn in found if turn["step"] is not None]
+
+
+def _values(trajectory: Trajectory, cloud: str, name: str) -> Vector:
+    source = trajectory.features
+    if name.endswith(PER_SCALE):
+        source, name = trajectory.twins.get(NETWORK, {}), name.removesuffix(PER_SCALE)
+    return source.get(cloud_feature(cloud, name), np.full(len(trajectory.steps), np.nan))

@@ -1,0 +1,85 @@
+"""What topology adds to the forecasts of a study, as a section of its backtest."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.report.backtest import BacktestMaterial
+from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import Spec, interval_of, number_of, p_value, percent_of, plain, table, text_of, whole
+from toposcope_experiments.topology_gain.gain import TopologyGain, topology_gain
+
+ERRORS: tuple[Spec, ...] = (
+    percent_of("seen, %", "fraction"),
+    text_of("forecaster", "forecaster", names_row=True),
+    number_of("runs", "n", whole),
+    number_of("groups", "n_groups", whole),
+    number_of("MAE", "mae", plain),
+    number_of("skill beside norms", "skill"),
+    interval_of("95% interval", "skill_low", "skill_high", 3),
+    number_of("p", "p", p_value),
+    number_of("p, adjusted", "p_adjusted", p_value),
+)
+PLACEBOS: tuple[Spec, ...] = (
+    percent_of("seen, %", "fraction"),
+    text_of("placebo", "placebo", names_row=True),
+    number_of("draws", "n_draws", whole),
+    number_of("mean skill", "skill"),
+    interval_of("range", "skill_least", "skill_most", 3),
+    number_of("as good as topology", "n_as_good", whole),
+)
+
+
+def _gain(material: BacktestMaterial) -> TopologyGain | None:
+    """Return what topology adds, if the runs are those of a study with measured checkpoints."""
+    study = material.study
+    if study is None:
+        return None
+    return material.once(
+        "topology_gain", lambda: topology_gain(study, workers=material.workers, progress=material.progress)
+    )
+
+
+def _errors(material: BacktestMaterial) -> pl.DataFrame:
+    gain = _gain(material)
+    return gain.errors if gain else pl.DataFrame()
+
+
+def _placebos(material: BacktestMaterial) -> pl.DataFrame:
+    gain = _gain(material)
+    return gain.placebos if gain else pl.DataFrame()
+
+
+def _summary(material: BacktestMaterial) -> list[str]:
+    gain = _gain(material)
+    return [gain.verdict()] if gain else []
+
+
+def _notes(material: BacktestMaterial) -> Sequence[str]:
+    gain = _gain(material)
+    return gain.notes if gain else ()
+
+
+def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    gain = _gain(material)
+    if gain is None:
+        return ()
+    return (
+        say(f"{gain.verdict()} ", csv("topology"), ", ", csv("topology_placebos"), "."),
+        table("topology", "Errors with topology and without", ERRORS, gain.errors.to_dicts()),
+        table("topology_placebos", "Placebos in place of topology", PLACEBOS, gain.placebos.to_dicts()),
+        *(say(note, note=True) for note in gain.notes),
+    )
+
+
+SECTION = ReportSection[BacktestMaterial](
+    anchor="topology",
+    title="What topology adds to forecasts",
+    position=40,
+    tables={"topology": _errors, "topology_placebos": _placebos},
+    blocks=_blocks,
+    summary=_summary,
+    summary_position=20,
+    notes=_notes,
+)

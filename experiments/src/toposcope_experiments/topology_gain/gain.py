@@ -1,0 +1,354 @@
+"""Whether topology improves forecasts of the final loss beyond the loss so far, the laws and the norms.
+
+See docs/experiments/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
+stack learns from the others and predicts it: from the laws alone, with norms, with topology. Topology has hundreds of
+columns, which are reduced by a rule fixed beforehand, within the training runs. Placebos are treated in the same way.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.adjustment import adjusted
+from toposcope.analysis.verdict import LEVEL
+from toposcope.engine.pool import TaskFailure, Workers, shared
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecasters.ridge import fit_ridge
+from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
+from toposcope.forecasting.scores import SKILLS, skills
+from toposcope.forecasting.siblings import complete_runs
+from toposcope.progress import Progress, silent
+from toposcope.seeds import derive_seed
+from toposcope.study import Study
+from toposcope.typing import Indices, Matrix, Vector
+from toposcope_experiments.topology_gain.left_out import Fold, LeftOut, left_out
+from toposcope_experiments.topology_gain.study_features import FeatureBlocks, study_features
+
+PLAIN, NORMS, TOPOLOGY, BOTH = "stack", "stack + norms", "stack + topology", "stack + norms + topology"
+TESTED = (TOPOLOGY, BOTH)
+"""Tested against `NORMS`; p is adjusted over these at all fractions."""
+RANDOM, OTHERS, OTHERS_OF_SIZE = "random numbers", "another run's", "another run's, of its size"
+PLACEBOS = (RANDOM, OTHERS, OTHERS_OF_SIZE)
+N_DRAWS = 9
+"""Draws of each placebo."""
+MIN_GROUPS = 15
+"""A verdict needs at least this many groups to leave out."""
+MAX_DEVIATIONS = 3.0
+"""Standard deviations at which values are clipped, as the stack clips its own."""
+MAX_COMPONENTS = 5
+MIN_RUNS_PER_COMPONENT = 5
+"""Each principal component needs at least this many training runs."""
+
+FORECASTS = {
+    "run": pl.String,
+    "family": pl.String,
+    "group": pl.String,
+    "fraction": pl.Float64,
+    "forecaster": pl.String,
+    "predicted": pl.Float64,
+    "final": pl.Float64,
+}
+GAINS = {
+    "fraction": pl.Float64,
+    "placebo": pl.String,
+    "n_draws": pl.Int64,
+    "skill": pl.Float64,
+    "skill_least": pl.Float64,
+    "skill_most": pl.Float64,
+    "n_as_good": pl.Int64,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TopologyGain:
+    """Errors of the forecasts with and without topology.
+
+    Attributes
+    ----------
+    errors : polars.DataFrame
+        ``fraction, forecaster, n, n_groups, mae`` (in the runs' unit), ``relative_median, skill`` (1 - MAE / MAE of the
+        stack with norms), ``skill_low, skill_high`` (95%, bootstrap over groups), ``p_wilcoxon`` (signed ranks) and
+        ``p`` (sign flips) of the groups' mean differences, two-sided, and ``p_adjusted`` (of ``p``; Holm over the
+        stacks with topology at all fractions; null for the rest). Forecasters are the laws and the four stacks.
+    placebos : polars.DataFrame
+        ``fraction, placebo, n_draws, skill, skill_least, skill_most`` (mean and range over draws, as above) and
+        ``n_as_good`` (draws that gain at least as much as topology). A placebo replaces topology by as many random
+        numbers, the topology of another run, or that of another run of the same size.
+    forecasts : polars.DataFrame
+        ``run, family, group, fraction, forecaster, predicted, final``.
+    n_groups : int
+        Number of configurations, whether or not they can be predicted.
+    notes : tuple of str
+        What was left out, one sentence each.
+    """
+
+    errors: pl.DataFrame
+    placebos: pl.DataFrame
+    forecasts: pl.DataFrame
+    n_groups: int
+    notes: tuple[str, ...]
+
+    def verdict(self) -> str:
+        """State whether topology improves the forecasts.
+
+        It does if the error of the stack with norms and topology is lower than that of the stack with norms alone over
+        at least 15 groups, with an adjusted p below .05, at any fraction, and no placebo gains as much.
+        """
+        rows = self.errors.filter(forecaster=BOTH).to_dicts()
+        most = max((row["n_groups"] for row in rows), default=self.n_groups)
+        enough = [row for row in rows if row["n_groups"] >= MIN_GROUPS]
+        if not enough:
+            few = f"{most} group{'s'[: most != 1]} to leave out; {MIN_GROUPS} are needed"
+            return f"Cannot decide whether topology improves forecasts: only {few}."
+        shown = [row for row in enough if row["p_adjusted"] < LEVEL]
+        gains = [row for row in shown if row["skill"] > 0]
+        if gains:
+            return self._gain(gains, most)
+        least, highest = (f"{100 * end(row['skill'] for row in enough):+.0f}%" for end in (min, max))
+        skill = f"over {most} groups the skill of topology beside the norms is {least} to {highest}, by fraction"
+        if shown:
+            return f"No gain: {skill}; topology makes the forecast worse at {_at(shown)}."
+        return f"No gain: {skill}; the lowest adjusted p is {min(row['p_adjusted'] for row in enough):.2g}."
+
+    def _gain(self, gains: Sequence[Mapping[str, float]], n_groups: int) -> str:
+        by_fraction = ", ".join(
+            f"at {row['fraction']:.0%} the error is {row['skill']:.0%} lower (p {row['p_adjusted']:.2g})"
+            for row in gains
+        )
+        words = f"beside the norms, over {n_groups} groups, {by_fraction}"
+        matched = set(self.placebos.filter(pl.col("n_as_good") > 0)["fraction"])
+        own = [row for row in gains if row["fraction"] not in matched]
+        if not own:
+            return f"A gain, but not due to topology: {words}; a placebo gains as much."
+        only = "" if len(own) == len(gains) else f"; except at {_at(own)}, a placebo gains as much"
+        without = self.errors.filter(~pl.col("forecaster").is_in(TESTED)).group_by("fraction").agg(pl.col("mae").min())
+        best = dict(without.iter_rows())
+        lost = (
+            ""
+            if any(row["mae"] < best[row["fraction"]] for row in own)
+            else "; but a forecaster without topology has a lower error still"
+        )
+        return f"Topology improves the forecasts: {words}{only}{lost}."
+
+
+def _at(rows: Sequence[Mapping[str, float]]) -> str:
+    return ", ".join(f"{row['fraction']:.0%}" for row in rows)
+
+
+def topology_gain(study: Study, *, workers: int | None = None, progress: Progress = silent) -> TopologyGain:
+    """Measure how much topology improves the forecasts of a study.
+
+    Parameters
+    ----------
+    study : Study
+        Its complete runs of the largest family are used.
+    workers : int, optional
+        Number of processes (default: the number of processors). The result does not depend on it.
+    progress : callable
+        Called with ``topology gain`` and the number of fractions done.
+
+    Raises
+    ------
+    ToposcopeError
+        If no run was logged, or a diagram file is damaged.
+    """
+    from toposcope.logs import read_logs
+
+    runs, remarks = complete_runs(read_logs(study.directory).logs)
+    return measure_gain(runs, study_features(study), remarks, workers=workers, progress=progress)
+
+
+def measure_gain(
+    runs: Sequence[LoggedRun],
+    blocks: Sequence[FeatureBlocks],
+    remarks: Sequence[str] = (),
+    *,
+    draws: int = N_DRAWS,
+    workers: int | None = None,
+    progress: Progress = silent,
+) -> TopologyGain:
+    """Measure how much topology improves the forecasts of complete runs; see `topology_gain`.
+
+    Parameters
+    ----------
+    runs : list of LoggedRun
+    blocks : list of FeatureBlocks
+        One per fraction. Runs without features at a fraction are left out there.
+    remarks : list of str
+        Notes on what was left out before.
+    draws : int
+        Draws of each placebo.
+    workers, progress
+        See `topology_gain`.
+    """
+    progress("topology gain", 0, len(blocks))
+    parts: dict[int, FractionResult] = {}
+    count = max(1, min(workers or os.cpu_count() or 1, len(blocks)))
+    with Workers(count, shared=(tuple(runs), tuple(blocks), draws)) as engine:
+        for i, part in engine.run(_of_block, range(len(blocks))):
+            if isinstance(part, TaskFailure):
+                raise ToposcopeError(f"topology gain at {blocks[i].fraction:.0%}: {part.message}")
+            parts[i] = part
+            progress("topology gain", len(parts), len(blocks))
+    return compare_with_norms([parts[i] for i in range(len(blocks))], remarks)
+
+
+@dataclass(frozen=True, eq=False)
+class FractionResult:
+    """Forecasts and placebos at one fraction."""
+
+    forecasts: pl.DataFrame
+    placebos: pl.DataFrame
+    n_groups: int
+    notes: tuple[str, ...]
+
+
+def _of_block(i: int) -> FractionResult:
+    runs, blocks, draws = shared()
+    return of_fraction(left_out(runs, blocks[i]), blocks[i], draws)
+
+
+def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionResult:
+    """Predict every held-out group with norms, topology, both, neither, and placebos.
+
+    Parameters
+    ----------
+    groups : LeftOut
+    block : FeatureBlocks
+        Its rows are what the folds' places point to.
+    draws : int
+        Of each placebo.
+    """
+    folds = groups.folds
+    tables: dict[str, tuple[Matrix, Matrix]] = {
+        PLAIN: (block.norms[:, :0], block.topology[:, :0]),
+        NORMS: (block.norms, block.topology[:, :0]),
+        TOPOLOGY: (block.norms[:, :0], block.topology),
+        BOTH: (block.norms, block.topology),
+    }
+    names = [BASE.name, *(law.name for law in OTHER_LAWS)]
+    rows: list[tuple[object, ...]] = []
+    errors: dict[str, list[float]] = {NORMS: [], BOTH: []}
+    for fold in folds:
+        predicted = {name: np.array([laws[name] for laws in fold.laws]) for name in names if fold.laws and fold.laws[0]}
+        predicted |= {name: predict_fold(fold, *of_set) for name, of_set in tables.items()}
+        for name, values in predicted.items():
+            if name in errors:
+                errors[name] += np.abs(values - fold.final).tolist()
+            for place, value, final in zip(fold.left, values, fold.final, strict=True):
+                rows.append((block.runs[place], fold.family, fold.group, block.fraction, name, float(value), final))
+    forecasts = pl.DataFrame(rows, schema=FORECASTS, orient="row")
+    reference, found = (sum(errors[name]) for name in (NORMS, BOTH))
+    gains = []
+    for placebo in PLACEBOS if folds and reference > 0 else ():
+        skill = np.array([1 - _placebo_error(folds, block, placebo, i) / reference for i in range(draws)])
+        if draws:
+            as_good = int((skill >= 1 - found / reference).sum())
+            gains.append((block.fraction, placebo, draws, skill.mean(), skill.min(), skill.max(), as_good))
+    notes = (*block.notes, *groups.notes)
+    return FractionResult(forecasts, pl.DataFrame(gains, schema=GAINS, orient="row"), groups.n_groups, notes)
+
+
+def predict_fold(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
+    """Return the final losses of the runs of a fold that are left out, shape (m,).
+
+    Parameters
+    ----------
+    fold : Fold
+    norms, topology : ndarray, shape (n_runs, p) and (n_runs, q)
+        Features of all runs; nothing is learned from the held-out ones. Topology is reduced.
+    """
+    further = np.hstack([norms, reduced(topology, fold.learned)])
+    fit = fit_ridge(np.hstack([fold.rows, further[fold.learned]]), fold.target, fold.groups)
+    return fold.base * np.exp(fit(np.hstack([fold.left_rows, further[fold.left]])))
+
+
+def reduced(table: Matrix, learned: Indices) -> Matrix:
+    """Return the first principal components of standardised columns, at most 5 and one for every 5 training runs.
+
+    Centres, scales and directions are computed from the training runs alone; values are clipped at 3 standard
+    deviations.
+
+    Parameters
+    ----------
+    table : ndarray, shape (n_runs, q)
+    learned : ndarray, shape (n,)
+        Rows to learn from.
+    """
+    known = table[learned]
+    centre, scale = known.mean(axis=0), known.std(axis=0)
+    varies = scale > 1e-9 * (1 + np.abs(centre))
+    z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MAX_DEVIATIONS, MAX_DEVIATIONS)
+    count = min(MAX_COMPONENTS, len(learned) // MIN_RUNS_PER_COMPONENT, z.shape[1])
+    middle = z[learned].mean(axis=0)
+    directions = np.linalg.svd(z[learned] - middle, full_matrices=False)[2][:count]
+    components: Matrix = (z - middle) @ directions.T
+    return components
+
+
+def _placebo_error(folds: Sequence[Fold], block: FeatureBlocks, placebo: str, draw: int) -> float:
+    """Return the sum of absolute errors with a placebo in place of topology beside the norms."""
+    rng = np.random.default_rng(derive_seed(42, "placebo", placebo, str(block.fraction), draw))
+    if placebo == RANDOM:
+        table = rng.normal(size=block.topology.shape)
+    else:
+        sizes = {int(i): fold.size for fold in folds for i in fold.left}
+        table = block.topology.copy()
+        for members in _classes(sizes if placebo == OTHERS_OF_SIZE else dict.fromkeys(sizes, 0)):
+            order = rng.permutation(members)
+            table[order] = block.topology[np.roll(order, 1)]
+    return sum(float(np.abs(predict_fold(fold, block.norms, table) - fold.final).sum()) for fold in folds)
+
+
+def _classes(kinds: Mapping[int, object]) -> list[list[int]]:
+    """Return the places of each kind."""
+    places: dict[object, list[int]] = {}
+    for place, kind in sorted(kinds.items()):
+        places.setdefault(kind, []).append(place)
+    return list(places.values())
+
+
+def compare_with_norms(parts: Sequence[FractionResult], remarks: Sequence[str] = ()) -> TopologyGain:
+    """Compare the forecasters of all fractions with the stack with norms."""
+    forecasts = pl.concat([pl.DataFrame(schema=FORECASTS), *(part.forecasts for part in parts)])
+    error = (pl.col("predicted") - pl.col("final")).abs()
+    errors = forecasts.group_by("fraction", "forecaster", maintain_order=True).agg(
+        n=pl.len().cast(pl.Int64),
+        n_groups=pl.col("group").n_unique().cast(pl.Int64),
+        mae=error.mean(),
+        relative_median=(error / pl.col("final")).median(),
+    )
+    compared = skills(forecasts.rename({"group": "size"}), (NORMS,)) if len(forecasts) else pl.DataFrame(schema=SKILLS)
+    of_skill = compared.select("fraction", "forecaster", "skill", "skill_low", "skill_high", "p")
+    errors = errors.join(of_skill, on=["fraction", "forecaster"], how="left", maintain_order="left")
+    errors = errors.join(_wilcoxon(forecasts), on=["fraction", "forecaster"], how="left", maintain_order="left")
+    tested = errors["forecaster"].is_in(TESTED)
+    p = adjusted(np.where(tested, errors["p"].fill_null(np.nan).to_numpy(), np.nan))
+    errors = errors.with_columns(p_adjusted=pl.Series(p, dtype=pl.Float64).fill_nan(None))
+    notes = tuple(dict.fromkeys([*remarks, *(note for part in parts for note in part.notes)]))
+    gains = pl.concat([pl.DataFrame(schema=GAINS), *(part.placebos for part in parts)])
+    n_groups = max((part.n_groups for part in parts), default=0)
+    return TopologyGain(errors, gains, forecasts, n_groups, notes)
+
+
+def _wilcoxon(forecasts: pl.DataFrame) -> pl.DataFrame:
+    """Return p of Wilcoxon's signed ranks of groups' mean differences from the stack with norms."""
+    from scipy.stats import wilcoxon
+
+    error = forecasts.with_columns(error=(pl.col("predicted") - pl.col("final")).abs())
+    base = error.filter(forecaster=NORMS).select("run", "fraction", base="error")
+    both = error.filter(pl.col("forecaster") != NORMS).join(base, on=["run", "fraction"])
+    groups = both.group_by("fraction", "forecaster", "group", maintain_order=True).agg(
+        difference=(pl.col("error") - pl.col("base")).mean()
+    )
+    rows = []
+    for (fraction, name), part in groups.group_by("fraction", "forecaster", maintain_order=True):
+        differences = part["difference"].to_numpy()
+        p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+        rows.append((fraction, name, p))
+    schema = {"fraction": pl.Float64, "forecaster": pl.String, "p_wilcoxon": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,0 +1,165 @@
+"""Configurations held out in turn, and the data that the stack learns from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.stack import BASE, MIN_RUNS, MIN_SIZES, OTHER_LAWS, features
+from toposcope.typing import Indices, Matrix, Vector
+from toposcope_experiments.topology_gain.study_features import FeatureBlocks
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A group left out.
+
+    Attributes
+    ----------
+    family, group : str
+    size : object
+        Of the group's runs.
+    learned : ndarray, shape (n,)
+        Indices of the runs learned from, in the tables of features.
+    rows : ndarray, shape (n, p)
+        The stack's own features of these runs, each computed without the runs of its group.
+    target : ndarray, shape (n,)
+        log(final / base).
+    groups : tuple of str, length n
+        Left out together while the strength of the ridge is chosen.
+    left : ndarray, shape (m,)
+        Indices of the runs left out.
+    left_rows : ndarray, shape (m, p)
+    base, final : ndarray, shape (m,)
+        The predictions of `BASE` for them, and their final losses.
+    laws : tuple of dict, length m
+        The prediction of each law.
+    """
+
+    family: str
+    group: str
+    size: object
+    learned: Indices
+    rows: Matrix
+    target: Vector
+    groups: tuple[str, ...]
+    left: Indices
+    left_rows: Matrix
+    base: Vector
+    final: Vector
+    laws: tuple[Mapping[str, float], ...]
+
+
+class LeftOut(NamedTuple):
+    """All that can be left out at one fraction.
+
+    Attributes
+    ----------
+    folds : tuple of Fold
+        Empty if there are too few runs.
+    n_groups : int
+        Number of configurations, whether or not they can be predicted.
+    notes : tuple of str
+        What was left out altogether, a sentence each.
+    """
+
+    folds: tuple[Fold, ...]
+    n_groups: int
+    notes: tuple[str, ...]
+
+
+def configuration(run: LoggedRun) -> str:
+    """Name what runs share that differ in their seed alone: size, kind of schedule, peak rate, steps."""
+    size = run.size[1]
+    written = f"{size:.4g}" if isinstance(size, float) else size
+    # the peak to two digits: what was logged may have just missed it
+    return f"{written} {run.log.schedule} {run.schedule.peak:.2g} {run.schedule.last_step}"
+
+
+def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
+    """Leave out every configuration in turn, among the runs of the largest family.
+
+    Parameters
+    ----------
+    runs : list of LoggedRun
+        Complete.
+    block : FeatureBlocks
+        Of one fraction. Runs without features, and those that a law refuses, are left out altogether.
+    """
+    place = {name: i for i, name in enumerate(block.runs)}
+    known = [run for run in runs if run.log.name in place]
+    kinds = [(run.log.family, run.log.unit) for run in known]
+    largest = max(kinds, key=kinds.count, default=("", ""))
+    members = tuple(run for run, kind in zip(known, kinds, strict=True) if kind == largest)
+    notes = [
+        f"{run.log.name} is left out: it is not of the family {largest[0]!r} in {largest[1]}."
+        for run, kind in zip(known, kinds, strict=True)
+        if kind != largest
+    ]
+    sized = all(np.isfinite(run.log.parameters) for run in members)
+    folds = []
+    names = dict.fromkeys(map(configuration, members))
+    for group in names:
+        others = tuple(run for run in members if configuration(run) != group)
+        apart = {key: tuple(o for o in others if configuration(o) != key) for key in set(map(configuration, others))}
+        learned = [_stack_row(run, block.fraction, apart[configuration(run)], sized) for run in others]
+        left = [_stack_row(run, block.fraction, others, sized) for run in members if configuration(run) == group]
+        fold = _fold(group, place, [t for t in learned if t is not None], [t for t in left if t is not None])
+        if fold is not None:
+            folds.append(fold)
+    predicted = {block.runs[i] for fold in folds for i in fold.left}
+    refused = [run.log.name for run in members if run.log.name not in predicted]
+    if refused:
+        few = f"fewer than {MIN_RUNS} other runs of {MIN_SIZES} groups, or too little was logged"
+        notes.append(
+            f"{', '.join(refused[:3])}{' ...' * (len(refused) > 3)}: no forecast at {block.fraction:.0%}: {few}."
+        )
+    return LeftOut(tuple(folds), len(names), tuple(notes))
+
+
+@dataclass(frozen=True, eq=False)
+class _StackRow:
+    """What the stack learns from one run."""
+
+    run: LoggedRun
+    base: float
+    features: Vector
+
+
+def _stack_row(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], sized: bool) -> _StackRow | None:
+    """Return a run's row of the stack; None if a law refuses it."""
+    seen = run.seen(fraction)
+    if seen is None:
+        return None
+    try:
+        base = BASE.law(seen, run.schedule, siblings).final()
+        return _StackRow(run, base, features(seen, run.schedule, siblings, base, sized))
+    except RefusedError:
+        return None
+
+
+def _fold(group: str, place: Mapping[str, int], learned: Sequence[_StackRow], left: Sequence[_StackRow]) -> Fold | None:
+    groups = tuple(configuration(row.run) for row in learned)
+    if not left or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
+        return None
+    names = [law.name for law in OTHER_LAWS]
+    return Fold(
+        family=left[0].run.log.family,
+        group=group,
+        size=left[0].run.size,
+        learned=np.array([place[row.run.log.name] for row in learned]),
+        rows=np.array([row.features for row in learned]),
+        target=np.array([np.log(row.run.final() / row.base) for row in learned]),
+        groups=groups,
+        left=np.array([place[row.run.log.name] for row in left]),
+        left_rows=np.array([row.features for row in left]),
+        base=np.array([row.base for row in left]),
+        final=np.array([row.run.final() for row in left]),
+        laws=tuple(
+            {BASE.name: row.base}
+            | dict(zip(names, (row.base * np.exp(row.features[: len(names)])).tolist(), strict=True))
+            for row in left
+        ),
+    )

@@ -1,0 +1,80 @@
+"""What the experiments add to the command line, and what the command line says where they are not installed."""
+
+import dataclasses
+from pathlib import Path
+
+import click
+import pytest
+from commands import called
+from made_up_material import material
+from section_tools import CORE
+
+import toposcope
+import toposcope_experiments
+from toposcope.cli import toposcope as commands
+from toposcope.cli.shared import EXPERIMENTS
+from toposcope.report.composing import Page
+from toposcope.report.sections import methods
+from toposcope.study import Declaration
+
+COMMANDS = {
+    "study import": ["--help", "--out", "--workers", "-h", "folder"],
+    "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
+    "regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
+    "stopping": ["--help", "--json", "--out", "-h", "directory"],
+}
+
+
+def command(path: str) -> click.Command:
+    found: click.Command = commands
+    for name in path.split():
+        assert isinstance(found, click.Group)
+        found = found.commands[name]
+    return found
+
+
+def group_of(path: str) -> click.Group:
+    """The group that a command belongs to."""
+    found = command(path.rpartition(" ")[0])
+    assert isinstance(found, click.Group)
+    return found
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_commands_and_their_options(path: str) -> None:
+    found = command(path)
+    context = click.Context(found, **commands.context_settings)
+    assert sorted(opt for parameter in found.get_params(context) for opt in parameter.opts) == COMMANDS[path]
+    assert f"Example:\n      toposcope {path} " in str(found.help)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_without_the_experiments_one_line_says_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = path.split()[-1]
+    monkeypatch.delitem(group_of(path).commands, name)
+    done = called(*path.split(), "somewhere")
+    assert done.code == 2
+    assert done.err == f"Error: {name}: this command comes with the experiments; pip install toposcope-experiments\n"
+
+
+def test_a_study_with_published_numbers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Published numbers are declared; to set them beside what was found: pip install toposcope-experiments."
+    assert Page([methods.SECTION], material(2)).summary() == []
+    monkeypatch.setattr("toposcope.report.sections.report_sections", lambda: CORE)
+    assert Page([methods.SECTION], material(2)).summary() == [told]
+    silent = dataclasses.replace(material(2), declaration=Declaration(name="x"))
+    assert Page([methods.SECTION], silent).summary() == []
+
+
+def test_the_core_names_every_command_of_the_experiments() -> None:
+    named = {
+        f"{'' if group == 'toposcope' else group + ' '}{name}" for group in EXPERIMENTS for name in EXPERIMENTS[group]
+    }
+    assert named == set(COMMANDS)
+
+
+def test_both_distributions_have_one_version() -> None:
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'\nversion = "{toposcope.__version__}"\n' in text
+    assert f"=={toposcope.__version__}" in text
+    assert toposcope_experiments.__all__ == ["shipped_study"]

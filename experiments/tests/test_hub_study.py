@@ -1,0 +1,146 @@
+"""The paper's study of a model on the hub: a tiny GPT-NeoX at seven steps, from a stand-in, and without any hub."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hub_stand_in import Hub, Storage
+from range_server import running
+from safetensors.torch import save_file
+
+from toposcope.checkpoints import Access
+from toposcope.checkpoints.sources import http_requests, hub, range_cache
+from toposcope.report import write_report
+from toposcope.study import Declaration, Study, run_study
+from toposcope.study.declaration import DeclaredSeries
+from toposcope_experiments import shipped_study
+
+STEPS = [0, 1000, 5000, 10000, 50000, 100000, 143000]
+WIDTH, VOCABULARY, LAYERS = 16, 48, 2
+
+
+def neox(step: int) -> dict[str, torch.Tensor]:
+    """The weights of a GPT-NeoX, drifting with the step; what its checkpoints hold beside matrices is there too."""
+    generator = torch.Generator().manual_seed(7)
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        start, way = (torch.randn(rows, columns, generator=generator) for _ in range(2))
+        drifted: torch.Tensor = 0.02 * (start + way * (step / 1000) ** 0.3)
+        return drifted.half()
+
+    weights = {"gpt_neox.embed_in.weight": matrix(VOCABULARY, WIDTH), "embed_out.weight": matrix(VOCABULARY, WIDTH)}
+    for layer in range(LAYERS):
+        shapes = {
+            "attention.query_key_value": (3 * WIDTH, WIDTH),
+            "attention.dense": (WIDTH, WIDTH),
+            "mlp.dense_h_to_4h": (4 * WIDTH, WIDTH),
+            "mlp.dense_4h_to_h": (WIDTH, 4 * WIDTH),
+        }
+        for name, (rows, columns) in shapes.items():
+            weights[f"gpt_neox.layers.{layer}.{name}.weight"] = matrix(rows, columns)
+            weights[f"gpt_neox.layers.{layer}.{name}.bias"] = torch.zeros(rows).half()
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"gpt_neox.layers.{layer}.{name}.weight"] = torch.ones(WIDTH).half()
+        weights[f"gpt_neox.layers.{layer}.attention.rotary_emb.inv_freq"] = torch.ones(2)
+    return weights
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The model, with a step that is not asked for."""
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    range_cache.memory_cache.clear()
+    hub._tree.cache_clear()
+    folder = tmp_path / "model"
+    for step in [*STEPS, 512]:
+        where = folder / f"step{step}"
+        where.mkdir(parents=True)
+        save_file(neox(step), where / "model.safetensors")
+        (where / "config.json").write_text('{"model_type": "gpt_neox"}')
+    with running(Storage(folder)) as storage, running(Hub(folder, storage)) as server:  # type: ignore[arg-type]
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server  # type: ignore[misc]
+
+
+def of_the_paper() -> Declaration:
+    """The paper's study, its one series moved to the stand-in, its trained runs left out."""
+    paper = shipped_study("paper")
+    (pythia,) = paper.series
+    assert pythia.path == "hf:EleutherAI/pythia-14m@step*"
+    assert pythia.steps == STEPS
+    moved = msgspec.structs.replace(pythia, path="hf:owner/name@step*", name=pythia.resolved_name())
+    return msgspec.structs.replace(paper, runs=[], series=[moved])
+
+
+@pytest.mark.slow
+def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
+    access = Access(folder=tmp_path / "kept")
+    declaration = of_the_paper()
+    assert run_study(declaration, tmp_path / "study", workers=1, access=access) == {}
+    study = Study.load(tmp_path / "study")
+    (run,) = study.runs().rows(named=True)
+    assert (run["run"], run["kind"], run["status"], run["n_checkpoints"]) == ("pythia-14m", "series", "complete", 7)
+    features = study.frame()
+    assert features["value"].is_finite().all()
+    assert set(features["step"]) == set(STEPS)
+    labels = {probe.label() for probe in declaration.resolved_probes()}
+    measured = features.join(study.labels(), on=["probe", "options"])
+    # Gradients need a model that can be evaluated here.
+    assert set(measured["label"]) == labels - {"gradient_rips:batches=4"}
+    assert set(measured.filter(label="random_matrices")["step"]) == {0}
+    for label in labels - {"gradient_rips:batches=4", "random_matrices"}:
+        steps = set(STEPS[1:] if label.startswith("distances") else STEPS)
+        assert set(measured.filter(label=label)["step"]) == steps, label
+    assert study.notes() == [
+        "gradient_rips:batches=4 does not apply to pythia-14m: only runs trained here have gradients"
+    ]
+    # What was published of it stands at the same steps.
+    assert declaration.published is not None
+    assert declaration.published.traces["pythia-14m"].steps == STEPS
+    page, _ = write_report(study)
+    assert "pythia-14m" in page.read_text()
+    # Again, with the hub gone: what was measured stands, and a note says so.
+    before = features.rows()
+    model.refs_statuses += [503] * 50
+    assert run_study(declaration, tmp_path / "study", workers=1, access=access) == {}
+    again = Study.load(tmp_path / "study")
+    assert again.frame().rows() == before
+    (note,) = again.notes()
+    assert note.startswith("pythia-14m: left out: hf:owner/name")
+    assert again.runs()["n_parameters"].to_list() == [run["n_parameters"]]
+    # And when it is there again, nothing is said.
+    model.refs_statuses.clear()
+    assert run_study(declaration, tmp_path / "study", workers=1, access=access) == {}
+    assert "left out" not in " ".join(Study.load(tmp_path / "study").notes())
+    assert Study.load(tmp_path / "study").runs()["status"].to_list() == ["complete"]
+
+
+@pytest.mark.slow
+def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for step in (0, 10):
+        place = tmp_path / "here" / f"step{step}"
+        place.mkdir(parents=True)
+        save_file(neox(step), place / "model.safetensors")
+    declaration = of_the_paper()
+    both = [*declaration.series, DeclaredSeries(path=str(tmp_path / "here"))]
+    declaration = msgspec.structs.replace(declaration, series=both, probes=[{"name": "neural_persistence"}])
+    access = Access(folder=tmp_path / "kept")
+    assert run_study(declaration, tmp_path / "study", workers=1, access=access) == {}
+    study = Study.load(tmp_path / "study")
+    assert set(study.frame()["run"]) == {"here"}
+    assert study.runs().select("run", "status").rows() == [("pythia-14m", "unreachable"), ("here", "complete")]
+    (note,) = study.notes()
+    assert note.startswith("pythia-14m: left out: hf:owner/name: cannot be read: ")
+    assert "\n" not in note
+    assert study.errors().is_empty()
+    # Where it must be there, it is an error.
+    needed = [msgspec.structs.replace(both[0], optional=False), both[1]]
+    errors = run_study(
+        msgspec.structs.replace(declaration, series=needed), tmp_path / "study", workers=1, access=access
+    )
+    assert [(unit.run, unit.step, unit.probe) for unit in errors] == [("pythia-14m", -1, "read")]
+    assert Study.load(tmp_path / "study").notes() == []

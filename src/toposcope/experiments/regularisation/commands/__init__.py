@@ -1,1 +1,0 @@
-"""The command of the experiment."""
