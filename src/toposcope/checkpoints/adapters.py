@@ -156,14 +156,13 @@ class _Combination:
     def combine(self, pair: _Pair, weight: Entry | None) -> tuple[Entry, str]:
         """Return the combined weight, and what it is in words."""
         product, words = _product(pair, self.config)
-        if weight is None:
-            if self.base is not None:
-                raise _Refused("its base model has no one weight of this name; check that the two belong together")
-            if self.config.get("init_lora_weights") not in _UNCHANGED_STARTS:
-                raise _Refused(f"its training began from a changed base model (init_lora_weights); {MERGE}")
-            return Entry(f"{_plain(pair.module)}.weight", product.shape, "float32", product.read), words
-        if self.base is not None and self.config.get("init_lora_weights") not in _UNCHANGED_STARTS:
+        if weight is None and self.base is not None:
+            raise _Refused("its base model has no one weight of this name; check that the two belong together")
+        is_changed = self.config.get("init_lora_weights") not in _UNCHANGED_STARTS
+        if is_changed and (weight is None or self.base is not None):
             raise _Refused(f"its training began from a changed base model (init_lora_weights); {MERGE}")
+        if weight is None:
+            return Entry(f"{_plain(pair.module)}.weight", product.shape, "float32", product.read), words
         transposed = _transposed(product, weight, self.config)
         name = weight.name if self.base is not None else f"{_plain(pair.module)}.weight"
         read = partial(_sum, weight, product, transposed)

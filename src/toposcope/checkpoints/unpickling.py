@@ -9,6 +9,7 @@ import pickle
 import struct
 from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, cast
 
@@ -171,25 +172,14 @@ def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) ->
     if rebuild is _rebuild_from_type:
         raise ValueError("a tensor within a tensor")
     rebuilt = rebuild(*arguments)
-    return placeholder(_type.name, rebuilt) if _is_of_a_class(rebuilt, _type) else rebuilt
-
-
-def _is_of_a_class(rebuilt: Any, kind: Any) -> bool:
-    return isinstance(rebuilt, Placeholder) and isinstance(kind, Placeholder) and bool(kind.name)
+    if isinstance(rebuilt, Placeholder) and isinstance(_type, Placeholder) and _type.name:
+        return placeholder(_type.name, rebuilt)
+    return rebuilt
 
 
 def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
     """Return an object of a class, as ``copyreg`` makes it."""
     return placeholder(kind.name if isinstance(kind, Placeholder) else "", *arguments)
-
-
-def _named(name: str) -> Callable[..., Placeholder]:
-    """Return a function that stands for one which rebuilds tensors that are not plain numbers."""
-
-    def rebuild(*arguments: Any) -> Placeholder:
-        return placeholder(name, *arguments)
-
-    return rebuild
 
 
 _OTHER_TENSORS = {
@@ -214,7 +204,7 @@ _PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"
 _BUILTINS = """
 set frozenset complex slice bytearray list dict tuple range xrange int long float str unicode bool bytes object
 """.split()
-_IGNORED = {
+_IGNORED: dict[str, Sequence[str]] = {
     "argparse": ["Namespace"],
     "builtins": _BUILTINS,
     "__builtin__": _BUILTINS,
@@ -227,15 +217,11 @@ _IGNORED = {
     "torch.serialization": ["_get_layout"],
     "torch.torch_version": ["TorchVersion"],
     "numpy": ["dtype", "ndarray"],
-    "numpy.core.multiarray": ["scalar", "_reconstruct"],
-    "numpy._core.multiarray": ["scalar", "_reconstruct"],
-    "numpy.core.numeric": ["_frombuffer"],
-    "numpy._core.numeric": ["_frombuffer"],
+    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("scalar", "_reconstruct")),
+    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
     "torch.storage": ["_load_from_bytes"],
-    "pytorch_lightning.utilities.parsing": ["AttributeDict"],
-    "lightning.pytorch.utilities.parsing": ["AttributeDict"],
-    "lightning.fabric.utilities.data": ["AttributeDict"],
-    "lightning_fabric.utilities.data": ["AttributeDict"],
+    **dict.fromkeys(("pytorch_lightning.utilities.parsing", "lightning.pytorch.utilities.parsing"), ("AttributeDict",)),
+    **dict.fromkeys(("lightning.fabric.utilities.data", "lightning_fabric.utilities.data"), ("AttributeDict",)),
 }
 """What trainers often save with the weights; such a name is no news."""
 TENSOR_NAMES: Names = {
@@ -251,7 +237,8 @@ TENSOR_NAMES: Names = {
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
     **{("torch", name): name for name in DTYPES},
-    **{("torch._utils", name): _named(text) for name, text in _OTHER_TENSORS.items()},
+    # what rebuilds tensors that are not plain numbers
+    **{("torch._utils", name): partial(placeholder, text) for name, text in _OTHER_TENSORS.items()},
     **{(module, name): _instance for module in ("copyreg", "copy_reg") for name in ("_reconstructor", "__newobj__")},
     **{(module, name): Placeholder for module, names in _IGNORED.items() for name in names},
 }
@@ -437,9 +424,6 @@ class _Unpickler(pickle._Unpickler):
         value, key = self.stack.pop(), self.stack.pop()
         self._update([key, value])
 
-    def _set_items(self) -> None:
-        self._update(self.pop_mark())
-
     def _dictionary(self) -> None:
         items = self.pop_mark()
         self.append({})
@@ -465,9 +449,6 @@ class _Unpickler(pickle._Unpickler):
     def _new_with_keywords(self) -> None:
         self.stack.pop()
         self._new()
-
-    def _set(self) -> None:
-        self.append(Placeholder([]))
 
     def _add_items(self) -> None:
         items = self.pop_mark()
@@ -496,12 +477,6 @@ class _Unpickler(pickle._Unpickler):
             raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
         self.append(opened)
 
-    def _empty_list(self) -> None:
-        self._open([])
-
-    def _empty_dictionary(self) -> None:
-        self._open({})
-
     def _mark(self) -> None:
         if len(self.metastack) > MAX_NESTED:
             raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
@@ -511,14 +486,14 @@ class _Unpickler(pickle._Unpickler):
         raise pickle.UnpicklingError("an opcode that torch does not write")
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch | {
-        pickle.EMPTY_LIST[0]: _empty_list,
-        pickle.EMPTY_DICT[0]: _empty_dictionary,
+        pickle.EMPTY_LIST[0]: lambda self: self._open([]),
+        pickle.EMPTY_DICT[0]: lambda self: self._open({}),
         pickle.MARK[0]: _mark,
         pickle.BUILD[0]: _build,
         pickle.SETITEM[0]: _set_item,
-        pickle.SETITEMS[0]: _set_items,
+        pickle.SETITEMS[0]: lambda self: self._update(self.pop_mark()),
         pickle.DICT[0]: _dictionary,
-        pickle.EMPTY_SET[0]: _set,
+        pickle.EMPTY_SET[0]: lambda self: self.append(Placeholder([])),
         pickle.ADDITEMS[0]: _add_items,
         pickle.FROZENSET[0]: _frozen_set,
         pickle.REDUCE[0]: _new,
@@ -526,9 +501,7 @@ class _Unpickler(pickle._Unpickler):
         pickle.NEWOBJ_EX[0]: _new_with_keywords,
         pickle.FRAME[0]: _frame,
         pickle.BYTEARRAY8[0]: _byte_array,
-        pickle.EXT1[0]: _refuse,
-        pickle.EXT2[0]: _refuse,
-        pickle.EXT4[0]: _refuse,
+        **dict.fromkeys((pickle.EXT1[0], pickle.EXT2[0], pickle.EXT4[0]), _refuse),
     }
 
 
