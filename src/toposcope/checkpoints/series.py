@@ -334,15 +334,20 @@ def _runs_below(names: list[str]) -> list[str]:
 def _only_run(root: Source, below: list[str], options: _Options) -> Series:
     """Return the series of the one run below a folder; several are refused."""
     if len(below) > 1:
-        raise ToposcopeError(
-            f"{root.spec}: a folder of {len(below)} runs, among them {', '.join(below[:3])}; name one, such as "
-            f"{root.spec.rstrip('/')}/{below[0]}"
-        )
+        raise _several_runs(root, below)
     place = root
     for part in below[0].split("/"):
         place = place.child(part)
     opened = _in_one_place(below[0].rpartition("/")[2], place, options)
     return replace(opened, notes=(f"the one run below it, in {below[0]}", *opened.notes))
+
+
+def _several_runs(root: Source, runs: list[str]) -> ToposcopeError:
+    """Return the error of a folder of several runs."""
+    return ToposcopeError(
+        f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
+        f"{root.spec.rstrip('/')}/{runs[0]}"
+    )
 
 
 def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
@@ -374,10 +379,7 @@ def _single(
         # The folder of a lone model.safetensors may hold the step, such as step1000.
         where, stem = folder.child(part), stem if options.step_of(stem) is not None else name
     elif runs := [part for part in candidates if _is_run(_inside(names, f"{part}/"))]:
-        raise ToposcopeError(
-            f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
-            f"{root.spec.rstrip('/')}/{runs[0]}"
-        )
+        raise _several_runs(root, runs)
     elif candidates:
         return _by_steps_inside(name, root, folder, candidates, options)
     else:
