@@ -239,7 +239,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         wanted = set(self.steps)
         missing = sorted(wanted - set(steps))
         if missing:
-            raise ToposcopeError(f"{spec}: no checkpoint at step {missing[0]}; {_available(steps)}")
+            there = f"it has {len(steps)}, from step {steps[0]} to {steps[-1]}" if steps else "it has none"
+            raise ToposcopeError(f"{spec}: no checkpoint at step {missing[0]}; {there}")
         chosen = [s for s in steps if not wanted or s in wanted][:: self.every or 1]
         return _log_spaced(chosen, self.log_spaced) if self.log_spaced else chosen
 
@@ -262,7 +263,3 @@ def _log_spaced(steps: list[int], count: int) -> list[int]:
         chosen.append(nearest)
         left[nearest] = np.inf
     return zero + [positive[k] for k in sorted(chosen)]
-
-
-def _available(steps: Sequence[int]) -> str:
-    return f"it has {len(steps)}, from step {steps[0]} to {steps[-1]}" if steps else "it has none"

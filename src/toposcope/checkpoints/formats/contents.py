@@ -351,17 +351,14 @@ def _unusual(fields: Mapping[Any, Any], key: Key, own: dict[str | int, Model], n
     others: list[Key] = [(*key, *part) for name in own for part in _parts_of(name, fields[name])]
     whole = [name for name in own if _is_model_name(name) or is_state_dict(fields[name])]
     is_list = any(isinstance(fields[name], list | tuple) for name in own)
-    if len(others) == 1 and not is_list and not _is_one(fields, list(own)) and len(direct) < _n_tensors(own):
+    n_tensors = sum(len(model.tensors) for model in own.values())
+    if len(others) == 1 and not is_list and not _is_one(fields, list(own)) and len(direct) < n_tensors:
         inner = contents_of(fields[others[0][-1]], others[0], nesting - 1) if nesting else Contents()
         is_found = inner.chosen is not None or inner.others
         return replace(inner if is_found else Contents(others[0]), left=list(map(str, direct)))
     if whole and not direct:
         return Contents(None, others)
     return _alone(fields, key) if own or direct or any(map(_is_leaf, fields.values())) else Contents()
-
-
-def _n_tensors(models: Mapping[str | int, Model]) -> int:
-    return sum(len(model.tensors) for model in models.values())
 
 
 def _parts_of(name: str | int, value: Any) -> list[Key]:

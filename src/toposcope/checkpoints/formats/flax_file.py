@@ -241,18 +241,13 @@ class _Reader:
         dtypes = {part.dtype for part in parts}
         if not parts or len(parts) < len(chunks) or len(dtypes) > 1 or any(len(part.shape) != 1 for part in parts):
             raise ValueError("an array in chunks that do not fit")
-        whole = StoredDtype()
-        (whole.name,) = dtypes
+        if (count := sum(part.shape[0] for part in parts)) != math.prod(sizes):
+            raise ValueError("an array in chunks that are not as long as its shape says")
+        (dtype,) = dtypes
         array = _Array(self._file)
         array.chunks = chunks
-        array.tensor = _of_shape(sizes, whole.name)
-        if sum(part.shape[0] for part in parts) != math.prod(sizes):
-            raise ValueError("an array in chunks that are not as long as its shape says")
+        array.tensor = StoredTensor(StoredStorage("", dtype, count), dtype, 0, sizes, ())
         return array
-
-
-def _of_shape(shape: tuple[int, ...], dtype: str) -> StoredTensor:
-    return StoredTensor(StoredStorage("", dtype, math.prod(shape)), dtype, 0, shape, ())
 
 
 def _list_of(fields: Any) -> list[Any]:

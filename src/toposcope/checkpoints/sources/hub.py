@@ -22,6 +22,7 @@ from toposcope.checkpoints.sources.source import (
     checked_name,
     checked_size,
     damaged,
+    is_hidden,
 )
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
@@ -156,9 +157,7 @@ class HubSource:
             if listed.path == self.prefix:
                 return {listed.path.rpartition("/")[2]: self._file(listed)}
             name = listed.path.removeprefix(inside)
-            parts = name.split("/")
-            hidden = any(part.startswith(".") for part in parts[:-1])
-            if listed.path.startswith(inside) and len(parts) <= MAX_DEPTH + 1 and not hidden:
+            if listed.path.startswith(inside) and name.count("/") <= MAX_DEPTH and not is_hidden(name):
                 found[name] = self._file(listed)
         if not found:
             raise ToposcopeError(f"{self.spec}: no such file or folder; look at the model's files on the hub")

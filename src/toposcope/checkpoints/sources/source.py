@@ -186,6 +186,11 @@ def is_relative_name(name: str) -> bool:
     return plain and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a path lies in a hidden folder."""
+    return any(part.startswith(".") for part in name.split("/")[:-1])
+
+
 def checked_size(size: object, location: str) -> int:
     """Return the size of a file from a listing; CheckpointError if it is missing or not a size."""
     if not isinstance(size, int) or not 0 <= size < 1 << 63:

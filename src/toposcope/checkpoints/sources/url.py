@@ -25,6 +25,7 @@ from toposcope.checkpoints.sources.source import (
     Source,
     checked_name,
     checked_size,
+    is_hidden,
 )
 from toposcope.errors import ToposcopeError
 
@@ -124,7 +125,7 @@ class UrlSource:
             return {self.spec.rpartition("/")[2]: self._file(self.spec, listed[0])}
         inside = f"{root.rstrip('/')}/"
         names = {checked_name(f.path.removeprefix(inside), self.spec): f for f in listed}
-        return {name: self._file(f"{self.spec}/{name}", f) for name, f in sorted(names.items()) if not _is_hidden(name)}
+        return {name: self._file(f"{self.spec}/{name}", f) for name, f in sorted(names.items()) if not is_hidden(name)}
 
     def child(self, name: str) -> "UrlSource":
         """Return a file or folder below."""
@@ -230,7 +231,3 @@ def _refused(url: str, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"{url}: cannot be read: {name} from its driver; check the address and the credentials", "unreachable"
     )
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/")[:-1])

@@ -184,16 +184,8 @@ def usual_part(name: str) -> tuple[str, int] | None:
     if task is None or task.n is None:
         return None
     parts = {PARTS[word] for word in words if word in PARTS}
-    is_subset = "mmlu" in task.names and not set(words) <= {
-        "mmlu",
-        "avg",
-        "mc",
-        "rc",
-        "cloze",
-        "olmes",
-        *PARTS,
-        *_shots_words(words),
-    }
+    own = {word for word in words if not re.fullmatch(r"\d*shots?|\d+", word)}
+    is_subset = "mmlu" in task.names and not own <= {"mmlu", "avg", "mc", "rc", "cloze", "olmes", *PARTS}
     return None if is_subset or parts - {task.part} else (task.part, task.n)
 
 
@@ -230,7 +222,3 @@ def own_words(name: str) -> list[str]:
     while words and words[0] in SUITES:
         words = words[1:]
     return words
-
-
-def _shots_words(words: list[str]) -> list[str]:
-    return [word for word in words if re.fullmatch(r"\d*shots?|\d+", word)]

@@ -93,8 +93,9 @@ def label(name: str) -> str:
 
 def named_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]:
     """Return the columns with the name of a task, a corpus or a metric."""
-    columns = [name for name in table.columns if name not in found.values()]
-    return [column for name in columns if (column := _named(name)) and not _no_score(label(name), column)]
+    columns = [column for name in table.columns if name not in found.values() and (column := _named(name))]
+    # Arena score and Elo score end like scores
+    return [c for c in columns if c.is_corpus or standard_task(c.task) or may_be_score(c.task)]
 
 
 def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]:
@@ -183,11 +184,6 @@ def _parts(name: str) -> tuple[list[str], str]:
     return folders, last + name[len(name.partition("(")[0]) :]
 
 
-def _no_score(name: str, column: Column) -> bool:
-    """Return whether a column ends like a score and is none: ``Arena score``, ``Elo score``."""
-    return not column.is_corpus and standard_task(column.task) is None and not may_be_score(column.task)
-
-
 def may_be_score(name: str) -> bool:
     """Return whether nothing in a name says that it is no score."""
     plain = plain_name(label(name))
@@ -224,7 +220,8 @@ def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return a table with a row for each score; as it is, unless its rows are tasks and its columns models."""
     tasks = _tasks(table)
     rest = [name for name in table.columns if name != tasks]
-    models = [name for name in rest if not _is_about(name) and np.isfinite(cells(table[name])).any()]
+    models = [n for n in rest if plain_name(label(n)) not in ABOUT and not is_average(label(n))]
+    models = [name for name in models if np.isfinite(cells(table[name])).any()]
     if tasks is None or not models or any(_is_of_values(name) for name in rest):
         return table
     about = _about(table, tasks)
@@ -265,10 +262,6 @@ def _tasks(table: pl.DataFrame) -> str | None:
     numeric = [np.isfinite(cells(column)) for column in table]
     rows = table.filter(pl.Series(np.any(numeric, axis=0))) if numeric else table
     return next((name for name in rows.columns if rows[name].dtype == pl.String and _are_tasks(rows[name])), None)
-
-
-def _is_about(name: str) -> bool:
-    return plain_name(label(name)) in ABOUT or is_average(label(name))
 
 
 def _are_tasks(column: pl.Series) -> bool:
