@@ -20,7 +20,7 @@ from toposcope.checkpoints.formats.rank_files import refuse_part
 from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
-from toposcope.plugins import collect
+from toposcope.plugins import collect_modules
 
 __all__ = ["Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
 MAX_NAME_LENGTH = 1000  # of a tensor
@@ -31,12 +31,7 @@ MAX_SHARED_BYTES = 1 << 28  # of all tensors of a checkpoint, whatever its files
 
 @cache
 def _formats() -> list[ModuleType]:
-    return list(collect(__name__, "toposcope.formats", _format_of).values())
-
-
-def _format_of(module: ModuleType) -> dict[str, ModuleType]:
-    is_format = hasattr(module, "claims") and hasattr(module, "entries")
-    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
+    return collect_modules(__name__, "toposcope.formats", "claims", "entries")
 
 
 def is_checkpoint(names: Collection[str]) -> bool:

@@ -26,7 +26,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.files import refuse_link
 from toposcope.logs.raw import RawLog, one_line
-from toposcope.plugins import collect
+from toposcope.plugins import collect_modules
 
 Item = TypeVar("Item")
 HEAD = 4096  # bytes by which a file without a known ending is recognised
@@ -43,13 +43,8 @@ _UNREADABLE = (
 
 @cache
 def _formats() -> list[ModuleType]:
-    formats = collect(__name__, "toposcope.logs", _format_of).values()
+    formats = collect_modules(__name__, "toposcope.logs", "runs", "claims|ENDINGS")
     return sorted(formats, key=lambda m: (hasattr(m, "ENDINGS"), not getattr(m, "SURE", False)))
-
-
-def _format_of(module: ModuleType) -> dict[str, ModuleType]:
-    is_format = hasattr(module, "runs") and (hasattr(module, "claims") or hasattr(module, "ENDINGS"))
-    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
 
 
 @contextmanager

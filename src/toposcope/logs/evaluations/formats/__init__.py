@@ -28,7 +28,7 @@ from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.formats import delimited, json_rows, parquet, refusing
 from toposcope.logs.raw import plural
 from toposcope.logs.texts import NO_VALUE, values_of_lines
-from toposcope.plugins import collect
+from toposcope.plugins import collect_modules
 
 MAX_BYTES = 10**9
 JSON = (".json", ".jsonl", ".ndjson")
@@ -171,13 +171,8 @@ def dictionary(value: object) -> dict[str, Any]:
 
 @cache
 def _formats() -> list[ModuleType]:
-    found = collect(__name__, "toposcope.evaluations", _format_of).values()
+    found = collect_modules(__name__, "toposcope.evaluations", "claims", "evaluations")
     return sorted(found, key=lambda module: getattr(module, "GENERAL", False))
-
-
-def _format_of(module: ModuleType) -> dict[str, ModuleType]:
-    is_format = hasattr(module, "claims") and hasattr(module, "evaluations")
-    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
 
 
 def read_raw(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations] | None:
