@@ -10,20 +10,17 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import Target
 from toposcope.logs.raw import numbers
 
+SCHEMA: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("run", "recipe", "seed", "task", "metric", "date"), pl.String),
+    **dict.fromkeys(("N", "D", "tokens_per_step", "value", "standard_error", "chance"), pl.Float64),
+    **dict.fromkeys(("step", "shots", "n"), pl.Int64),
+    "corpus": pl.Boolean,
+}
+"""Columns of `RawEvaluations.table`: null where the tool says nothing. ``corpus`` is true of the loss on a corpus; of
+two values of one metric the one with the later ``date`` counts."""
 COLUMNS = {
-    "run": pl.String,
-    "recipe": pl.String,
-    "N": pl.Float64,
-    "D": pl.Float64,
-    "step": pl.Int64,
-    "seed": pl.String,
-    "task": pl.String,
-    "shots": pl.Int64,
-    "metric": pl.String,
-    "role": pl.String,
-    "value": pl.Float64,
-    "n": pl.Int64,
-    "standard_error": pl.Float64,
+    name: SCHEMA.get(name, pl.String)
+    for name in "run recipe N D step seed task shots metric role value n standard_error".split()
 }
 """Columns of `Evaluations.table` and their types."""
 ROLES = ("score", "loss", "likelihood", "corpus_loss", "other_score")
@@ -32,26 +29,6 @@ may stand for the score, the loss on a corpus (whose name is in the column ``tas
 has a score."""
 MAX_SIZE = 1e30
 """Parameters, and tokens, beyond which (or below its inverse) a number is a mistake; products of both stay finite."""
-SCHEMA = {
-    "run": pl.String,
-    "recipe": pl.String,
-    "N": pl.Float64,
-    "D": pl.Float64,
-    "step": pl.Int64,
-    "tokens_per_step": pl.Float64,
-    "seed": pl.String,
-    "task": pl.String,
-    "shots": pl.Int64,
-    "metric": pl.String,
-    "value": pl.Float64,
-    "n": pl.Int64,
-    "standard_error": pl.Float64,
-    "chance": pl.Float64,
-    "corpus": pl.Boolean,
-    "date": pl.String,
-}
-"""Columns of `RawEvaluations.table`: null where the tool says nothing. ``corpus`` is true of the loss on a corpus; of
-two values of one metric the one with the later ``date`` counts."""
 
 
 @dataclass(frozen=True, eq=False)
