@@ -185,8 +185,3 @@ def as_block(value: Any) -> tuple[int, int] | None:
     """Return the sides of a block as a configuration states them."""
     whole = isinstance(value, list) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
     return (value[0], value[1]) if whole else None
-
-
-def by_group(values: NDArray[Any], group_of: NDArray[np.intp]) -> NDArray[Any]:
-    """Return the number of each column's group, where the last axis holds one number a group."""
-    return np.take(values, group_of, axis=-1)
