@@ -14,6 +14,7 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
+from toposcope.errors import some_of
 
 NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
 MAX_NAMES = 3
@@ -55,7 +56,8 @@ class Coverage(msgspec.Struct, frozen=True):
             if kind not in PLAIN_KINDS:
                 names.setdefault(kind, []).append(name)
         ordered = dict(sorted(counts.items(), key=lambda pair: -pair[1]))
-        return cls(sum(measured), len(measured), ordered, {kind: _some(of_kind) for kind, of_kind in names.items()})
+        named = {kind: f" ({some_of(of_kind, MAX_NAMES)})" for kind, of_kind in names.items()}
+        return cls(sum(measured), len(measured), ordered, named)
 
     @property
     def total(self) -> int:
@@ -77,11 +79,6 @@ class Coverage(msgspec.Struct, frozen=True):
             f"{kind} {percent(size / self.total)}{self.names.get(kind, '')}" for kind, size in self.rest.items() if size
         ]
         return f"{said}; the rest: {', '.join(kinds)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f" ({', '.join(names[:MAX_NAMES])}{more})"
 
 
 def percent(share: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.errors import some_of
 from toposcope.typing import Vector
 
 NOT_LOGGED = ("", "none", "null", "n/a", "na", "-")  # texts that stand for a missing number
@@ -169,5 +170,4 @@ def plural(n: int, one: str, several: str) -> str:
 
 def join_names(names: list[str], max_names: int = 12) -> str:
     """Return names for a message: the first few, and how many more there are."""
-    shown = ", ".join(one_line(name) or "''" for name in names[:max_names])
-    return shown + (f" and {len(names) - max_names} more" if len(names) > max_names else "") if names else "none"
+    return some_of([one_line(name) or "''" for name in names], max_names) if names else "none"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, some_of
 from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
@@ -113,10 +113,9 @@ def _unrecognised(table: pl.DataFrame) -> str:
         if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
     ]
     step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
-    names = ", ".join(repr(one_line(name)) for name in table.columns[:MAX_NAMES])
-    more = f" and {len(table.columns) - MAX_NAMES} more" if len(table.columns) > MAX_NAMES else ""
+    names = some_of([repr(one_line(name)) for name in table.columns], MAX_NAMES)
     return (
-        f"no column is recognised as the loss or the step among {names}{more}: name them, as in "
+        f"no column is recognised as the loss or the step among {names}: name them, as in "
         f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
     )
 

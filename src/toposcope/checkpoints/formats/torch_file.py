@@ -44,6 +44,7 @@ from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, T
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
+from toposcope.errors import some_of
 
 LOCAL_HEADER_BYTES = 30
 MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
@@ -230,25 +231,22 @@ def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list
     notes = []
     if found.others:
         names = [text_of(other)[:60] for other in found.others]
-        notes.append(f"also holds {_some(names)}; to read one, add its key to the path, as in :{names[0]}")
+        notes.append(
+            f"also holds {some_of(names, MAX_LISTED)}; to read one, add its key to the path, as in :{names[0]}"
+        )
     if found.left:
-        notes.append(f"next to the model, left unread: {_some(found.left)}")
+        notes.append(f"next to the model, left unread: {some_of(found.left, MAX_LISTED)}")
     if model.unread:
         notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
     if is_module(chosen) and isinstance(chosen, Placeholder):
         notes.append(f"a whole module was saved ({chosen.name[:80]}); its parameters and buffers are read")
     elif unknown:
-        notes.append(f"objects of other classes left unread: {_some([name[:80] for name in unknown])}")
+        notes.append(f"objects of other classes left unread: {some_of([name[:80] for name in unknown], MAX_LISTED)}")
     return [note if note.isprintable() else ascii(note) for note in notes]
 
 
 def _some_unread(model: Model) -> str:
-    return _some([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()])
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - MAX_LISTED
-    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return some_of([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
 
 
 def model_within(file: StoredFile, content: Any) -> Model:
