@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.dtypes import without_8_bits
-from toposcope.kernels.magnitudes import widened
 
 MAX_NUMBERS = 1 << 31  # of the product of a pair: a small file may declare a matrix that fits no memory
 DEFAULT_ALPHA = 8.0  # of PEFT
@@ -250,7 +248,7 @@ class _Scale(NamedTuple):
 
     def value(self) -> float:
         """Return the factor, reading what is stored."""
-        return self.number if self.alpha is None else self.number * float(_wide(self.alpha, 0, 1).reshape(()))
+        return self.number if self.alpha is None else self.number * float(self.alpha.numbers(0, 1).reshape(()))
 
 
 def _scale(pair: _Pair, config: Mapping[str, Any], rank: int) -> _Scale:
@@ -319,11 +317,11 @@ class _Product:
     def wide(self, start: int, stop: int, transposed: bool = False) -> NDArray[np.float64]:
         """Return rows of the product, or of its transpose, in double precision."""
         rank = self.first.shape[0]
-        right = _wide(self.first, 0, rank).reshape(rank, -1)
+        right = self.first.numbers(0, rank).reshape(rank, -1)
         if self.embedding != transposed:
-            left = _wide(self.second, 0, self.second.shape[0]).reshape(-1, rank)
+            left = self.second.numbers(0, self.second.shape[0]).reshape(-1, rank)
             return right[:, start:stop].T @ left.T * self.scale.value()
-        rows = _wide(self.second, start, stop).reshape(-1, rank) @ right * self.scale.value()
+        rows = self.second.numbers(start, stop).reshape(-1, rank) @ right * self.scale.value()
         return rows.reshape(stop - start, *self.first.shape[1:])
 
 
@@ -347,8 +345,4 @@ def _transposed(product: _Product, weight: Entry, config: Mapping[str, Any]) -> 
 
 
 def _sum(weight: Entry, product: _Product, transposed: bool, start: int, stop: int) -> NDArray[np.float32]:
-    return np.ascontiguousarray(_wide(weight, start, stop) + product.wide(start, stop, transposed), np.float32)
-
-
-def _wide(entry: Entry, start: int, stop: int) -> NDArray[np.float64]:
-    return widened(without_8_bits(entry.read(start, stop), entry.dtype)).astype(np.float64)
+    return np.ascontiguousarray(weight.numbers(start, stop) + product.wide(start, stop, transposed), np.float32)

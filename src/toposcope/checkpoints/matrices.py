@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import layouts, roles
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.layouts import Matrix
 from toposcope.checkpoints.roles import leaf_of
-from toposcope.kernels.magnitudes import widened
 
 _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
@@ -122,17 +119,12 @@ def _held(entry: Entry, *, is_mask: bool) -> str:
         return ""
     if _is_triangle(entry) or (is_mask and _has_two_values(entry)):
         return MASK
-    return TABLE if entry.shape[0] > 3 and _turns_evenly(_rows(entry, 0, 4)) else ""
-
-
-def _rows(entry: Entry, start: int, stop: int) -> NDArray[np.float64]:
-    rows: NDArray[Any] = widened(without_8_bits(entry.read(start, stop), entry.dtype))
-    return rows.astype(np.float64)
+    return TABLE if entry.shape[0] > 3 and _turns_evenly(entry.numbers(0, 4)) else ""
 
 
 def _has_two_values(entry: Entry) -> bool:
     count = entry.shape[0]
-    rows = [_rows(entry, k, k + 1) for k in sorted({0, 1, count // 2, count - 1})]
+    rows = [entry.numbers(k, k + 1) for k in sorted({0, 1, count // 2, count - 1})]
     return len(set(np.concatenate(rows).ravel().tolist())) <= 2
 
 
@@ -143,7 +135,7 @@ def _is_triangle(entry: Entry) -> bool:
         return False
     values: set[float] = set()
     for i in {1, size // 2, size - 2}:
-        (row,) = _rows(entry, i, i + 1)
+        (row,) = entry.numbers(i, i + 1)
         values.update(row.tolist())
         edges = np.flatnonzero(row[1:] != row[:-1]) + 1
         at_diagonal = not {i, i + 1}.isdisjoint(edges.tolist())

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.dtypes import DTYPES, from_tensor, itemsize
+from toposcope.checkpoints.formats.dtypes import DTYPES, from_tensor, itemsize, without_8_bits
 from toposcope.checkpoints.sources import Bytes, StoredFile
+from toposcope.kernels.magnitudes import widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,12 @@ class Entry:
     def whole(self) -> NDArray[Any]:
         """Read the tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
+
+    def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+        """Read the tensor, or its rows `start` to `stop`, in double precision."""
+        rows = self.whole() if stop is None else self.read(start, stop)
+        numbers: NDArray[np.float64] = widened(without_8_bits(rows, self.dtype)).astype(np.float64)
+        return numbers
 
     @cached_property
     def n_bytes(self) -> int:
