@@ -39,14 +39,9 @@ _WEIGHT_LEAF = re.compile(
     r"(?:\w+_)?(?:weights?|kernel|embedding|w\d*)|w_?[a-z]{0,3}\d*|w_(?:gate|down|query|value|pos)|lora_\w+|a_log|\w*proj\w*"
 )
 MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
-VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
-    "bias, norm or other vector",
-    "bias",
-    "axes",
-    "tensor of whole or logical numbers",
-    "empty",
-)
-"""What a tensor is that is no matrix; the third with the number of its axes."""
+VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whole or logical numbers"
+MORE_AXES, EMPTY = "axes", "empty"
+"""What a tensor is that is no matrix; of `MORE_AXES` with their number before it."""
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 SMALL = "small matrices among very many"
 SMALL_SIZE, MAX_SMALL = 4096, 20_000

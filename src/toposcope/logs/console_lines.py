@@ -36,10 +36,8 @@ _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->| is)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
-_AGAIN, _LOSS_AT = (
-    re.compile(r"\s*(?::|=|is|->)\s*"),
-    re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$"),
-)
+_AGAIN = re.compile(r"\s*(?::|=|is|->)\s*")
+_LOSS_AT = re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$")
 _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|:]+")
@@ -53,11 +51,10 @@ _UNIT = re.compile(
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | frozenset(
-    (
-        *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
-        *("info", "debug", "warning", "root", "main", "trainer", "log", "logger", "metrics", "results", "stats"),
-        *("steps", "iterations", "iters", "updates", "epoch"),
-    )
+    """
+    at on the average mean current set of and global total overall final info debug warning root main trainer log
+    logger metrics results stats steps iterations iters updates epoch
+    """.split()
 )
 """Words before the name of a loss that leave it the model's own: `box loss` is not."""
 _ENDS = tuple(".:-)]}>")
@@ -73,14 +70,7 @@ _ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|l
 _EPOCH_MEANS = re.compile(r"\| train \|")  # of fairseq, whose rows are called train_inner
 ALL = "/all"  # ends the name of how many there are of something: of steps, of epochs
 BATCH, EPOCH, STEP = "batch", "epoch", "step"
-SHORT = {
-    "trl": "train loss",
-    "tel": "val loss",
-    "tps": "tokens per second",
-    "norm": "grad norm",
-    "s": "step",
-    "up": "step",
-}
+SHORT = {"trl": "train loss", "tel": "val loss", "tps": "tokens per second", "norm": "grad norm", "s": STEP, "up": STEP}
 """Names of llm.c's and Marian's logs, and one that is a rate here and the tokens of a step in tables."""
 MAX_KEY_WORDS = 4
 MAX_UNDER = 3  # lines with numbers below a heading that may be its own

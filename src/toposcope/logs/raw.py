@@ -117,30 +117,12 @@ def _plain(text: pl.Series) -> pl.Series:
     text = text.str.replace(_IN_A_CALL, "$1").str.replace(_NOT_A_NUMBER, "nan").str.replace(_INFINITE, "inf")
     pointed = text.str.contains(_SURELY_GROUPED_BY_POINTS)
     if text.str.contains(_NO_GROUP).any() or pointed.any() or (comma.any() and not _are_thousands(text, comma)):
-        text = text.to_frame("t").select(
-            pl.when(pl.col("t").str.contains(_GROUPED_BY_POINTS))
-            .then(pl.col("t").str.replace_all(".", "", literal=True))
-            .otherwise(pl.col("t"))
-            .str.replace(",", ".", literal=True)
-        )["t"]
-    return text.to_frame("t").select(
-        pl.when(pl.col("t").str.contains(_GROUPED))
-        .then(pl.col("t").str.replace_all(rf"[,'’_]|{_SPACES}", ""))
-        .when(pl.col("t").str.contains(_OF_ALL))
-        .then(pl.col("t").str.replace(_OF_ALL, "$1"))
-        .when(pl.col("t").str.contains(_WITH_MULTIPLE))
-        .then(
-            (
-                pl.col("t").str.extract(_WITH_MULTIPLE, 1).cast(pl.Float64, strict=False)
-                * pl.col("t")
-                .str.extract(_WITH_MULTIPLE, 2)
-                .replace_strict(MULTIPLES, default=None, return_dtype=pl.Float64)
-            )
-            .round(6)
-            .cast(pl.String)
-        )
-        .otherwise(pl.col("t"))
-    )["t"]
+        whole = text.str.replace_all(".", "", literal=True)
+        text = whole.zip_with(text.str.contains(_GROUPED_BY_POINTS), text).str.replace(",", ".", literal=True)
+    number = text.str.extract(_WITH_MULTIPLE, 1).cast(pl.Float64, strict=False)
+    multiple = text.str.extract(_WITH_MULTIPLE, 2).replace_strict(MULTIPLES, default=None, return_dtype=pl.Float64)
+    plain = (number * multiple).round(6).cast(pl.String).fill_null(text.str.replace(_OF_ALL, "$1"))
+    return text.str.replace_all(rf"[,'’_]|{_SPACES}", "").zip_with(text.str.contains(_GROUPED), plain)
 
 
 def _are_thousands(text: pl.Series, comma: pl.Series) -> bool:

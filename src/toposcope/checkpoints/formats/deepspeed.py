@@ -19,12 +19,12 @@ from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
-_MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
-_ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
+MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
+ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_optim_states\.pt")
-_LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt")
+LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt")
 _EXPERT = re.compile(r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt")
-_PARTS = (_MODULE, _ZERO3, _LAYER, _EXPERT)
+_PARTS = (MODULE, ZERO3, LAYER, _EXPERT)
 MAX_RANKS = 1 << 20
 FIX = "run the zero_to_fp32.py that DeepSpeed saves with the checkpoint"
 _UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save a whole state_dict"
@@ -39,21 +39,21 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """List the tensors of the model, put together from its files."""
     refuse_key(spec, key)
     inner = _inside(files)
-    ranks = {int(match[match.re.groups]) for match in _matches(_MODULE, inner) + _matches(_ZERO3, inner)}
+    ranks = {int(match[match.re.groups]) for match in _matches(MODULE, inner) + _matches(ZERO3, inner)}
     if any(ranks):
         _refuse(spec, f"{len(ranks)} model-parallel ranks (mp_rank_{max(ranks):02d})", _UNIVERSAL)
     if _matches(_EXPERT, inner):
         _refuse(spec, "experts in files of their own", _UNIVERSAL)
-    if _matches(_LAYER, inner):
+    if _matches(LAYER, inner):
         return _layers(spec, inner)
-    return _zero3(spec, inner) if _matches(_ZERO3, inner) else _whole(spec, inner)
+    return _zero3(spec, inner) if _matches(ZERO3, inner) else _whole(spec, inner)
 
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return the counters that the first rank states."""
     refuse_key(spec, key)
     inner = _inside(files)
-    name = min((m[0] for pattern in (_MODULE, _ZERO3) for m in _matches(pattern, inner)), default="")
+    name = min((m[0] for pattern in (MODULE, ZERO3) for m in _matches(pattern, inner)), default="")
     return Inside(stated=stated_along(Saved(inner[name]).content, (), lambda _: None) if name else {})
 
 
@@ -91,7 +91,7 @@ def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
 
 def _whole(spec: str, inner: Files) -> Listing:
     """List the tensors of the one module file."""
-    name = _matches(_MODULE, inner)[0][0]
+    name = _matches(MODULE, inner)[0][0]
     if reason := missing_ranks(Saved(inner[name]).content):
         raise unsupported(inner[name], reason)
     return torch_file.entries(spec, {name: inner[name]})
@@ -108,7 +108,7 @@ def _module(saved: Saved) -> list[Entry]:
 
 def _layers(spec: str, inner: Files) -> Listing:
     """List the tensors of pipeline layers, a file each."""
-    found = _matches(_LAYER, inner)
+    found = _matches(LAYER, inner)
     if any(int(match[2]) for match in found):
         ranks = {match[2] for match in found}
         fix = "merge it with the converter of GPT-NeoX (tools/ckpts/convert_neox_to_hf.py) or Megatron-DeepSpeed"
@@ -123,7 +123,7 @@ def _layers(spec: str, inner: Files) -> Listing:
 
 def _zero3(spec: str, inner: Files) -> Listing:
     """List the parameters of ZeRO-3 by their master copies."""
-    by_rank = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_ZERO3, inner)}
+    by_rank = {int(match[1]): Saved(inner[match[0]]) for match in _matches(ZERO3, inner)}
     optimizers = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_OPTIMIZER, inner)}
     if not optimizers:
         _refuse(spec, f"{len(by_rank)} ranks of ZeRO-3 and no optim_states files, which hold the weights")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.formats import model_folder
 from toposcope.checkpoints.formats.contents import WEIGHT_KEYS, weights_of, without_attribute
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
-from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.entry import Entry, slice_of
 from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
 from toposcope.checkpoints.formats.torch_file import Archive
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
@@ -132,16 +132,7 @@ def _layers_of(entry: Entry) -> list[Entry]:
     match = _ALL_LAYERS.fullmatch(entry.name)
     if match is None or len(entry.shape) < 2 or entry.shape[0] > MAX_LAYERS:
         return [entry]
-    shape, dtype = entry.shape[1:], entry.dtype
-    return [
-        Entry(f"{match[1]}.{k}.{match[2]}", shape, dtype, partial(_read_layer, entry, k), sequential_rows=False)
-        for k in range(entry.shape[0])
-    ]
-
-
-def _read_layer(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
-    layer: NDArray[Any] = entry.read(k, k + 1)[0]
-    return layer[start:stop]
+    return [slice_of(entry, k, f"{match[1]}.{k}.{match[2]}") for k in range(entry.shape[0])]
 
 
 @dataclass(frozen=True)

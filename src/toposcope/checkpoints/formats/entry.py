@@ -135,6 +135,20 @@ def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, 
     return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset), place=(file, offset))
 
 
+def slice_of(entry: Entry, k: int, name: str) -> Entry:
+    """Return one slice of a tensor along its first axis."""
+    if entry.place is None:
+        read = partial(_rows_of_slice, entry, k)
+        return Entry(name, entry.shape[1:], entry.dtype, read, sequential_rows=False)
+    file, offset = entry.place
+    return contiguous(name, entry.shape[1:], entry.dtype, file, offset + k * (entry.n_bytes // entry.shape[0]))
+
+
+def _rows_of_slice(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
+    rows: NDArray[Any] = entry.read(k, k + 1)[0][start:stop]
+    return rows
+
+
 def read_together(entries: Sequence[Entry]) -> NDArray[Any]:
     """Read tensors of one shape and dtype into one array, shape (r, ...); an error does not say whose it is."""
     shape, dtype, n_bytes = entries[0].shape, entries[0].dtype, entries[0].n_bytes

@@ -103,22 +103,16 @@ class StoredArray:
 
 
 def _check_length(data: bytes | str | Deferred, needed: int) -> None:
-    if not isinstance(data, Deferred):
-        shortest = longest = len(data)
-    else:
-        longest = data.stop - data.start
-        # In UTF-8 a byte above 127 takes two.
-        shortest = longest // 2 if data.is_text else longest
+    longest = data.stop - data.start if isinstance(data, Deferred) else len(data)
+    # In UTF-8 a byte above 127 takes two.
+    shortest = longest // 2 if isinstance(data, Deferred) and data.is_text else longest
     if not shortest <= needed <= longest:
         raise ValueError(f"an array of {needed} bytes that has {longest}")
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of numbers that follow each other, the last axis fastest."""
-    strides = [1]
-    for extent in shape[:0:-1]:
-        strides.append(strides[-1] * max(extent, 1))
-    return tuple(reversed(strides))[: len(shape)] if shape else ()
+    return tuple(math.prod(max(extent, 1) for extent in shape[axis:]) for axis in range(1, len(shape) + 1))
 
 
 def _array(*_: Any) -> StoredArray:
@@ -206,12 +200,7 @@ def _read_swapped(tensor: StoredTensor, data: Data, start: int, stop: int) -> ND
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Return how many numbers of the storage a tensor covers."""
-    span = 1
-    for extent, stride in zip(shape, strides, strict=True):
-        if not extent:
-            return 0
-        span += (extent - 1) * stride
-    return span
+    return all(shape) and 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
 
 
 def _rows_are_separate(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -388,11 +377,8 @@ class Plain:
         """Return the storage in the bytes of a tensor's own file."""
         if not isinstance(data, bytes | str | Deferred):
             raise ValueError("a tensor without bytes")
-        if data not in self._nested_of:
-            self._nested_of[data] = self._opened(data)
-        return self._nested_of[data]
-
-    def _opened(self, data: bytes | str | Deferred) -> StoredStorage:
+        if data in self._nested_of:
+            return self._nested_of[data]
         if isinstance(data, Deferred) and not data.is_text:
             content = None
         else:
@@ -407,6 +393,7 @@ class Plain:
             raise ValueError("a tensor without numbers")
         own = StoredStorage(str(len(self._inner)), inner.content.dtype, inner.content.count)
         self._inner[own.record] = inner, inner.content
+        self._nested_of[data] = own
         return own
 
     def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:

@@ -18,9 +18,6 @@ from toposcope.checkpoints.sources.source import unsupported
 _PART = re.compile(r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model)[._-]?)(\d+)(.*)", re.IGNORECASE)
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
 _MEGATRON = re.compile(r"(?:model_optim_rng|model_rng)\.pt")
-_DEEPSPEED = re.compile(r"mp_rank_\d+_model_states\.pt")
-_LAYER = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
-_ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 
 
 def claims(names: Collection[str]) -> bool:
@@ -75,17 +72,13 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
             spec, f"{len(flat)} flat parameters of FSDP, which do not state the shapes of the weights; save {fix}"
         )
     names = [name.rpartition("/")[2] for name in files]
-    if len(names) == 1 and _ZERO3.fullmatch(names[0]):
-        _refuse(spec, f"one rank of ZeRO-3; name its folder, or {deepspeed.FIX}")
-    if len(names) == 1 and _LAYER.fullmatch(names[0]):
-        _refuse(spec, "one pipeline layer of a model of DeepSpeed; name its folder")
+    if len(names) == 1 and deepspeed.ZERO3.fullmatch(names[0]):
+        raise unsupported(spec, f"one rank of ZeRO-3; name its folder, or {deepspeed.FIX}")
+    if len(names) == 1 and deepspeed.LAYER.fullmatch(names[0]):
+        raise unsupported(spec, "one pipeline layer of a model of DeepSpeed; name its folder")
     if any(entry.name.endswith("weight") for entry in listed) and all(0 in entry.shape for entry in listed):
-        _refuse(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
+        raise unsupported(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
     for name, file in files.items():
-        for pattern, module in ((_MEGATRON, megatron), (_DEEPSPEED, deepspeed)):
+        for pattern, module in ((_MEGATRON, megatron), (deepspeed.MODULE, deepspeed)):
             if pattern.fullmatch(name) and (reason := module.missing_ranks(Saved(file).content)):
-                _refuse(file.location, reason)
-
-
-def _refuse(spec: str, reason: str) -> NoReturn:
-    raise unsupported(spec, reason)
+                raise unsupported(file, reason)

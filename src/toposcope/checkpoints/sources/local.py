@@ -12,15 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from toposcope.checkpoints.sources.packed import POINTER, packed_file, packed_files
-from toposcope.checkpoints.sources.source import (
-    MAX_DEPTH,
-    MAX_FILES,
-    Bytes,
-    Files,
-    StoredFile,
-    check_range,
-    opened,
-)
+from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, Files, StoredFile, check_range, opened
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
 

@@ -24,12 +24,7 @@ MARKDOWN = (".md", ".markdown")
 """Files of a folder that are searched where no others hold evaluations, which a README tells again."""
 PER_QUESTION = ("predictions", "requests", "recorded-inputs")
 """Ends of names of files with a row for each question, which are not read."""
-WITH_RESULTS = frozenset(
-    (
-        *("per_instance_stats", "scenario_state", "instances", "scenario", "run_spec", "run_specs"),  # of HELM
-        "model_meta",  # of MTEB
-    )
-)
+WITH_RESULTS = frozenset("per_instance_stats scenario_state instances scenario run_spec run_specs model_meta".split())
 """Names of files that hold questions, or what is read together with the results beside them."""
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 """Tables of what is known of the runs in the files beside them."""

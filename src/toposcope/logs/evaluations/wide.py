@@ -47,24 +47,11 @@ TASKS = ("task", "tasks", "benchmark", "benchmarks", "benchmark_name", "eval", "
 DATASETS = ("dataset", "datasets")
 """Names of a column of tasks where one of metrics or of ways to ask stands behind it; else it names recipes."""
 METRIC, SHOTS = ("metric", "metric_name"), ("shots", "shot", "n_shot", "n_shots", "num_shots", "k_shot")
-ABOUT = frozenset(
-    (
-        *(
-            *METRIC,
-            *SHOTS,
-            "version",
-            "mode",
-            "category",
-            "categories",
-            "capability",
-            "domain",
-            "area",
-            "type",
-            "group",
-        ),
-        *("setting", "settings", "language", "split", "subset", "n", "total_count", "samples", "questions", "source"),
-        *("chance", "random", "random_baseline", "baseline", "description", "filter", "dimension"),
-    )
+ABOUT = {*METRIC, *SHOTS} | set(
+    """
+    version mode category categories capability domain area type group setting settings language split subset n
+    total_count samples questions source chance random random_baseline baseline description filter dimension
+    """.split()
 )
 """Names of columns that say something of a task, not of a model."""
 OF_VALUES = frozenset(
