@@ -17,14 +17,8 @@ import numpy as np
 import polars as pl
 
 from bench import Column, command, show, write
-from toposcope.forecasting.downstream.prediction import (
-    METHODS,
-    DownstreamReport,
-    LeftOut,
-    Model,
-    TaskPrediction,
-    downstream,
-)
+from toposcope.forecasting.downstream.predicted import LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.prediction import METHODS, DownstreamReport, downstream
 from toposcope.logs.evaluations import read_evaluations
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))

@@ -13,7 +13,7 @@ import polars as pl
 
 from bench import RESULTS, Column, show, write
 from toposcope.forecasting.downstream.curves import loss_curve, recipes_of, training_corpus
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.task_translation import translate_score
 from toposcope.forecasting.downstream.translation import translate
 from toposcope.forecasting.downstream.translation_methods import METHODS

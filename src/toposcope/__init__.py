@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 from toposcope.version import __version__
 
 __all__ = [
@@ -37,22 +37,4 @@ if TYPE_CHECKING:
     from toposcope.study.plotting import plot_series
 
 # So that `import toposcope` does not import torch or numba.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Monitor": "toposcope.monitor.monitor",
-        "Study": "toposcope.study",
-        "ToposcopeError": "toposcope.errors",
-        "decide": "toposcope.forecasting",
-        "doctor": "toposcope.integrity",
-        "downstream": "toposcope.forecasting.downstream",
-        "forecast": "toposcope.forecasting",
-        "homology": "toposcope.homology",
-        "layer_topology": "toposcope.probes.layer_topology",
-        "measure": "toposcope.study",
-        "neural_persistence": "toposcope.homology",
-        "plot_series": "toposcope.study.plotting",
-        "rips": "toposcope.homology",
-        "series": "toposcope.checkpoints",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -609,7 +609,7 @@ def test_several_files_with_steps_inside(tmp_path: Path) -> None:
 def test_names_and_counters_are_compared(name: str, stated: dict[str, int], words: str, tmp_path: Path) -> None:
     (checkpoint,) = series(saved(tmp_path / name, {"model": WEIGHTS, **stated}))
     assert checkpoint.stated == stated
-    assert disagreement(checkpoint) == words
+    assert disagreement(checkpoint.source.spec, checkpoint.step, checkpoint.stated) == words
 
 
 def test_what_cannot_be_read_states_nothing(tmp_path: Path) -> None:

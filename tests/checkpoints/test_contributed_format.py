@@ -1,11 +1,11 @@
-"""The format that CONTRIBUTING.md adds works as it is printed there, from a package outside."""
+"""The format of docs/extend.md works as it is printed there, from a package outside."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from extend_page import MODULES
 from outside_package import install
 from small_checkpoints import refused
 
@@ -14,9 +14,7 @@ from toposcope.checkpoints import formats, series
 
 @pytest.fixture(autouse=True)
 def npy_file(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def claims" in c)
-    install(tmp_path_factory.mktemp("outside"), monkeypatch, "toposcope.formats", "npy", code)
+    install(tmp_path_factory.mktemp("outside"), monkeypatch, "toposcope.formats", "npy", MODULES["npy_file"])
     formats._formats.cache_clear()
     yield
     formats._formats.cache_clear()

@@ -154,7 +154,9 @@ def test_every_command_says_what_it_does_with_an_example() -> None:
         command: click.Command = commands
         for name in path.split()[1:]:
             assert isinstance(command, click.Group)
-            command = command.commands[name]
+            below = command.get_command(click.Context(command), name)
+            assert below is not None
+            command = below
         assert command.help, path
         if not isinstance(command, click.Group):
             assert f"Example:\n      {path} " in command.help or f"Example:\n  {path} " in command.help, path

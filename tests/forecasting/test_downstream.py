@@ -17,7 +17,8 @@ from toposcope.forecasting.downstream.endpoints import endpoints
 from toposcope.forecasting.downstream.fits import Places, TaskFits
 from toposcope.forecasting.downstream.ladder import ladder_of
 from toposcope.forecasting.downstream.methods import LADDER_METHODS
-from toposcope.forecasting.downstream.prediction import METHODS, Model, TaskPrediction, downstream
+from toposcope.forecasting.downstream.predicted import Model, TaskPrediction
+from toposcope.forecasting.downstream.prediction import METHODS, downstream
 from toposcope.logs.columns import Target
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.typing import Vector

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.selection import models_of, select_runs
 from toposcope.forecasting.wording import short
 from toposcope.logs.evaluations import COLUMNS, Evaluations

@@ -9,8 +9,7 @@ import pytest
 from toposcope.charts.chart import Chart
 from toposcope.charts.forecast import MAX_POINTS, MAX_RAW_POINTS
 from toposcope.forecasting import forecast as forecast_run
-from toposcope.forecasting.figure import forecast_figure
-from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.forecast_report import ForecastReport, forecast_figure
 from toposcope.forecasting.siblings import siblings_among
 from toposcope.logs import Log, Logs
 

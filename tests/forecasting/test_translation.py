@@ -7,7 +7,7 @@ from made_recipes import LAWS, SIZES, made, only, small_runs, sweep
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.curves import loss_curve
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.task_translation import translate_score
 from toposcope.forecasting.downstream.translation import translate
 from toposcope.forecasting.downstream.translations import translations

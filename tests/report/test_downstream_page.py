@@ -13,7 +13,8 @@ from toposcope.charts.theme import RUNS
 from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
 from toposcope.forecasting.downstream.link import Link
-from toposcope.forecasting.downstream.prediction import DownstreamReport, LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.predicted import LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.tables import left_out_table, predictions_table, rungs_table
 from toposcope.forecasting.downstream.wording import basis, headline
 from toposcope.logs.columns import ACCURACY, Target

@@ -18,7 +18,8 @@ from toposcope.analysis.verdict import BEYOND, LOSS, NONE, POWER, TREND, UNDETER
 from toposcope.analysis.verdict import RUNS as RUNS_GAP
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.headlines import headline_chart
-from toposcope.report.first_screen import MAX_FIRST, MAX_SECOND, Chip, first_screen
+from toposcope.report.document import Chip
+from toposcope.report.first_screen import MAX_FIRST, MAX_SECOND, first_screen
 from toposcope.report.headline_table import STEP, WORDS, headline_rows, headline_table, word_of
 from toposcope.report.material import Material
 

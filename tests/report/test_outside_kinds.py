@@ -1,13 +1,13 @@
 """A probe from outside that is no topology is never announced as topology; one that does not say is refused."""
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from extend_page import MODULES
 from made_studies import RUNS, N, study
 from outside_package import install
 from section_tools import summary, with_tables
@@ -32,12 +32,6 @@ def fresh_registry() -> Iterator[None]:
     yield
     for registry in (probe_types, needs):
         registry.cache_clear()
-
-
-def sample(named: str) -> str:
-    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if named in c)
-    return str(code)
 
 
 def study_of(probe: str, statistic: str, kind: str) -> Material:
@@ -98,7 +92,7 @@ def test_the_same_numbers_declared_as_topology_are_announced() -> None:
 
 
 def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path / "outside", monkeypatch, "toposcope.probes", "small_weights", sample("SmallWeightsProbe"))
+    install(tmp_path / "outside", monkeypatch, "toposcope.probes", "small_weights", MODULES["small_weights"])
     found = write_series(tmp_path / "found", [0, 5])
     declaration = series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}])
     assert not run_study(declaration, tmp_path / "study", workers=1)
@@ -139,7 +133,7 @@ def test_a_probe_that_does_not_declare_itself_is_refused_in_one_line(
 
 
 def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path / "outside", monkeypatch, "toposcope.needs", "activations", sample("NEED = "))
+    install(tmp_path / "outside", monkeypatch, "toposcope.needs", "activations", MODULES["activation_mean"])
     found = series(write_series(tmp_path / "found", [0, 5]))
     (tmp_path / "found" / "activations_5.json").write_text('{"a": 1.5}')
     run = RunContext(Origin(found.source), str, "")

@@ -16,9 +16,8 @@ from small_studies import RIPS, checkpoint_file, series_study, write_weights
 
 from toposcope.analysis.weight_paths import weight_paths
 from toposcope.charts.chart import Chart
-from toposcope.charts.vineyard import MAX_VINES, vineyard_panels
 from toposcope.homology import Diagram, random_walk_shares_of, vineyard
-from toposcope.report.charts.vineyards import vineyard_chart
+from toposcope.report.charts.vineyards import MAX_VINES, vineyard_chart, vineyard_panels
 from toposcope.report.charts.weight_paths import MAX_RUNS, component_chart, component_title, potential_chart
 from toposcope.report.document import Details
 from toposcope.report.material import Material

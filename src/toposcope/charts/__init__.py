@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["Chart", "distance_matrix"]
 
@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from toposcope.charts.distances import distance_matrix
 
 # Altair is imported on first use, so that `import toposcope` is quick.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Chart": "toposcope.charts.chart",
-        "distance_matrix": "toposcope.charts.distances",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

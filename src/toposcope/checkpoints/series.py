@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import overload
 
 from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
@@ -38,9 +37,6 @@ from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
-
-if TYPE_CHECKING:
-    from toposcope.charts.chart import Chart
 
 _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
@@ -123,29 +119,6 @@ class Series(Sequence[Checkpoint]):
     def __repr__(self) -> str:
         steps = f"steps {self.steps[0]} to {self.steps[-1]}" if self.checkpoints else "empty"
         return f"Series({self.spec!r}, {len(self)} checkpoints, {steps})"
-
-    def plot(self, statistic: str, **options: Any) -> "Chart":
-        """Measure a statistic of the whole network at every checkpoint, and draw it over training.
-
-        Parameters
-        ----------
-        statistic : str
-            ``np_mean``, ``H0.total``, ``frobenius_norm`` and so on.
-        **options
-            As of `toposcope.plot_series`, which this is.
-
-        Returns
-        -------
-        Chart
-
-        Raises
-        ------
-        ToposcopeError
-            If no probe measures the statistic, or a checkpoint could not be measured.
-        """
-        # Measuring is a matter of a room above this one, so the library is called as its users call it.
-        chart: Chart = import_module("toposcope").plot_series(self, statistic, **options)
-        return chart
 
     def _repr_html_(self) -> str:
         facts = {"place": self.spec, "checkpoints": len(self), "left out": len(self.ignored) or None}

@@ -3,15 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-
-if TYPE_CHECKING:
-    from toposcope.checkpoints.checkpoint import Checkpoint
 
 MAX_STEP = 2**63 - 1  # largest integer that the database can hold
 STEP_COUNTERS = (
@@ -119,13 +115,12 @@ def step_within(stated: Mapping[str, int]) -> int | None:
     return next((stated[name] for name in (*STEP_COUNTERS, *EPOCH_COUNTERS) if name in stated), None)
 
 
-def disagreement(checkpoint: "Checkpoint") -> str:
-    """Return how the step that a checkpoint's name gives differs from the counter saved in it, or an empty text.
+def disagreement(spec: str, step: int, stated: Mapping[str, int]) -> str:
+    """Return how the step that a checkpoint's place gives differs from the counter saved in it, or an empty text.
 
     An epoch is compared with an epoch, which may count from 0 or 1. A step that was read inside agrees.
     """
-    step, stated = checkpoint.step, checkpoint.stated
-    kind = _kind_of(checkpoint.source.spec, step)
+    kind = _kind_of(spec, step)
     if not kind or step in stated.values():
         return ""
     epochs = [stated[name] for name in EPOCH_COUNTERS if name in stated]

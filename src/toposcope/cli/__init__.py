@@ -33,12 +33,6 @@ class _Commands(Commands):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="toposcope")
-def toposcope() -> None:
-    """Measure the topology of language models as they train, and forecast their loss."""
-
-
 def _command_of(module: ModuleType) -> dict[str, click.Command]:
     """Return the command of a module; both have the same name."""
     name = module.__name__.rpartition(".")[2]
@@ -46,8 +40,16 @@ def _command_of(module: ModuleType) -> dict[str, click.Command]:
     return {name: command} if isinstance(command, click.Command) else {}
 
 
-for _command in collect(__name__, "toposcope.commands", _command_of).values():
-    toposcope.add_command(_command)
+def _all_commands() -> dict[str, click.Command]:
+    return collect(__name__, "toposcope.commands", _command_of)
+
+
+@click.group(
+    cls=_Commands, collect=_all_commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="toposcope")
+def toposcope() -> None:
+    """Measure the topology of language models as they train, and forecast their loss."""
 
 
 def main() -> None:

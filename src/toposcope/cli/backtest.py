@@ -62,17 +62,18 @@ def backtest(
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope import forecasting
+    from toposcope.forecasting import backtest as forecast_all
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import BacktestResult, backtest_page
+    from toposcope.report.backtest import BacktestResult
+    from toposcope.report.backtest_sections import backtest_page
     from toposcope.report.writing import PAGE, write_page
 
     shares = _shares(fractions)
     with bad_use():
         complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit, pattern=pattern))
     with progress_bars() as progress:
-        rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
+        rows = forecast_all(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
         backtested = BacktestResult.of(rows, split, complete.runs[0].log.unit, complete.remarks)
         page = backtest_page(backtested, data, workers=workers, progress=progress)
         tables = page.tables()

@@ -83,13 +83,13 @@ def decide(
         raise BadUse("--tasks: it needs losses of earlier runs; give --points FILE or --siblings FOLDER with it")
     if evaluations is None and (tasks or loss):
         raise BadUse(f"{'--task' if tasks else '--loss'}: it needs evaluations of runs; give --tasks FILE")
-    from toposcope import forecasting
+    from toposcope.forecasting import decide as advise
     from toposcope.forecasting.scaling.family_points import points_of_runs
 
     if (points is None) == (siblings is None):
         raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
     with bad_use(), progress_bars() as progress:
-        advice = forecasting.decide(
+        advice = advise(
             points if points is not None else points_of_runs(siblings or Path(), family),
             budget=budget,
             extra=extra,

@@ -41,7 +41,7 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
     """
     import msgspec
 
-    from toposcope import integrity
+    from toposcope.integrity import doctor as examine
     from toposcope.integrity.finding import short_steps
 
     if (recorded := recorded_findings(spec)) is not None:
@@ -50,7 +50,7 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
     with bad_use():
         series = opening.open(spec)
     with progress_bars() as progress:
-        diagnosis = integrity.doctor(series, deep=deep, progress=progress)
+        diagnosis = examine(series, deep=deep, progress=progress)
     if as_json:
         click.echo(msgspec.json.encode(diagnosis).decode())
     else:

@@ -116,7 +116,7 @@ def forecast(
     evaluations: Evaluations | None = None
 
     def make() -> ForecastReport:
-        from toposcope import forecasting
+        from toposcope.forecasting import forecast as forecast_run
         from toposcope.forecasting.forecast_report import read_siblings
         from toposcope.logs import read_log
 
@@ -125,7 +125,7 @@ def forecast(
         if siblings is not None and complete is None:
             with bad_use():
                 complete = read_siblings(siblings, read, columns=names, unit=unit, pattern=pattern)
-        report = forecasting.forecast(read, siblings=complete, schedule=schedule, last_step=steps)
+        report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps)
         return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
 
     def scored(report: ForecastReport, ladder: Path) -> ForecastReport:
@@ -262,7 +262,7 @@ def _write(report: ForecastReport, out: Path) -> str:
         from toposcope.report.forecast import write_forecast
 
         return f"page: {write_forecast(out, report).resolve()}"
-    from toposcope.forecasting.figure import forecast_figure
+    from toposcope.forecasting.forecast_report import forecast_figure
 
     forecast_figure(report).save(str(out))
     return f"figure: {out}"

@@ -234,14 +234,38 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Commands(click.Group):
-    """A group of commands that lists each with the whole of its first sentence."""
+    """A group of commands that lists each with the whole of its first sentence.
+
+    Those that `collect` returns join it when a command is asked for: a module with one can be imported by itself.
+    """
+
+    def __init__(
+        self, *arguments: Any, collect: Callable[[], Mapping[str, click.Command]] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._collect = collect
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        self._complete()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command."""
+        self._complete()
+        return super().get_command(ctx, cmd_name)
+
+    def _complete(self) -> None:
+        if self._collect is not None:
+            self.commands.update(self._collect())
+            self._collect = None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command; one of the experiments that is not installed says how to install it."""
         name = args[0]
-        if name not in self.commands and name in EXPERIMENTS.get(self.name or "", ()):
+        if self.get_command(ctx, name) is None and name in EXPERIMENTS.get(self.name or "", ()):
             raise BadUse(f"{name}: this command comes with the experiments; pip install toposcope-experiments")
         return super().resolve_command(ctx, args)
 

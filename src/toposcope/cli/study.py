@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from toposcope.study import Declaration
 
 
-@click.group(cls=Commands)
+def _commands_of(module: ModuleType) -> dict[str, click.Command]:
+    """Return the commands that a module of an entry point adds to the group."""
+    return {str(item.name): item for item in vars(module).values() if isinstance(item, click.Command)}
+
+
+def _further_commands() -> dict[str, click.Command]:
+    return collect(__name__, "toposcope.study_commands", _commands_of)
+
+
+@click.group(cls=Commands, collect=_further_commands)
 def study() -> None:
     """Run a study, write its declaration, or show the status of one."""
 
@@ -210,12 +219,3 @@ def status(directory: Path, as_json: bool) -> None:
             click.echo(f"Error: {place}: {error['probe']}: {error['message']}")
     if len(errors):
         raise click.exceptions.Exit(1)
-
-
-def _commands_of(module: ModuleType) -> dict[str, click.Command]:
-    """Return the commands that a module of an entry point adds to this group."""
-    return {str(item.name): item for item in vars(module).values() if isinstance(item, click.Command)}
-
-
-for _command in collect(__name__, "toposcope.study_commands", _commands_of).values():
-    study.add_command(_command)

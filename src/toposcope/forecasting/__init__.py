@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["backtest", "decide", "forecast", "plan", "scaling_law"]
 
@@ -14,13 +14,4 @@ if TYPE_CHECKING:
     from toposcope.forecasting.scaling.scaling_law import scaling_law
 
 # So that `import toposcope.forecasting` is quick.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "backtest": "toposcope.forecasting.backtesting",
-        "decide": "toposcope.forecasting.decision.advice",
-        "forecast": "toposcope.forecasting.forecast_report",
-        "plan": "toposcope.forecasting.scaling.planner",
-        "scaling_law": "toposcope.forecasting.scaling.scaling_law",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

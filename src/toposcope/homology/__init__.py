@@ -9,7 +9,7 @@ from toposcope.homology.basins import (
 )
 from toposcope.homology.critical_points import CriticalPoints, critical_points, critical_points_of_triangles
 from toposcope.homology.cycles import Loop, longest_loops
-from toposcope.homology.diagram import Diagram
+from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
 from toposcope.homology.distances import DiagramDistances, bottleneck, diagram_distances, matching, wasserstein
 from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
@@ -44,7 +44,6 @@ from toposcope.homology.spectral_measures import (
 from toposcope.homology.statistics import statistics
 from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 from toposcope.homology.topology_divergence import TopologyDivergence, cross_barcode, rtd
-from toposcope.homology.vectors import betti_curve, landscape, persistence_image
 from toposcope.homology.vineyard import Vine, vineyard
 from toposcope.homology.weight_views import qkv_rows, unrolled
 

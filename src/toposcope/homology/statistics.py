@@ -27,8 +27,9 @@ def statistics(diagram: Diagram) -> dict[str, float]:
 
     Notes
     -----
-    Curves, landscapes and images are vectors, not scalars: see ``toposcope.homology.vectors``. The entropies are those
-    of persim, which refuses bars of length zero; GUDHI's is not divided by ln count. O(k log k) time for k bars.
+    Curves, landscapes and images are vectors, not scalars: see `betti_curve`, `landscape` and `persistence_image`. The
+    entropies are those of persim, which refuses bars of length zero; GUDHI's is not divided by ln count. O(k log k)
+    time for k bars.
     """
     diagram = as_diagram(diagram, "diagram")
     lifetimes = diagram.lifetimes

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toposcope import checkpoints
 from toposcope.checkpoints import Series
+from toposcope.checkpoints import series as open_series
 from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import (
@@ -120,7 +120,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     >>> diagnosis.faults, diagnosis.findings[0].check, diagnosis.findings[0].steps
     (1, 'duplicate', (200, 300))
     """
-    opened = series if isinstance(series, Series) else checkpoints.series(series)
+    opened = series if isinstance(series, Series) else open_series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
         findings = diagnose(summaries, _log_of(opened), progress)

@@ -205,7 +205,7 @@ def summarise(
         summary.remarks = checkpoint.notes
         if isinstance(checkpoint.source, LocalSource):
             # Elsewhere the counters may lie in a file that would be fetched for them alone.
-            summary.stated = disagreement(checkpoint)
+            summary.stated = disagreement(checkpoint.source.spec, checkpoint.step, checkpoint.stated)
             summary.state = training_state(checkpoint, deep=deep)
         if checkpoint.weights.refused:
             raise CheckpointError(f"{checkpoint.location}: {checkpoint.weights.refusal()}", "unsupported")

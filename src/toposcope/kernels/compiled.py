@@ -21,7 +21,8 @@ from numba.core.compiler_lock import global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+FOLDER = Path(__file__).parent
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.py")))).hexdigest()
 """Digest of all files of the package."""
 
 SUMS_IN_ANY_ORDER = {"reassoc", "contract"}

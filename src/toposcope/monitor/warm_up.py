@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from toposcope import kernels
-from toposcope.kernels.compiled import SOURCES
+from toposcope.kernels.compiled import FOLDER, SOURCES
 from toposcope.probes import make_probes
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -22,7 +21,7 @@ SHAPES = ((96, 48), (1152, 256))
 
 def marker(dtype: str) -> Path:
     """Return the file that marks the kernels as compiled for a dtype; it is stored beside the compiled code."""
-    return Path(kernels.__file__).parent / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
+    return FOLDER / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
 
 
 def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["write_comparison", "write_report"]
 
@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from toposcope.report.writing import write_report
 
 # Processes that only render figures do without what the analyses import.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "write_comparison": "toposcope.report.comparison",
-        "write_report": "toposcope.report.writing",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

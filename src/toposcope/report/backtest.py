@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,9 +11,7 @@ from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
 from toposcope.forecasting.backtesting import Split
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.scores import scores, skills
-from toposcope.logs.formats.study import claims
 from toposcope.progress import Progress, silent
-from toposcope.report.composing import Page, makers_of
 from toposcope.report.material import Tables
 from toposcope.report.tables import NOTHING, Column, Spec, p_value, plain, whole
 from toposcope.study import Study
@@ -211,23 +208,3 @@ class BacktestMaterial:
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]  # type: ignore[no-any-return]
-
-
-def backtest_page(
-    backtest: BacktestResult, data: Path, *, workers: int | None = None, progress: Progress = silent
-) -> Page[BacktestMaterial]:
-    """Return the page of a backtest.
-
-    Parameters
-    ----------
-    backtest : BacktestResult
-    data : Path
-        Where the runs are from; a study has checkpoints beside its losses.
-    workers : int, optional
-    progress : callable
-    """
-    from toposcope.report.backtest_sections import backtest_sections  # the sections import this module
-
-    sections = backtest_sections()
-    study = Study.load(data if data.is_dir() else data.parent) if claims(data) else None
-    return Page(sections, BacktestMaterial(backtest, makers_of(sections), study, workers=workers, progress=progress))

@@ -2,14 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from toposcope.charts.chart import Chart
 from toposcope.report.tables import Table
-
-if TYPE_CHECKING:  # these make blocks of a document themselves
-    from toposcope.report.first_screen import FirstScreen
-    from toposcope.report.headline_table import HeadlineTable
 
 
 @dataclass(frozen=True)
@@ -127,6 +123,120 @@ class Explorer:
     charts: Mapping[str, Any]
 
 
+Tone = Literal["plain", "good", "warn", "bad"]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A number that the verdict rests on.
+
+    Attributes
+    ----------
+    number : str
+        A number, or a sign.
+    text : str
+    tone : "plain", "good", "warn" or "bad"
+    """
+
+    number: str
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The verdict of a study in two sentences, and what it rests on.
+
+    Attributes
+    ----------
+    first : str
+        At most 110 letters.
+    second : str
+        At most 200 letters.
+    chips : tuple of Chip
+    """
+
+    first: str
+    second: str
+    chips: tuple[Chip, ...]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A verdict in one or two words.
+
+    Attributes
+    ----------
+    text : str
+    mark : str
+        A sign that says the same without colour.
+    meaning : str
+        A sentence for a legend.
+    """
+
+    text: str
+    mark: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A quantity in a run, or over many runs: numbers as they are written, "–" where not defined.
+
+    Attributes
+    ----------
+    rho : str
+        Correlation with the loss; over many runs the median.
+    range : str
+        Its block bootstrap interval; over many runs the lowest and the highest rho.
+    left : str
+        Partial correlation given all known clocks; over many runs the median.
+    """
+
+    rho: str
+    range: str
+    left: str
+
+
+@dataclass(frozen=True)
+class HeadlineRow:
+    """A quantity in the table.
+
+    Attributes
+    ----------
+    name : str
+    cells : tuple of Cell
+        One for each column of the table.
+    word : Word
+    where : str
+        In how many runs that is the verdict, such as "in 2 of 3 runs"; empty where it is in all of them.
+    verdicts : str
+        The verdicts of all runs, in a line.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+    word: Word
+    where: str
+    verdicts: str
+
+
+@dataclass(frozen=True)
+class HeadlineTable:
+    """The table.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        The runs, or with more than 5 of them the one column that summarises them.
+    rows : tuple of HeadlineRow
+        The last one is the training step itself.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[HeadlineRow, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Opening:
     """What a study's page shows before anything else.
@@ -139,8 +249,8 @@ class Opening:
         The table as a chart.
     """
 
-    answer: "FirstScreen"
-    table: "HeadlineTable | None"
+    answer: FirstScreen
+    table: HeadlineTable | None
     picture: Picture | None
 
 

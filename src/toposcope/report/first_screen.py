@@ -1,8 +1,6 @@
 """What the page says before anything else: the verdict in a sentence, one more sentence, and what it rests on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import polars as pl
 
@@ -14,6 +12,7 @@ from toposcope.analysis.pairing import MIN_RUNS
 from toposcope.analysis.verdict import BEYOND, LEVEL, LOSS, ON_FIXED_DATA, POWER, TREND, UNDETERMINED
 from toposcope.analysis.wording import counted, examples
 from toposcope.probes.feature import TOPOLOGY
+from toposcope.report.document import Chip, FirstScreen
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of, power_words
@@ -23,8 +22,6 @@ MAX_FIRST, MAX_SECOND = 110, 200
 """Letters of the two sentences."""
 MAX_NAMED = 3
 """Features named in a sentence, if there is room."""
-
-Tone = Literal["plain", "good", "warn", "bad"]
 
 SENTENCES = {
     Kind.NO_LOSS: "Nothing can be said yet: no loss is known for the measured checkpoints.",
@@ -53,41 +50,6 @@ WITHIN_RUNS = {
     Kind.NOTHING: "it adds nothing detectable to the training step",
 }
 """The outcome in a few words, for the second sentence beside an answer between runs."""
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A number that the verdict rests on.
-
-    Attributes
-    ----------
-    number : str
-        A number, or a sign.
-    text : str
-    tone : "plain", "good", "warn" or "bad"
-    """
-
-    number: str
-    text: str
-    tone: Tone = "plain"
-
-
-@dataclass(frozen=True)
-class FirstScreen:
-    """The verdict of a study in two sentences, and what it rests on.
-
-    Attributes
-    ----------
-    first : str
-        At most 110 letters.
-    second : str
-        At most 200 letters.
-    chips : tuple of Chip
-    """
-
-    first: str
-    second: str
-    chips: tuple[Chip, ...]
 
 
 def first_screen(material: Material) -> FirstScreen:

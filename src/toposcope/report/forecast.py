@@ -10,8 +10,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.score_figure import scores_figure
 from toposcope.forecasting.downstream.score_wording import score_sentences, scores_frame
-from toposcope.forecasting.figure import forecast_figure
-from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.forecast_report import ForecastReport, forecast_figure
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
 from toposcope.report.composing import Page, makers_of

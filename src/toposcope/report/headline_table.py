@@ -6,7 +6,6 @@ is left given all known clocks, which is what the verdict goes by (docs/methods/
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_PERFECT_CORRELATION, P
 from toposcope.analysis.wording import counted
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
+from toposcope.report.document import Cell, HeadlineRow, HeadlineTable, Word
 from toposcope.report.headline import H0, H1, NP, headline_features, named
 from toposcope.report.material import Material
 from toposcope.report.outcome import features_of
@@ -28,24 +28,6 @@ MAX_QUANTITIES = 6
 MAX_RUNS = 3
 """More runs than these are summarised by their median and range."""
 STEP = "Training step"
-
-
-@dataclass(frozen=True)
-class Word:
-    """A verdict in one or two words.
-
-    Attributes
-    ----------
-    text : str
-    mark : str
-        A sign that says the same without colour.
-    meaning : str
-        A sentence for a legend.
-    """
-
-    text: str
-    mark: str
-    meaning: str
 
 
 BEYOND_TREND = Word("beyond the trend", "✓", "passes every test, given the clocks and against other runs")
@@ -62,64 +44,6 @@ UNTESTABLE = Word(
 CLOCK = Word("the clock", "", "what a feature has to do better than")
 WORDS = (BEYOND_TREND, TOO_FEW_RUNS, FAILS_A_TEST, WITH_STEP, NO_CORRELATION, TOO_WEAK, UNTESTABLE)
 """The strongest first: the word of a quantity is the strongest one of its runs."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A quantity in a run, or over many runs: numbers as they are written, "–" where not defined.
-
-    Attributes
-    ----------
-    rho : str
-        Correlation with the loss; over many runs the median.
-    range : str
-        Its block bootstrap interval; over many runs the lowest and the highest rho.
-    left : str
-        Partial correlation given all known clocks; over many runs the median.
-    """
-
-    rho: str
-    range: str
-    left: str
-
-
-@dataclass(frozen=True)
-class HeadlineRow:
-    """A quantity in the table.
-
-    Attributes
-    ----------
-    name : str
-    cells : tuple of Cell
-        One for each column of the table.
-    word : Word
-    where : str
-        In how many runs that is the verdict, such as "in 2 of 3 runs"; empty where it is in all of them.
-    verdicts : str
-        The verdicts of all runs, in a line.
-    """
-
-    name: str
-    cells: tuple[Cell, ...]
-    word: Word
-    where: str
-    verdicts: str
-
-
-@dataclass(frozen=True)
-class HeadlineTable:
-    """The table.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        The runs, or with more than 5 of them the one column that summarises them.
-    rows : tuple of HeadlineRow
-        The last one is the training step itself.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[HeadlineRow, ...]
 
 
 def headline_table(material: Material) -> HeadlineTable | None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["Declaration", "Study", "load_declaration", "measure", "run_study"]
 
@@ -13,13 +13,4 @@ if TYPE_CHECKING:
     from toposcope.study.study import Study
 
 # What only reads the database, such as the live page's server, stays small.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Declaration": "toposcope.study.declaration",
-        "Study": "toposcope.study.study",
-        "load_declaration": "toposcope.study.declaration",
-        "measure": "toposcope.study.measuring",
-        "run_study": "toposcope.study.runner",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

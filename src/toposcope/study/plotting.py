@@ -55,13 +55,14 @@ def plot_series(
 
     Examples
     --------
-    >>> import tempfile, torch, toposcope
+    >>> import tempfile, torch
+    >>> from toposcope.checkpoints import series
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     folder = Path(parent) / "run"
     ...     folder.mkdir()
     ...     for step in (100, 200):
     ...         torch.save({"fc.weight": torch.eye(8) + step / 1000}, f"{folder}/step_{step}.pt")
-    ...     chart = toposcope.series(folder).plot("frobenius_norm")
+    ...     chart = plot_series(series(folder), "frobenius_norm")
     >>> chart.title
     'frobenius_norm of run rises from 3.2 to 3.71 between steps 100 and 200'
     """

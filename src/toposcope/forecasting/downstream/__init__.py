@@ -7,7 +7,8 @@ from toposcope.lazy import lazy_names
 __all__ = ["DownstreamReport", "Model", "downstream"]
 
 if TYPE_CHECKING:
-    from toposcope.forecasting.downstream.prediction import DownstreamReport, Model, downstream
+    from toposcope.forecasting.downstream.predicted import Model
+    from toposcope.forecasting.downstream.prediction import DownstreamReport, downstream
 
 # So that `import toposcope.forecasting` is quick.
 __getattr__, __dir__ = lazy_names(

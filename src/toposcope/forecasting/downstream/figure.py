@@ -12,7 +12,7 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED, RUNS
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.downstream.prediction import DownstreamReport, TaskPrediction
+from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction
 from toposcope.forecasting.downstream.wording import is_share, predictions_by_task, times_largest
 from toposcope.forecasting.wording import counted, short
 
@@ -26,7 +26,7 @@ N_CURVE = 120
 """Points of a fitted curve."""
 
 
-def ladder_figure(report: DownstreamReport) -> Chart:
+def ladder_figure(report: Predictions) -> Chart:
     """Draw the scores of the rungs at the end of their training over compute, with chance and what is predicted."""
     colours = _Colours(report)
     compute = [_compute(rung.N, rung.D[-1]) for each in report.predictions for rung in each.ladder.rungs]
@@ -44,7 +44,7 @@ def ladder_figure(report: DownstreamReport) -> Chart:
     return Chart("ladder", title, caption, text, panels(figures))
 
 
-def link_figure(report: DownstreamReport) -> Chart | None:
+def link_figure(report: Predictions) -> Chart | None:
     """Draw score against loss, with the fitted link and the predicted points; None if no prediction has a loss."""
     colours = _Colours(report)
     figures = {
@@ -82,7 +82,7 @@ def limits(scores: Sequence[float], *, share: bool) -> tuple[float, float]:
 class _Colours:
     """One colour for each size of the ladder and each model that is predicted; sizes share one if they are many."""
 
-    def __init__(self, report: DownstreamReport) -> None:
+    def __init__(self, report: Predictions) -> None:
         sizes = sorted({rung.N for each in report.predictions for rung in each.ladder.rungs})
         models = dict.fromkeys(_predicted(each) for each in report.predictions if not each.refusal)
         names = dict.fromkeys(map(short, sizes))

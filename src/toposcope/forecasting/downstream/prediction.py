@@ -1,12 +1,11 @@
 """Scores that models which are not trained yet would reach on tasks, from a ladder of small ones."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.downstream.choice import choose, mean_errors, weights_of
@@ -15,6 +14,7 @@ from toposcope.forecasting.downstream.fits import MOVEMENT_ERROR, Places, TaskFi
 from toposcope.forecasting.downstream.intervals import Miss, half_width, interval
 from toposcope.forecasting.downstream.ladder import Ladder, Rung, ladder_of, scored_tasks
 from toposcope.forecasting.downstream.methods import LADDER_METHODS
+from toposcope.forecasting.downstream.predicted import LeftOut, Model, Predictions, TaskPrediction
 from toposcope.forecasting.downstream.refusals import (
     chance_of,
     refusal_of_fit,
@@ -22,10 +22,11 @@ from toposcope.forecasting.downstream.refusals import (
     refusal_of_model,
     refusal_of_width,
 )
+from toposcope.forecasting.downstream.selection import models_of
 from toposcope.forecasting.downstream.unfinished import FINISHED, Correction, correction
+from toposcope.forecasting.downstream.wording import headline, html
 from toposcope.forecasting.wording import counted
-from toposcope.logs.columns import Target
-from toposcope.logs.evaluations import MAX_SIZE, Evaluations, read_evaluations
+from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.progress import Progress, silent
 from toposcope.typing import Vector
 
@@ -39,109 +40,8 @@ METHODS = (*(method.name for method in LADDER_METHODS), "olmo_ladder")
 """Methods that can be asked for by name."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model to predict: one that is not trained yet, or an unfinished run.
-
-    Attributes
-    ----------
-    name : str
-        Rows of the evaluations under this name are of this model itself: they are no rung of the ladder.
-    N : float
-        Parameters, counted as those of the ladder are.
-    D : float
-        Tokens at the end of its training.
-    """
-
-    name: str
-    N: float
-    D: float
-
-    def __post_init__(self) -> None:
-        for what, value in (("parameters N", self.N), ("tokens D", self.D)):
-            if not 1 / MAX_SIZE <= value <= MAX_SIZE:
-                raise ToposcopeError(f"model {self.name}: {what} is {value:g}; expected a positive number up to 1e30")
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A rung that was left out and predicted from smaller ones.
-
-    Attributes
-    ----------
-    run : str
-    N, D : float
-    method : str
-    predicted, low, high : float
-        With its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the
-        method, and the weights of the others, are chosen once, by all folds.
-    true : float
-    fold : str
-        What was left out.
-    """
-
-    run: str
-    N: float
-    D: float
-    method: str
-    predicted: float
-    low: float
-    high: float
-    true: float
-    fold: str = ""
-
-
 @dataclass(frozen=True, eq=False)
-class TaskPrediction:
-    """The score of a model on a task.
-
-    Attributes
-    ----------
-    task : str
-    target : Target
-    model : Model
-    score, low, high : float
-        With the 90% interval; NaN where refused.
-    refusal : str
-        Why the score cannot be told and what would help; empty if it is predicted.
-    loss, loss_low, loss_high : float
-        Predicted loss with its 90% interval, of the method of ``link``; NaN without losses.
-    method : str
-        The method of ``score``.
-    methods : mapping
-        What each method predicts, by its name.
-    errors : mapping
-        The mean absolute error of each method on rungs left out.
-    left_out : tuple of LeftOut
-    ladder : Ladder
-    link : callable, optional
-        From losses to scores, of the method of ``score``, or of ``two_stage`` beside a method that needs no loss; None
-        without losses.
-    own : Rung, optional
-        Evaluations of the model itself, if there are any.
-    """
-
-    task: str
-    target: Target
-    model: Model
-    score: float
-    low: float
-    high: float
-    refusal: str = ""
-    loss: float = np.nan
-    loss_low: float = np.nan
-    loss_high: float = np.nan
-    method: str = ""
-    methods: Mapping[str, float] = field(default_factory=dict)
-    errors: Mapping[str, float] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
-    link: Callable[[ArrayLike], Vector] | None = None
-    own: Rung | None = None
-    ladder: Ladder = field(kw_only=True)
-
-
-@dataclass(frozen=True, eq=False)
-class DownstreamReport:
+class DownstreamReport(Predictions):
     """Predictions of tasks.
 
     Attributes
@@ -154,18 +54,10 @@ class DownstreamReport:
         Of the evaluations and of the ladder, a sentence each.
     """
 
-    predictions: tuple[TaskPrediction, ...]
-    loss_names: Mapping[str, str]
-    remarks: tuple[str, ...] = ()
-
     def __repr__(self) -> str:
-        from toposcope.forecasting.downstream.wording import headline
-
         return f"<DownstreamReport: {' '.join(headline(self)).rstrip('.')}>"
 
     def _repr_html_(self) -> str:
-        from toposcope.forecasting.downstream.wording import html
-
         return html(self)
 
     def plot(self) -> "Chart":
@@ -302,8 +194,6 @@ def downstream(
 
 
 def _models(models: Sequence[Model | str], evaluations: Evaluations) -> list[Model]:
-    from toposcope.forecasting.downstream.selection import models_of
-
     if not models:
         raise ToposcopeError("no model to predict; name its parameters N and its tokens D")
     return [model if isinstance(model, Model) else models_of([model], evaluations)[0] for model in models]

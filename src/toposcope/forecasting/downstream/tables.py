@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.downstream.prediction import DownstreamReport
+from toposcope.forecasting.downstream.predicted import Predictions
 from toposcope.forecasting.downstream.wording import predictions_by_task
 
 TEXTS = frozenset({"model", "task", "unit", "run", "largest_run", "method", "refused", "fold"})
@@ -21,7 +21,7 @@ LEFT_OUT = ("task", "run", "N", "D", "method", "predicted", "low", "high", "true
 RUNGS = ("task", "run", "N", "D", "loss", "score", "noise")
 
 
-def predictions_table(report: DownstreamReport) -> pl.DataFrame:
+def predictions_table(report: Predictions) -> pl.DataFrame:
     """Return a row for each model and task, with what stands beside the prediction.
 
     Returns
@@ -52,7 +52,7 @@ def predictions_table(report: DownstreamReport) -> pl.DataFrame:
     return _table(rows, PREDICTIONS)
 
 
-def methods_table(report: DownstreamReport) -> pl.DataFrame:
+def methods_table(report: Predictions) -> pl.DataFrame:
     """Return ``model, task, method, score``, the mean absolute ``error`` on rungs left out, ``chosen`` (1 or 0)."""
     rows = [
         {
@@ -65,7 +65,7 @@ def methods_table(report: DownstreamReport) -> pl.DataFrame:
     return _table(rows, METHODS)
 
 
-def left_out_table(report: DownstreamReport) -> pl.DataFrame:
+def left_out_table(report: Predictions) -> pl.DataFrame:
     """Return ``task, run, N, D, method, predicted, low, high, true`` of rungs left out; ``fold`` names them."""
     rows = [
         {"task": task} | {name: getattr(rung, name) for name in LEFT_OUT[1:]}
@@ -75,7 +75,7 @@ def left_out_table(report: DownstreamReport) -> pl.DataFrame:
     return _table(rows, LEFT_OUT)
 
 
-def rungs_table(report: DownstreamReport) -> pl.DataFrame:
+def rungs_table(report: Predictions) -> pl.DataFrame:
     """Return ``task, run, N, D, loss, score`` at the end of each rung, and the ``noise`` of its last scores."""
     rows = [
         {

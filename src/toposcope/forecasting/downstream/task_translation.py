@@ -11,7 +11,8 @@ from toposcope.forecasting.downstream.endpoints import Endpoints, endpoints
 from toposcope.forecasting.downstream.ladder import Ladder, ladder_of
 from toposcope.forecasting.downstream.link import Link
 from toposcope.forecasting.downstream.methods import TwoStage
-from toposcope.forecasting.downstream.prediction import DEFAULT, LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.predicted import LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.prediction import DEFAULT
 from toposcope.forecasting.downstream.refusals import chance_of, refusal_of_ladder, refusal_of_width
 from toposcope.forecasting.downstream.score_link import link_of
 from toposcope.forecasting.downstream.translation import LossPrediction, Translation, translate

@@ -7,7 +7,8 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.downstream.curves import corpora_of, loss_curve, recipes_of
-from toposcope.forecasting.downstream.prediction import DEFAULT, Model
+from toposcope.forecasting.downstream.predicted import Model
+from toposcope.forecasting.downstream.prediction import DEFAULT
 from toposcope.forecasting.downstream.translation_left_out import (
     Laws,
     LossLeftOut,

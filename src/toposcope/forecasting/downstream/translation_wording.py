@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from toposcope.forecasting.downstream.prediction import Model
+from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.translations import TranslationReport
 from toposcope.forecasting.downstream.wording import MAX_LISTED, unnamed, with_interval
 from toposcope.forecasting.wording import short

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.forecasting.downstream.prediction import DEFAULT, Model
+from toposcope.forecasting.downstream.predicted import Model
+from toposcope.forecasting.downstream.prediction import DEFAULT
 from toposcope.forecasting.downstream.task_translation import TaskTranslation, translate_score
 from toposcope.forecasting.downstream.translation import Translation, translate
 from toposcope.logs.evaluations import Evaluations

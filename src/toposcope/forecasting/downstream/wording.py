@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toposcope.forecasting.downstream.prediction import DownstreamReport, LeftOut, TaskPrediction
+from toposcope.forecasting.downstream.predicted import LeftOut, Predictions, TaskPrediction
 from toposcope.forecasting.wording import counted, short
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.notebook import facts_table
@@ -32,7 +32,7 @@ def points(value: float | None, target: Target) -> str:
     return f"{100 * value:.1f}" if is_share(target) else f"{value:.2g}"
 
 
-def predictions_by_task(report: DownstreamReport) -> dict[str, list[TaskPrediction]]:
+def predictions_by_task(report: Predictions) -> dict[str, list[TaskPrediction]]:
     """Return the predictions of each task, by its name."""
     by_task: dict[str, list[TaskPrediction]] = {}
     for each in report.predictions:
@@ -40,7 +40,7 @@ def predictions_by_task(report: DownstreamReport) -> dict[str, list[TaskPredicti
     return by_task
 
 
-def predictions_by_model(report: DownstreamReport) -> dict[str, list[TaskPrediction]]:
+def predictions_by_model(report: Predictions) -> dict[str, list[TaskPrediction]]:
     """Return the predictions of each model, by its name."""
     by_model: dict[str, list[TaskPrediction]] = {}
     for each in report.predictions:
@@ -48,12 +48,12 @@ def predictions_by_model(report: DownstreamReport) -> dict[str, list[TaskPredict
     return by_model
 
 
-def headline(report: DownstreamReport) -> list[str]:
+def headline(report: Predictions) -> list[str]:
     """Return the answer: a sentence for each model."""
     return [_sentence(predictions) for predictions in predictions_by_model(report).values()]
 
 
-def basis(report: DownstreamReport) -> list[str]:
+def basis(report: Predictions) -> list[str]:
     """Return what the answer rests on: the ladder, and how predictions of rungs left out came out."""
     rungs = {rung.run: rung for each in report.predictions for rung in each.ladder.rungs}
     if not rungs:
@@ -76,7 +76,7 @@ def basis(report: DownstreamReport) -> list[str]:
     return sentences
 
 
-def times_largest(report: DownstreamReport) -> str:
+def times_largest(report: Predictions) -> str:
     """Write how many times the compute of the largest rung the models have; nothing without rungs."""
     most = max((rung.N * rung.D[-1] for each in report.predictions for rung in each.ladder.rungs), default=np.inf)
     ratios = sorted({each.model.N * each.model.D / most for each in report.predictions} - {0.0})
@@ -120,7 +120,7 @@ def with_interval(prediction: TaskPrediction) -> str:
     return f"{written(prediction.score, target)} (90%: {low} to {high})"
 
 
-def html(report: DownstreamReport) -> str:
+def html(report: Predictions) -> str:
     """Return the report as a notebook shows it."""
     rows = [
         (

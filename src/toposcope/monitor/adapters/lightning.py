@@ -4,20 +4,17 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from toposcope.monitor.adapters.guarding import guarded
+from toposcope.monitor.adapters.guarding import Watcher, guarded
 from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.adapters.values import scalar_values
 from toposcope.monitor.sinks.terminal import say
 
-if TYPE_CHECKING:
-    from toposcope.monitor.monitor import Monitor
-
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def lightning_callback(monitor: "Monitor") -> Any:
+def lightning_callback(monitor: Watcher) -> Any:
     """Return a `Callback` of Lightning that runs a monitor.
 
     It logs the loss that ``training_step`` returns, averaged over the batches of an update, the learning rate, and the
@@ -42,7 +39,7 @@ def _callback_classes() -> list[type]:
 class _Hooks:
     """The hooks that Lightning calls, in the order of a run."""
 
-    def __init__(self, monitor: "Monitor") -> None:
+    def __init__(self, monitor: Watcher) -> None:
         self._monitor = monitor
         self._is_active = self._is_broken = self._is_between = self._was_saved = False
         self._optimizer: Any = None

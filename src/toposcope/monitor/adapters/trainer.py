@@ -1,19 +1,16 @@
 """The callback for the Trainer of transformers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from toposcope.monitor.adapters.guarding import guarded
+from toposcope.monitor.adapters.guarding import Watcher, guarded
 from toposcope.monitor.adapters.values import scalar_values
-
-if TYPE_CHECKING:
-    from toposcope.monitor.monitor import Monitor
 
 SUMMARY = "train_runtime"
 """A key of the Trainer's last log, which holds means over the whole run rather than values of a step."""
 
 
-def trainer_callback(monitor: "Monitor") -> Any:
+def trainer_callback(monitor: Watcher) -> Any:
     """Return a `TrainerCallback` that runs a monitor.
 
     Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.

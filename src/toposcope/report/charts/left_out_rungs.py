@@ -8,14 +8,14 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import limits
-from toposcope.forecasting.downstream.prediction import DownstreamReport, TaskPrediction
+from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction
 from toposcope.forecasting.downstream.wording import chosen_left_out, held_of, is_share, predictions_by_task
 from toposcope.forecasting.wording import short
 
 WITHIN, BEYOND = "within its interval", "beyond it"
 
 
-def left_out_chart(report: DownstreamReport) -> Chart | None:
+def left_out_chart(report: Predictions) -> Chart | None:
     """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
     by_task = {task: found[0] for task, found in predictions_by_task(report).items() if chosen_left_out(found[0])}
     if not by_task:

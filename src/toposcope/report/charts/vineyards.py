@@ -1,16 +1,23 @@
 """Points of persistence diagrams followed over training, of the layer that moved most."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.vineyard import MAX_VINES, vineyard_panels
-from toposcope.homology import Diagram, vineyard
+from toposcope.charts.training import step_axis
+from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import moved_most
 from toposcope.report.charts.layer_names import in_words, short_names
 from toposcope.report.charts.series import spread
 from toposcope.report.charts.stored_diagrams import diagrams_of
 from toposcope.report.material import Material
 
+MAX_VINES = 40
+"""Drawn, those with the longest bars."""
+SIZE = (330, 230)
+"""Of each of the two panels, in pixels."""
 MAX_CHECKPOINTS = 60
 """Of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched."""
 MIN_CHECKPOINTS = 3
@@ -54,3 +61,43 @@ def _followed(read: Mapping[int, Mapping[str, Diagram]]) -> tuple[str, dict[int,
         if len(diagrams) >= MIN_CHECKPOINTS and 0 < largest <= MAX_POINTS:
             return what, diagrams
     return None
+
+
+def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatChart:
+    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
+
+    Parameters
+    ----------
+    vines : sequence of Vine
+        At most 40 are drawn.
+    steps : sequence of int
+        Of the diagrams they go through.
+    """
+    shown = sorted(vines, key=lambda vine: -vine.longest)[:MAX_VINES]
+    schema = {"vine": pl.Int64, "step": pl.Int64, **dict.fromkeys(("birth", "death", "longest"), pl.Float64)}
+    rows = pl.DataFrame(
+        [
+            (number, steps[vine.start + k], *pair, vine.longest)
+            for number, vine in enumerate(shown)
+            for k, pair in enumerate(vine.pairs.tolist())
+        ],
+        schema=schema,
+        orient="row",
+    )
+    strength = alt.Opacity("longest:Q", scale=alt.Scale(range=[0.2, 1]), legend=None)
+    hover = ["vine:N", "step:Q", "birth:Q", "death:Q", "longest:Q"]
+    panels = [
+        alt.Chart(rows)
+        .mark_line(strokeWidth=1.4, point={"size": 12})
+        .encode(
+            x=step_axis(rows),
+            y=alt.Y(f"{end}:Q", title=end, scale=alt.Scale(zero=False)),
+            detail="vine:N",
+            color=alt.datum("vine", type="nominal", legend=None),
+            opacity=strength,
+            tooltip=hover,
+        )
+        .properties(width=SIZE[0], height=SIZE[1])
+        for end in ("birth", "death")
+    ]
+    return alt.concat(*panels, columns=2)

@@ -35,7 +35,7 @@ JSON = (".json", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True)
-class Material:
+class EvaluationFile:
     """A file or folder."""
 
     path: Path
@@ -185,7 +185,7 @@ def read_raw(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations] | N
     """
     known = _formats()
     with refusing(path, "evaluations"):
-        material = Material(path)
+        material = EvaluationFile(path)
         module = next((m for m in known if m.claims(material, columns)), None)
         found: list[RawEvaluations] | None = module.evaluations(material, columns) if module else None
     return found

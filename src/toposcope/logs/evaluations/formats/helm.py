@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import Material, as_number, dictionary, object_in
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary, object_in
 from toposcope.logs.evaluations.formats.table import read_table
 from toposcope.logs.evaluations.tasks import metric_of
 from toposcope.logs.raw import join_names, plural
@@ -34,12 +34,12 @@ OF_THE_ASKING = frozenset(
 SUITE = ("runs.json", "run_specs.json")
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is statistics of a run, those of all runs, or tables of groups."""
     return bool(_stats(material)) or bool(_tables(material))
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the scores of each run, or those of the table of accuracies."""
     if tables := _tables(material):
         return [_of_groups(tables, material.path)]
@@ -64,7 +64,7 @@ def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvalu
     return [RawEvaluations(material.path, table, tuple(remarks if unread else ()), named=True)]
 
 
-def _stats(material: Material) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _stats(material: EvaluationFile) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Return the specification and the statistics of each run in a file; none of another file."""
     document = material.document
     if not isinstance(document, list) or not document or not all(isinstance(part, dict) for part in document):
@@ -102,7 +102,7 @@ def _about(spec: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def _tables(material: Material) -> list[dict[str, Any]]:
+def _tables(material: EvaluationFile) -> list[dict[str, Any]]:
     """Return the tables in a file of a group: a heading, a header and rows of cells; none of another file."""
     tables = material.document if isinstance(material.document, list) else [material.document]
     return [table for table in tables if isinstance(table, dict) and _is_table(table)] if tables else []

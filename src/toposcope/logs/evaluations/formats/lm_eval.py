@@ -10,7 +10,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import Material, as_number, dictionary
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.tasks import SUITES, in_pipes, metric_of, task_words
 from toposcope.logs.raw import join_names, one_line, plural
@@ -22,7 +22,7 @@ MODEL_ARGS = ("peft", "delta", "pretrained", "model", "path", "engine")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)[-:](\d\d)[-:](\d\d(?:\.\d+)?)")
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is the file of one evaluation."""
     document = material.document
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
@@ -30,7 +30,7 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     return any(name in document for name in BESIDE_RESULTS)
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values of one evaluation; the subtasks of a group that has a score are left to it."""
     document: dict[str, Any] = material.document
     config = dictionary(document.get("config")) | dictionary(document.get("config_general"))

@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations.evaluations import RawEvaluations
-from toposcope.logs.evaluations.formats import Material
+from toposcope.logs.evaluations.formats import EvaluationFile
 from toposcope.logs.evaluations.formats.table import holds_evaluations, read_table
 from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.raw import join_names, plural
@@ -22,14 +22,14 @@ HARNESS = ("filter", "n-shot", "metric", "value")
 """Columns of the tables that lm-evaluation-harness prints, behind that of tasks or groups."""
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a Markdown file with a table of scores."""
     if material.path.suffix.lower() not in ENDINGS or not material.path.is_file():
         return False
     return any(holds_evaluations(table, material.path, columns) for _, table in _tables(material.text))
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values in each table."""
     parts, unread = [], []
     for model, table in _tables(material.text):

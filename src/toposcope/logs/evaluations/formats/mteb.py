@@ -11,7 +11,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import Material, as_number, dictionary, object_in
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary, object_in
 from toposcope.logs.raw import join_names
 
 SPLITS = ("test", "validation", "dev", "train")  # parts of a data set, the one that counts first
@@ -22,7 +22,7 @@ ABOUT = "model_meta.json"
 _REVISION = re.compile(r"[0-9a-f]{6,40}|no_revision_available|external|main|\d+")
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is the result of a task."""
     document = material.document
     if not isinstance(document, dict):
@@ -30,7 +30,7 @@ def claims(material: Material, columns: Mapping[str, str]) -> bool:
     return (isinstance(document.get("scores"), dict) and "task_name" in document) or "mteb_dataset_name" in document
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the score of a task: the mean over its subsets, as MTEB takes it."""
     document: dict[str, Any] = material.document
     task, scores = (

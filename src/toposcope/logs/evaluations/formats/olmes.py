@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import Material, as_number, dictionary
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
 from toposcope.logs.evaluations.tasks import metric_of, standard_task
 from toposcope.logs.raw import one_line
@@ -16,12 +16,12 @@ PRIMARY = "primary_score"
 AVERAGES = ("macro", "micro")  # primary metrics of a group: the mean of its subtasks
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it holds results of tasks, each with its configuration."""
     return any(_is_result(result) for result, _ in _results(material.documents))
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values of all tasks; subtasks are left to the group that is their mean."""
     rows = []
     for result, model in _results(material.documents):

@@ -8,19 +8,19 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import ACCURACY, identify_columns, target_of
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import Material
+from toposcope.logs.evaluations.formats import EvaluationFile
 from toposcope.logs.formats import read_raw, run_folder, study
 from toposcope.logs.log import Log
 from toposcope.logs.reading import read_logs
 from toposcope.logs.table import LogTable, sources
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a study, a run's folder or its log."""
     return study.claims(material.path) or run_folder.claims(material.path)
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return losses and accuracies of every run, step by step; of a run without any, its final training loss."""
     logs, remarks = read_logs(material.path)
     # the table calls the first of several validation losses so, whatever its column is called

@@ -15,7 +15,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.formats import Material, as_number
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number
 from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.wide import (
     SPREAD,
@@ -74,12 +74,12 @@ _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
 MAX_CELL = 100_000  # characters of a cell of metrics
 
 
-def claims(material: Material, columns: Mapping[str, str]) -> bool:
+def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a table with scores, losses or sizes of runs, or with columns that the caller named."""
     return material.table is not None and holds_evaluations(material.table, material.path, columns)
 
 
-def evaluations(material: Material, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values in a table."""
     if material.table is None:
         raise ToposcopeError("not a table")

@@ -1,0 +1,182 @@
+"""The door for extensions: what probes, inputs, formats, sources, forecasters, sinks, sections and commands import.
+
+A package of your own imports from here, from `toposcope` and from `toposcope.homology`; every other module may move.
+Each kind of extension, with its entry point and an example that runs: ``docs/extend.md``.
+"""
+
+from typing import TYPE_CHECKING
+
+from toposcope.lazy import lazy_imports
+
+# anything: errors, seeds, types of arrays, files
+__all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Matrix", "Indices", "Steps"]
+__all__ += ["write_bytes", "to_csv", "compiled"]
+# a probe
+__all__ += ["Probe", "Subject", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value", "NETWORK", "POOLED"]
+__all__ += ["NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
+# an input of probes
+__all__ += ["Need", "RunContext", "Origin", "Checkpoint"]
+# a checkpoint format
+__all__ += ["Entry", "Listing", "Inside", "Key", "contiguous", "as_array", "CheckpointError"]
+# a source of checkpoints
+__all__ += ["Source", "StoredFile", "Files", "Bytes", "Access", "LocalSource", "check_range", "is_checkpoint"]
+__all__ += ["without_credentials"]
+# a log format
+__all__ += ["RawLog", "Log"]
+# an evaluation format
+__all__ += ["RawEvaluations", "EvaluationFile", "as_raw"]
+# a forecaster, and what compares forecasters
+__all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
+__all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
+__all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median"]
+# a sink
+__all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted"]
+# an analysis of a study
+__all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feature", "feature_named", "scale_free"]
+__all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation", "fisher_z"]
+__all__ += ["sign_flip", "correlate_across_runs", "adjusted", "LEVEL", "UNDETERMINED", "PSEUDO_LAYERS", "STATES"]
+__all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
+# a published study
+__all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED_CLOUD", "SPECTRAL_QUANTITIES"]
+__all__ += ["is_quantity", "canonical_name", "parse_features"]
+# a section of a report, and a page of one's own
+__all__ += ["ReportSection", "MaterialType", "Material", "BacktestMaterial", "Tables", "Block", "Picture", "say"]
+__all__ += ["sentence", "csv", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
+__all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
+__all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
+__all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "Page", "makers_of", "write_page"]
+# a chart
+__all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
+__all__ += ["direction", "first_last"]
+# a command
+__all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
+__all__ += ["Opening", "run_and_report"]
+
+if TYPE_CHECKING:
+    from toposcope.analysis.adjustment import adjusted
+    from toposcope.analysis.change_points import ChangePoint, change_points
+    from toposcope.analysis.coloured_noise import ColouredNoise
+    from toposcope.analysis.comparison import fisher_z
+    from toposcope.analysis.groups import scale_free
+    from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
+    from toposcope.analysis.permutations import sign_flip
+    from toposcope.analysis.ranks import mid_ranks, two_sided
+    from toposcope.analysis.run_permutations import correlate_across_runs
+    from toposcope.analysis.scaling import rank_correlation
+    from toposcope.analysis.trajectories import (
+        PSEUDO_LAYERS,
+        STATES,
+        TEXT_LOSS,
+        WEIGHT_NORM,
+        Trajectory,
+        cloud_feature,
+        trajectories,
+    )
+    from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+    from toposcope.analysis.wording import counted, examples, joined
+    from toposcope.charts.chart import Chart
+    from toposcope.charts.training import step_axis, training_lines
+    from toposcope.charts.zero import zero_line
+    from toposcope.checkpoints.checkpoint import Checkpoint
+    from toposcope.checkpoints.formats import is_checkpoint
+    from toposcope.checkpoints.formats.contents import Inside, Key
+    from toposcope.checkpoints.formats.entry import Entry, Listing, as_array, contiguous
+    from toposcope.checkpoints.layer import Layer
+    from toposcope.checkpoints.sources.credentials import without_credentials
+    from toposcope.checkpoints.sources.local import LocalSource
+    from toposcope.checkpoints.sources.source import (
+        Access,
+        Bytes,
+        CheckpointError,
+        Files,
+        Source,
+        StoredFile,
+        check_range,
+    )
+    from toposcope.cli.shared import (
+        BadUse,
+        Opening,
+        bad_use,
+        print_json,
+        print_table,
+        progress_bars,
+        series_options,
+        workers_option,
+    )
+    from toposcope.cli.study import run_and_report
+    from toposcope.csv_file import to_csv
+    from toposcope.errors import ToposcopeError
+    from toposcope.files import write_bytes
+    from toposcope.forecasting.backtesting import siblings_in_split
+    from toposcope.forecasting.caching import cached
+    from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
+    from toposcope.forecasting.forecaster_set import run_forecasters
+    from toposcope.forecasting.forecasters.cooldown_laws import Median
+    from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
+    from toposcope.forecasting.forecasters.ridge import fit_ridge
+    from toposcope.forecasting.forecasters.window import window
+    from toposcope.forecasting.schedules.known import known_schedule
+    from toposcope.forecasting.schedules.planned import planned
+    from toposcope.forecasting.schedules.schedule import Schedule
+    from toposcope.forecasting.scores import SKILLS, skills
+    from toposcope.forecasting.siblings import complete_runs, usable_siblings
+    from toposcope.homology.arrays import as_float_matrix
+    from toposcope.homology.diagram import Diagram
+    from toposcope.kernels.compiled import compiled
+    from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+    from toposcope.logs.evaluations.formats import EvaluationFile
+    from toposcope.logs.log import Log
+    from toposcope.logs.raw import RawLog
+    from toposcope.models.origin import Origin
+    from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
+    from toposcope.monitor.sinks.sink import Sink
+    from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature, Kind
+    from toposcope.probes.needs.need import Need, RunContext
+    from toposcope.probes.probe import NOISE, POOLED, Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+    from toposcope.probes.stacks import by_stacks
+    from toposcope.progress import Progress, silent
+    from toposcope.report.backtest import BacktestMaterial
+    from toposcope.report.charts.runs import choose_runs
+    from toposcope.report.charts.series import direction, first_last, run_names, runs_of, spread
+    from toposcope.report.composing import Page, makers_of
+    from toposcope.report.document import Block, Picture, csv, details, folded, say, sentence
+    from toposcope.report.headline import (
+        CLOUD_STATISTICS,
+        NP,
+        cloud_named,
+        clouds_of,
+        headline_features,
+        named,
+        uncapitalised,
+    )
+    from toposcope.report.material import Material, Tables
+    from toposcope.report.section import MaterialType, ReportSection
+    from toposcope.report.tables import (
+        Column,
+        Spec,
+        Table,
+        feature_of,
+        interval_of,
+        missing,
+        number_of,
+        p_value,
+        percent_of,
+        plain,
+        share,
+        signed,
+        table,
+        text_of,
+        whole,
+        word,
+    )
+    from toposcope.report.writing import write_page
+    from toposcope.seeds import derive_seed
+    from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, DeclaredSeries
+    from toposcope.study.feature_file import PublishedRun, canonical_name, parse_features
+    from toposcope.study.kinds import PUBLISHED, feature_named
+    from toposcope.study.published import SPECTRAL_QUANTITIES, Law, Published, Trace, is_quantity
+    from toposcope.study.study import Study
+    from toposcope.typing import Indices, Matrix, Steps, Vector
+
+# So that a package that adds one small thing does not import torch, numba or altair for all others.
+__getattr__, __dir__ = lazy_imports(__name__, __file__)
