@@ -65,15 +65,15 @@ wheel: $(READY)  ## build both wheels and try them in an empty environment, with
 	.ci/wheel $(BIN)/python
 
 check: $(READY)  ## format, lint, types, import rules, public names
-	$(BIN)/ruff format --check src tests benchmarks experiments
-	$(BIN)/ruff check src tests benchmarks experiments
+	$(BIN)/ruff format --check src tests benchmarks experiments/src experiments/tests
+	$(BIN)/ruff check src tests benchmarks experiments/src experiments/tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py
 
 format: $(READY)  ## format the code in place
-	$(BIN)/ruff format src tests benchmarks experiments
-	$(BIN)/ruff check --fix src tests benchmarks experiments
+	$(BIN)/ruff format src tests benchmarks experiments/src experiments/tests
+	$(BIN)/ruff check --fix src tests benchmarks experiments/src experiments/tests
 
 # Those that cannot run here, for want of published data or a library, stop no other; Ctrl-C stops all.
 define measure

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ napoleon_use_ivar = True
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 
+EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "docs"
+PAGES = Path(__file__).parent / "experiments"
+"""Where the pages of the experiments stand while the documentation is built."""
+
 html_theme = "furo"
 html_title = f"toposcope {release}"
 
@@ -72,7 +77,20 @@ def _split_attributes(_app: Any, _what: str, _name: str, _object: Any, _options:
     lines[:] = split
 
 
+def _link_experiments(_app: Any, _docname: str, source: list[str]) -> None:
+    """Turn links to the pages of the experiments, as they are in the repository, to where those pages stand here."""
+    source[0] = re.sub(r"\]\(\.\./((?:\.\./)*)experiments/docs/", r"](\1experiments/", source[0])
+
+
+def _remove_experiments(_app: Any, _error: Exception | None) -> None:
+    """Remove the pages of the experiments from here."""
+    shutil.rmtree(PAGES)
+
+
 def setup(app: Any) -> None:
-    """Connect the handlers above."""
+    """Bring in the pages of the experiments, and connect the handlers above."""
+    shutil.copytree(EXPERIMENTS, PAGES, dirs_exist_ok=True)
+    app.connect("source-read", _link_experiments)
+    app.connect("build-finished", _remove_experiments)
     app.connect("autodoc-process-signature", _short_types)
     app.connect("autodoc-process-docstring", _split_attributes, priority=900)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toposcope.family import SIZES, Corpus, TrainingOptions
-from toposcope.study.declaration import check
+from toposcope.study.declaration import check_declaration
 from toposcope_experiments import shipped_study
 
 PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,draws=10"
@@ -14,7 +14,7 @@ PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,d
 @pytest.mark.parametrize("name", ["paper", "population", "population-gpu", "topology-gain"])
 def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)
-    check(declaration)
+    check_declaration(declaration)
     assert declaration.name == name
 
 

@@ -9,8 +9,9 @@ from scipy.stats import wilcoxon
 from sklearn.decomposition import PCA
 
 from toposcope.analysis.permutations import sign_flip
+from toposcope.extend import COOLDOWN
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.stack import BASE, Stack
+from toposcope.forecasting.forecasters.stack import Stack
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Log
 from toposcope_experiments.topology_gain.gain import (
@@ -241,7 +242,7 @@ def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:
     assert "stranger is left out: it is not of the family 'made' in nats." in found.notes
     assert "only 6 groups" in found.verdict()
     assert set(found.errors["forecaster"]) >= {
-        BASE.name,
+        COOLDOWN.name,
         "last",
         "power_law",
         "annealing",

@@ -13,7 +13,7 @@ __all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Mat
 __all__ += ["write_bytes", "to_csv", "compiled"]
 # a probe
 __all__ += ["Probe", "Subject", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value", "NETWORK", "POOLED"]
-__all__ += ["NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
+__all__ += ["RipsProbe", "NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
 # an input of probes
 __all__ += ["Need", "RunContext", "Origin", "Checkpoint"]
 # a checkpoint format
@@ -28,7 +28,8 @@ __all__ += ["RawEvaluations", "EvaluationFile", "as_raw"]
 # a forecaster, and what compares forecasters
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
-__all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median"]
+__all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN"]
+__all__ += ["STACKED_LAWS", "stack_features"]
 # a sink
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted"]
 # an analysis of a study
@@ -38,7 +39,7 @@ __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "LEVEL", "UNDETERM
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a published study
 __all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED_CLOUD", "SPECTRAL_QUANTITIES"]
-__all__ += ["is_quantity", "canonical_name", "parse_features"]
+__all__ += ["is_quantity", "canonical_name", "parse_features", "read_json", "check_declaration"]
 # a section of a report, and a page of one's own
 __all__ += ["ReportSection", "MaterialType", "Material", "BacktestMaterial", "Tables", "Block", "Picture", "say"]
 __all__ += ["sentence", "csv", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
@@ -47,7 +48,7 @@ __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised"
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "Page", "makers_of", "write_page"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
-__all__ += ["direction", "first_last"]
+__all__ += ["direction", "first_last", "cloud_charts"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
 __all__ += ["Opening", "run_and_report"]
@@ -111,9 +112,10 @@ if TYPE_CHECKING:
     from toposcope.forecasting.caching import cached
     from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
     from toposcope.forecasting.forecaster_set import run_forecasters
-    from toposcope.forecasting.forecasters.cooldown_laws import Median
+    from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
     from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
     from toposcope.forecasting.forecasters.ridge import fit_ridge
+    from toposcope.forecasting.forecasters.stack import STACKED_LAWS, stack_features
     from toposcope.forecasting.forecasters.window import window
     from toposcope.forecasting.schedules.known import known_schedule
     from toposcope.forecasting.schedules.planned import planned
@@ -133,11 +135,13 @@ if TYPE_CHECKING:
     from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature, Kind
     from toposcope.probes.needs.need import Need, RunContext
     from toposcope.probes.probe import NOISE, POOLED, Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+    from toposcope.probes.rips import RipsProbe
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent
     from toposcope.report.backtest import BacktestMaterial
     from toposcope.report.charts.runs import choose_runs
     from toposcope.report.charts.series import direction, first_last, run_names, runs_of, spread
+    from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page, makers_of
     from toposcope.report.document import Block, Picture, csv, details, folded, say, sentence
     from toposcope.report.headline import (
@@ -171,8 +175,8 @@ if TYPE_CHECKING:
     )
     from toposcope.report.writing import write_page
     from toposcope.seeds import derive_seed
-    from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, DeclaredSeries
-    from toposcope.study.feature_file import PublishedRun, canonical_name, parse_features
+    from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, DeclaredSeries, check_declaration
+    from toposcope.study.feature_file import PublishedRun, canonical_name, parse_features, read_json
     from toposcope.study.kinds import PUBLISHED, feature_named
     from toposcope.study.published import SPECTRAL_QUANTITIES, Law, Published, Trace, is_quantity
     from toposcope.study.study import Study

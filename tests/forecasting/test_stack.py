@@ -7,7 +7,7 @@ from made_up_runs import Truth, copied, made_up_family, made_up_run, seen
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN
 from toposcope.forecasting.forecasters.sibling_template import Template
-from toposcope.forecasting.forecasters.stack import OTHER_LAWS, Stack, features
+from toposcope.forecasting.forecasters.stack import STACKED_LAWS, Stack, stack_features
 from toposcope.forecasting.schedules.schedule import Schedule
 
 
@@ -170,6 +170,8 @@ def test_the_template_is_a_feature() -> None:
     log = seen(run, 0.3)
     base = COOLDOWN.fit(log, run.schedule, siblings).loss
     template = Template().fit(log, run.schedule, siblings).loss
-    assert features(log, run.schedule, siblings, base, True)[len(OTHER_LAWS)] == pytest.approx(np.log(template / base))
+    assert stack_features(log, run.schedule, siblings, base, True)[len(STACKED_LAWS)] == pytest.approx(
+        np.log(template / base)
+    )
     few = siblings[:2]
-    assert features(log, run.schedule, few, base, True)[len(OTHER_LAWS)] == 0
+    assert stack_features(log, run.schedule, few, base, True)[len(STACKED_LAWS)] == 0

@@ -11,7 +11,7 @@ import tomli_w
 from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, load_declaration, run_study
-from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check
+from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check_declaration
 from toposcope.study.declared_run import DeclaredRun
 from toposcope.study.published import Law, Published, Trace
 from toposcope.study.shipped import shipped_study
@@ -351,7 +351,7 @@ def test_an_older_declaration_is_marked_with_the_version_that_runs_it(tmp_path: 
 @pytest.mark.parametrize("name", ["quickstart", "hidden-states", "landscape"])
 def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)
-    check(declaration)
+    check_declaration(declaration)
     assert declaration.name == name
 
 

@@ -1,9 +1,9 @@
 """Families of tiny GPT-NeoX models, trained here from nine seeds each, behind a stand-in of the hub.
 
-    python tests/support/polypythias_stand_in.py --out FOLDER [--nothing-planted]
+    PYTHONPATH=tests/support python experiments/tests/support/polypythias_stand_in.py --out FOLDER [--nothing-planted]
 
-trains them, runs ``studies/polypythias.toml`` on them as it is, but for its text, and writes the report. Two runs are
-disturbed: one by a few updates with a large learning rate, one by a learning rate that stays somewhat too high.
+trains them, runs the shipped study ``polypythias`` on them as it is, but for its text, and writes the report. Two runs
+are disturbed: one by a few updates with a large learning rate, one by a learning rate that stays somewhat too high.
 """
 
 import argparse

@@ -39,7 +39,7 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
     from toposcope.errors import ToposcopeError
     from toposcope.family import Corpus, TrainingOptions
     from toposcope.study import Declaration, run_study
-    from toposcope.study.declaration import check
+    from toposcope.study.declaration import check_declaration
     from toposcope.study.declared_run import DeclaredRun
     from toposcope.study.field_errors import readable
 
@@ -53,7 +53,7 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
         corpus = Corpus(source=source if is_name else str(Path(source).resolve()))
         runs = [DeclaredRun(size=size) for size in sizes]
         declaration = Declaration(name=out.resolve().name, corpus=corpus, training=training, runs=runs, probes=[])
-        check(declaration)
+        check_declaration(declaration)
     with progress_bars() as progress:
         errors = run_study(declaration, out, workers=workers, progress=progress)
     print_errors(errors, out)

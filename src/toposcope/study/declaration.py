@@ -73,7 +73,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         a relative path starts at the TOML file. ``{name}`` in it stands for the name of the series; of a log of
         several runs, the one of that name is meant.
     features : str
-        A JSON file of published features (see ``docs/import.md``); a relative path starts at the TOML file.
+        A JSON file of published features (see ``experiments/docs/import.md``); a relative path starts at the TOML file.
     optional : bool
         If the series cannot be opened, or has no checkpoint at one of `steps`, the study continues with a note instead
         of an error.
@@ -250,7 +250,7 @@ def load_declaration(path: str | Path) -> Declaration:
         _refuse_credentials(content)
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
-        check(declaration)
+        check_declaration(declaration)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ToposcopeError(f"{path}: {readable(error, Declaration)}") from error
     except ToposcopeError as error:
@@ -258,7 +258,7 @@ def load_declaration(path: str | Path) -> Declaration:
     return declaration
 
 
-def check(declaration: Declaration) -> None:
+def check_declaration(declaration: Declaration) -> None:
     """Refuse a declaration that cannot be run: credentials, wrong options, equal or unsafe names, nothing to do."""
     content = msgspec.to_builtins(declaration)
     _refuse_credentials(content)

@@ -27,7 +27,7 @@ from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.corpora import StudyCorpora
-from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
+from toposcope.study.declaration import Declaration, DeclaredSeries, check_declaration, load_declaration
 from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.other_corpora import STAGE as OTHER_CORPORA
@@ -92,7 +92,7 @@ def run_study(
     ToposcopeError
         If another process runs the study, the disk is full, or the declaration is not one that can be run.
     """
-    check(declaration)
+    check_declaration(declaration)
     directory = Path(directory)
     with locked(directory):
         refuse_another(directory, declaration)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import bad_use, progress_bars, workers_option
+from toposcope.extend import bad_use, progress_bars, workers_option
 
 
 @click.command()

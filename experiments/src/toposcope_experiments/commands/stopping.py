@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from toposcope.cli.shared import print_table
+from toposcope.extend import print_table
 
 KINDS: tuple[Literal["svg", "png", "pdf"], ...] = ("svg", "png", "pdf")
 """Files of each chart."""
@@ -31,7 +31,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
     Example:
       toposcope stopping paper --out stopping
     """
-    from toposcope.analysis.trajectories import trajectories
+    from toposcope.analysis import trajectories
     from toposcope.study import Study
     from toposcope_experiments.early_stopping.early_stopping import early_stopping
 
@@ -55,8 +55,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
 
 def _gain(directory: Path) -> Gain | None:
     """Forecast with a law that knows the schedule; None where nothing was logged."""
-    from toposcope.errors import ToposcopeError
-    from toposcope.forecasting.forecasters.cooldown_laws import Median
+    from toposcope.extend import Median, ToposcopeError
     from toposcope.logs import read_logs
     from toposcope_experiments.early_stopping.early_stopping import gain_by
 
@@ -69,8 +68,7 @@ def _gain(directory: Path) -> Gain | None:
 
 def _write(found: EarlyStopping, folder: Path) -> list[Path]:
     """Write the tables and the charts."""
-    from toposcope.csv_file import to_csv
-    from toposcope.files import write_bytes
+    from toposcope.extend import to_csv, write_bytes
     from toposcope_experiments.early_stopping.chart import early_stopping_charts
 
     tables = {f"{name}.csv": to_csv(getattr(found, name)) for name in ("rules", "matched", "stops")}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import BadUse, bad_use, workers_option
+from toposcope.extend import BadUse, bad_use, workers_option
 
 
 @click.command("import")
@@ -23,7 +23,7 @@ def study_import(folder: Path, out: Path | None, workers: int | None) -> None:
     Example:
       toposcope study import published/ --out again
     """
-    from toposcope.cli.study import run_and_report
+    from toposcope.extend import run_and_report
     from toposcope_experiments.published_study.importing import import_study
 
     directory = out or Path(f"{folder.resolve().name}-study")

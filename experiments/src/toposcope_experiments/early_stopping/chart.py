@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.verdict import LEVEL
-from toposcope.analysis.wording import counted, joined
-from toposcope.charts.chart import Chart
-from toposcope.charts.zero import zero_line
+from toposcope.charts import Chart
+from toposcope.extend import LEVEL, counted, joined, zero_line
 from toposcope_experiments.early_stopping.stopping_rules import FRACTION, GAIN, LAST, LOSS, NEURAL_PERSISTENCE
 from toposcope_experiments.early_stopping.tried_rules import BETTER, WORSE, TriedRules
 

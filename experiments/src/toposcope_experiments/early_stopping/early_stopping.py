@@ -7,16 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import LEVEL
-from toposcope.analysis.wording import joined
-from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecaster import Forecaster, LoggedRun, RefusedError
-from toposcope.forecasting.schedules.planned import planned
+from toposcope.analysis import Trajectory
+from toposcope.extend import (
+    LEVEL,
+    PUBLISHED,
+    Forecaster,
+    LoggedRun,
+    RefusedError,
+    ToposcopeError,
+    Vector,
+    joined,
+    planned,
+)
 from toposcope.logs import Log
 from toposcope.probes import Feature
-from toposcope.study.kinds import PUBLISHED
-from toposcope.typing import Vector
 from toposcope_experiments.early_stopping.stopping_rules import (
     FRACTION,
     GAIN,

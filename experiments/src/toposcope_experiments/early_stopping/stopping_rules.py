@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.typing import Vector
+from toposcope.extend import Vector
 
 NEURAL_PERSISTENCE, LOSS = "neural_persistence_patience", "loss_patience"
 TRAINING_LOSS, WEIGHT_NORM = "training_loss_patience", "weight_norm_patience"

@@ -6,10 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.permutations import sign_flip
-from toposcope.analysis.verdict import LEVEL
-from toposcope.typing import Vector
+from toposcope.extend import LEVEL, Vector, adjusted, sign_flip
 from toposcope_experiments.early_stopping.stopping_rules import (
     FRACTION,
     GAIN,

@@ -3,9 +3,8 @@
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.verdict import UNDETERMINED
-from toposcope.charts.chart import Chart
-from toposcope.probes.feature import TOPOLOGY
+from toposcope.charts import Chart
+from toposcope.extend import TOPOLOGY, UNDETERMINED
 from toposcope_experiments.grokking.comparison import (
     ELSEWHERE,
     MAX_CONTROL_SHARE,

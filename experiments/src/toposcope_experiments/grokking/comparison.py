@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-from toposcope.typing import Indices, Matrix
+from toposcope.extend import LEVEL, UNDETERMINED, Indices, Matrix, adjusted
 from toposcope_experiments.grokking.design import CONTROLS, TREATED
 from toposcope_experiments.grokking.features import FEATURES, KINDS
 from toposcope_experiments.grokking.measured import MeasuredRuns

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toposcope.errors import ToposcopeError
-from toposcope.seeds import derive_seed
+from toposcope.extend import ToposcopeError, derive_seed
 
 MIN_MODULUS = 13
 """With fewer residues, five Fourier modes are all there are."""

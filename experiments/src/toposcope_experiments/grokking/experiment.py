@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from toposcope.engine.pool import Workers, processors, report
-from toposcope.progress import Progress, silent
+from toposcope.engine import Workers, processors, report
+from toposcope.extend import Progress, silent
 from toposcope_experiments.grokking.design import ARCHITECTURES, Architecture, Design
 from toposcope_experiments.grokking.measured import MeasuredRuns, measure_runs
 from toposcope_experiments.grokking.training import train

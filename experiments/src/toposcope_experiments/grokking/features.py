@@ -3,9 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.groups import scale_free
-from toposcope.probes.feature import TOPOLOGY, Kind
-from toposcope.probes.rips import RipsProbe
+from toposcope.extend import TOPOLOGY, RipsProbe, scale_free
+from toposcope.probes import Kind
 
 STATISTICS = ("H0.max", "H0.total", "H0.entropy", "H1.max", "H1.total", "H1.entropy", "H1.count")
 TOPOLOGICAL = {statistic.replace(".", " "): statistic for statistic in STATISTICS}

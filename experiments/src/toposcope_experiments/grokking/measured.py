@@ -7,11 +7,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.change_points import ChangePoint, change_points
-from toposcope.engine.pool import Engine
-from toposcope.progress import Progress, silent
-from toposcope.seeds import derive_seed
-from toposcope.typing import Matrix, Steps, Vector
+from toposcope.engine import Engine
+from toposcope.extend import ChangePoint, Matrix, Progress, Steps, Vector, change_points, derive_seed, silent
 from toposcope_experiments.grokking.design import GrokkingRun
 from toposcope_experiments.grokking.features import FEATURES, FOURIER, TWINS, embedding_features
 from toposcope_experiments.grokking.training import LOGGED, Trained

@@ -6,11 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.verdict import UNDETERMINED
-from toposcope.analysis.wording import counted, joined
-from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.material import Tables
-from toposcope.report.tables import p_value, plain
+from toposcope.extend import TOPOLOGY, UNDETERMINED, Tables, counted, joined, p_value, plain
 from toposcope_experiments.grokking.comparison import (
     ELSEWHERE,
     NOT_SHOWN,

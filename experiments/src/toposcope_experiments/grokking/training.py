@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from toposcope.engine.pool import one_thread
-from toposcope.progress import Progress, silent
+from toposcope.engine import one_thread
+from toposcope.extend import Progress, silent
 from toposcope_experiments.grokking.design import Architecture, Design, GrokkingRun, pairs
 from toposcope_experiments.grokking.networks import Forward, forward_of, initial_weights
 from toposcope_experiments.small_networks.optimizer import AdamW

@@ -5,11 +5,8 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.wording import examples, joined
-from toposcope.charts.chart import Chart
-from toposcope.report.charts.series import spread
-from toposcope.report.headline import headline_features, named
-from toposcope.report.material import Material
+from toposcope.charts import Chart
+from toposcope.extend import Material, examples, headline_features, joined, named, spread
 from toposcope_experiments.outlier_runs.outlier_runs import APART, apart_runs
 
 MAX_FAMILIES, MAX_QUANTITIES, MAX_RUNS, MAX_STEPS = 3, 6, 16, 30

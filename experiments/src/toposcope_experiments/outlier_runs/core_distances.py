@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from toposcope.kernels.compiled import compiled
-from toposcope.typing import Matrix
+from toposcope.extend import Matrix, compiled
 
 
 @compiled

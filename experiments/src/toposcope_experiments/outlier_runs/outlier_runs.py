@@ -1,4 +1,4 @@
-"""Which runs stand apart from their replicates at equal step, and in what first (docs/methods/outlier-runs.md)."""
+"""Which runs stand apart from their replicates at equal step, and in what first (experiments/docs/outlier-runs.md)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.ranks import mid_ranks
-from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-from toposcope.probes.feature import Kind
-from toposcope.typing import Steps, Vector
+from toposcope.analysis import Trajectory
+from toposcope.extend import LEVEL, UNDETERMINED, Steps, Vector, mid_ranks
+from toposcope.probes import Kind
 from toposcope_experiments.outlier_runs.run_rotations import (
     MIN_RUNS,
     USUAL,

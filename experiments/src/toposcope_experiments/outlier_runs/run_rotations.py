@@ -1,4 +1,4 @@
-"""How far each run lies from the others at equal step, tested by rotating the runs (docs/methods/outlier-runs.md)."""
+"""How far each run lies from the others at equal step, tested by rotations (experiments/docs/outlier-runs.md)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.seeds import derive_seed
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.extend import Indices, Matrix, Vector, derive_seed
 
 MIN_RUNS = 5
 """Runs that can be compared with each other."""

@@ -6,28 +6,35 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from toposcope.analysis.verdict import UNDETERMINED
-from toposcope.analysis.wording import counted, examples, joined
-from toposcope.report.charts.series import spread
-from toposcope.report.document import Block, Picture, csv, details, say
-from toposcope.report.headline import named, uncapitalised
-from toposcope.report.material import Material
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import (
+from toposcope.extend import (
+    UNDETERMINED,
+    Block,
     Column,
+    Material,
+    Picture,
+    ReportSection,
     Spec,
     Table,
+    counted,
+    csv,
+    details,
+    examples,
     feature_of,
     interval_of,
+    joined,
+    named,
     number_of,
     p_value,
     plain,
+    say,
     signed,
+    spread,
     table,
     text_of,
+    uncapitalised,
     whole,
 )
-from toposcope.study.declaration import Declaration
+from toposcope.study import Declaration
 from toposcope_experiments.outlier_runs.chart import drawn_quantities, outlier_run_charts
 from toposcope_experiments.outlier_runs.outlier_runs import (
     BEFORE,

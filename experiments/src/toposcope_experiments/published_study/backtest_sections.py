@@ -4,10 +4,21 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from toposcope.report.backtest import BacktestMaterial
-from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import Spec, number_of, percent_of, plain, table, text_of, whole
+from toposcope.extend import (
+    BacktestMaterial,
+    Block,
+    Picture,
+    ReportSection,
+    Spec,
+    csv,
+    number_of,
+    percent_of,
+    plain,
+    say,
+    table,
+    text_of,
+    whole,
+)
 from toposcope_experiments.published_study.forecast_rules import published_rules
 
 RULES: tuple[Spec, ...] = (

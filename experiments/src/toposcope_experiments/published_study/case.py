@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.scaling import rank_correlation
-from toposcope.study.published import Published
-from toposcope.typing import Vector
+from toposcope.extend import Published, Vector, rank_correlation
 from toposcope_experiments.published_study.findings import StudyTables
 
 STANDS = "stands"

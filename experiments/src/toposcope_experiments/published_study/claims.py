@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
-from toposcope.study.published import Published
+from toposcope.analysis import Trajectory
+from toposcope.extend import Published
 from toposcope_experiments.published_study.case import MIN_SIZES, Judgement, StudyEvidence
 from toposcope_experiments.published_study.correlation_claims import (
     holds_elsewhere,

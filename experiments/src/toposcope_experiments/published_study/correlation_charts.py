@@ -4,11 +4,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.chart import Chart
-from toposcope.charts.zero import zero_line
-from toposcope.report.charts.series import runs_of
-from toposcope.report.material import Material
-from toposcope.study.published import Published
+from toposcope.charts import Chart
+from toposcope.extend import Material, Published, runs_of, zero_line
 from toposcope_experiments.published_study.findings import StudyTables
 from toposcope_experiments.published_study.names import NAMES, chart_name
 

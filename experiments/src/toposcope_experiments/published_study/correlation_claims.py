@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.analysis.comparison import fisher_z
-from toposcope.analysis.permutations import sign_flip
+from toposcope.extend import fisher_z, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import polars as pl
 
-from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
-from toposcope.probes.feature import NETWORK, Feature
-from toposcope.study.kinds import PUBLISHED
+from toposcope.analysis import Trajectory
+from toposcope.extend import NETWORK, PUBLISHED, STATES, TEXT_LOSS
+from toposcope.probes import Feature
 from toposcope_experiments.published_study.names import STEP
 
 BATCH_LOSS = "batch_loss"

@@ -3,13 +3,16 @@
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import trajectories
-from toposcope.errors import ToposcopeError
-from toposcope.forecasting.backtesting import siblings_in_split
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecaster_set import run_forecasters
-from toposcope.forecasting.schedules.known import known_schedule
-from toposcope.forecasting.siblings import complete_runs
+from toposcope.analysis import trajectories
+from toposcope.extend import (
+    LoggedRun,
+    RefusedError,
+    ToposcopeError,
+    complete_runs,
+    known_schedule,
+    run_forecasters,
+    siblings_in_split,
+)
 from toposcope.study import Study
 from toposcope_experiments.published_study.predictions import predictions
 

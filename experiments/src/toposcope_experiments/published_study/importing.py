@@ -12,12 +12,20 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints import series
-from toposcope.checkpoints.formats import is_checkpoint
-from toposcope.checkpoints.sources import without_credentials
-from toposcope.errors import ToposcopeError
-from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, Declaration, DeclaredSeries, check
-from toposcope.study.feature_file import PublishedRun, parse_features, read_json
-from toposcope.study.published import Published
+from toposcope.extend import (
+    DEFAULT_PROBES,
+    PUBLISHED_CLOUD,
+    DeclaredSeries,
+    Published,
+    PublishedRun,
+    ToposcopeError,
+    check_declaration,
+    is_checkpoint,
+    parse_features,
+    read_json,
+    without_credentials,
+)
+from toposcope.study import Declaration
 from toposcope_experiments.published_study.published_file import merge_results, parse_results
 
 MAX_DEPTH = 4
@@ -82,7 +90,7 @@ def import_study(folder: Path, out: Path | None = None) -> ImportedStudy:
             f"{folder}: neither a series of checkpoints nor a JSON file of features by step in it{more}"
         )
     declaration = contents.declaration(folder)
-    check(declaration)
+    check_declaration(declaration)
     return ImportedStudy(declaration, contents.notes)
 
 

@@ -3,8 +3,8 @@
 import altair as alt
 import polars as pl
 
-from toposcope.charts.chart import Chart
-from toposcope.report.material import Material
+from toposcope.charts import Chart
+from toposcope.extend import Material
 from toposcope_experiments.published_study.reproduction import BLEND_OF_LOSSES
 
 BLEND, WITHOUT = "paper_combined", f"paper_{BLEND_OF_LOSSES}"

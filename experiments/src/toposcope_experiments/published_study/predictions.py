@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
-from toposcope.errors import ToposcopeError
+from toposcope.analysis import Trajectory
+from toposcope.extend import ToposcopeError, Vector
 from toposcope.logs import final_training_loss
 from toposcope.probes import Feature
-from toposcope.typing import Vector
 
 FRACTIONS = (0.2, 0.3, 0.5)
 PROTOCOLS = ("published", "exact")

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from toposcope.errors import ToposcopeError
-from toposcope.study.feature_file import canonical_name
-from toposcope.study.published import Law, Published, is_quantity
+from toposcope.extend import Law, Published, ToposcopeError, canonical_name, is_quantity
 from toposcope_experiments.published_study.names import FORECASTERS
 
 MAX_NAME_LENGTH = 100

@@ -6,11 +6,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.ranks import two_sided
-from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
-from toposcope.probes.feature import NETWORK
-from toposcope.study.kinds import PUBLISHED
-from toposcope.study.published import SPECTRAL_QUANTITIES, Published
+from toposcope.analysis import Trajectory
+from toposcope.extend import NETWORK, PUBLISHED, SPECTRAL_QUANTITIES, STATES, TEXT_LOSS, Published, two_sided
 from toposcope_experiments.published_study.findings import BATCH_LOSS, StudyTables, feature_of
 from toposcope_experiments.published_study.names import STEP
 

@@ -3,15 +3,20 @@
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import cloud_feature
-from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
-from toposcope.report.charts.series import direction, first_last, run_names
-from toposcope.report.charts.states import cloud_charts
-from toposcope.report.headline import NP, clouds_of
-from toposcope.report.material import Material
-from toposcope.study.kinds import PUBLISHED
-from toposcope.study.published import Trace
+from toposcope.charts import Chart
+from toposcope.extend import (
+    NP,
+    PUBLISHED,
+    Material,
+    Trace,
+    cloud_charts,
+    cloud_feature,
+    clouds_of,
+    direction,
+    first_last,
+    run_names,
+    training_lines,
+)
 from toposcope_experiments.published_study.findings import StudyTables
 from toposcope_experiments.published_study.names import NAMES, chart_name
 

@@ -6,11 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.permutations import sign_flip
-from toposcope.analysis.trajectories import WEIGHT_NORM
-from toposcope.analysis.wording import joined
-from toposcope.study.published import Published
-from toposcope.typing import Vector
+from toposcope.extend import WEIGHT_NORM, Published, Vector, joined, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,

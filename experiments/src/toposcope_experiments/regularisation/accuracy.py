@@ -3,9 +3,7 @@
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.run_permutations import correlate_across_runs
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.extend import Indices, Matrix, Vector, adjusted, correlate_across_runs
 from toposcope_experiments.regularisation.features import FEATURES, KINDS
 from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import TEST_ACCURACY

@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from toposcope.charts.chart import Chart
+from toposcope.charts import Chart
 from toposcope_experiments.early_stopping.chart import early_stopping_charts
 from toposcope_experiments.regularisation.comparison import ALL_SHOWN, AT_STEP
 from toposcope_experiments.regularisation.design import FACTORS, PLAIN

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.extend import LEVEL, UNDETERMINED, Indices, Matrix, Vector, adjusted
 from toposcope_experiments.regularisation.design import CONTRASTS, HIGHER, Contrast
 from toposcope_experiments.regularisation.features import CONTROLS_OF, FEATURES, KINDS, TESTED
 from toposcope_experiments.regularisation.measured import MeasuredRuns

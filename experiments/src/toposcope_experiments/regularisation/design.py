@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from toposcope.errors import ToposcopeError
-from toposcope.seeds import derive_seed
+from toposcope.extend import ToposcopeError, derive_seed
 
 N_PIXELS, N_CLASSES = 64, 10
 N_TRAINING, N_VALIDATION = 1024, 273

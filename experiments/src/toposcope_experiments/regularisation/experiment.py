@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from toposcope.engine.pool import Workers, processors, report
-from toposcope.progress import Progress, silent
-from toposcope.typing import Matrix
+from toposcope.engine import Workers, processors, report
+from toposcope.extend import Matrix, Progress, silent
 from toposcope_experiments.regularisation.design import CONDITIONS, Condition, Design
 from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import train

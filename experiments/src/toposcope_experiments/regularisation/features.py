@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.extend import TOPOLOGY
 from toposcope.homology import NeuralPersistence, neural_persistence
-from toposcope.probes.feature import TOPOLOGY, Kind
+from toposcope.probes import Kind
 
 NP, NP_ONE_SCALE, BEYOND = "NP", "NP, one scale", "NP beyond the placebo"
 PLACEBO, PLACEBO_ONE_SCALE = "NP of the placebo", "NP of the placebo, one scale"

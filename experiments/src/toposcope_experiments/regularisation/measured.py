@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope.typing import Indices, Matrix, Steps, Vector
+from toposcope.extend import Indices, Matrix, Steps, Vector
 from toposcope_experiments.regularisation.design import CONDITIONS, STEPS_PER_EPOCH, Condition, DigitRun
 from toposcope_experiments.small_networks.run_tables import final_values
 

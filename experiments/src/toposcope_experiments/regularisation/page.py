@@ -7,9 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.analysis.wording import joined
-from toposcope.report.material import Tables
-from toposcope.report.tables import p_value, plain, share, signed
+from toposcope.extend import Tables, joined, p_value, plain, share, signed
 from toposcope_experiments.early_stopping.stopping_rules import LOSS, NEURAL_PERSISTENCE
 from toposcope_experiments.early_stopping.tried_rules import BETTER, WORSE, TriedRules
 from toposcope_experiments.early_stopping.tried_rules import NOT_SHOWN as NO_DIFFERENCE

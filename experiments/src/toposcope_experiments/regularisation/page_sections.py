@@ -5,16 +5,22 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.report.composing import Page, makers_of
-from toposcope.report.document import Block, Picture, csv, details, folded, say
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import (
+from toposcope.extend import (
+    Block,
     Column,
+    Page,
+    Picture,
+    ReportSection,
     Spec,
+    csv,
+    details,
+    folded,
     interval_of,
+    makers_of,
     number_of,
     p_value,
     plain,
+    say,
     share,
     signed,
     table,

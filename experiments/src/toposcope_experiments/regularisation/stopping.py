@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.typing import Vector
+from toposcope.extend import Vector
 from toposcope_experiments.early_stopping.chart import Cost
 from toposcope_experiments.early_stopping.stopping_rules import (
     FRACTION,

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from toposcope.engine.pool import one_thread
-from toposcope.progress import Progress, silent
-from toposcope.typing import Matrix
+from toposcope.engine import one_thread
+from toposcope.extend import Matrix, Progress, silent
 from toposcope_experiments.regularisation.design import BATCH_SIZE, Condition, Design
 from toposcope_experiments.regularisation.digits import digit_sets, order_of_pass
 from toposcope_experiments.regularisation.features import FEATURES, network_features

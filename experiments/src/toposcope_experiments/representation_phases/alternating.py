@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.kernels.compiled import compiled
-from toposcope.typing import Indices, Vector
+from toposcope.extend import Indices, Vector, compiled
 
 
 @compiled

@@ -6,15 +6,18 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory, cloud_feature
-from toposcope.charts.chart import Chart
-from toposcope.charts.training import step_axis
-from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.runs import choose_runs
-from toposcope.report.headline import CLOUD_STATISTICS
-from toposcope.report.material import Material
-from toposcope.study.kinds import feature_named
-from toposcope.typing import Vector
+from toposcope.analysis import Trajectory
+from toposcope.charts import Chart
+from toposcope.extend import (
+    CLOUD_STATISTICS,
+    NETWORK,
+    Material,
+    Vector,
+    choose_runs,
+    cloud_feature,
+    feature_named,
+    step_axis,
+)
 from toposcope_experiments.representation_phases.description import rows_of_clouds
 from toposcope_experiments.representation_phases.phases import PER_SCALE
 

@@ -2,11 +2,7 @@
 
 import polars as pl
 
-from toposcope.analysis.verdict import LEVEL
-from toposcope.analysis.wording import joined
-from toposcope.report.charts.series import runs_of
-from toposcope.report.headline import cloud_named, clouds_of
-from toposcope.report.material import Material
+from toposcope.extend import LEVEL, Material, cloud_named, clouds_of, joined, runs_of
 
 THREE = "warm-up, entropy-seeking, compression-seeking"
 MAX_NAMED = 3

@@ -8,13 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.change_points import change_points
-from toposcope.analysis.trajectories import STATES, Trajectory
-from toposcope.analysis.wording import joined
-from toposcope.probes.feature import NETWORK
-from toposcope.seeds import derive_seed
-from toposcope.study.kinds import PUBLISHED
-from toposcope.typing import Vector
+from toposcope.analysis import Trajectory
+from toposcope.extend import NETWORK, PUBLISHED, STATES, Vector, change_points, derive_seed, joined
 from toposcope_experiments.representation_phases.turns import MAX_TURNS, Turn, Turns, find_turns
 
 SEED = 42

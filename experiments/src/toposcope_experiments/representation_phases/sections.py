@@ -5,17 +5,21 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.report.charts.series import runs_of
-from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.headline import named
-from toposcope.report.material import Material
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import (
+from toposcope.extend import (
+    Block,
     Column,
+    Material,
+    Picture,
+    ReportSection,
     Spec,
+    csv,
+    folded,
     missing,
+    named,
     number_of,
     p_value,
+    runs_of,
+    say,
     table,
     text_of,
     whole,

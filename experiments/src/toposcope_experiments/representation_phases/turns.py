@@ -6,10 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.coloured_noise import ColouredNoise
-from toposcope.errors import ToposcopeError
-from toposcope.seeds import derive_seed
-from toposcope.typing import Matrix, Vector
+from toposcope.extend import ColouredNoise, Matrix, ToposcopeError, Vector, derive_seed
 
 MAX_TURNS = 3
 """Most turns that are fitted: one more than three phases have, so that an additional turn is noticed."""

@@ -7,10 +7,7 @@ from pathlib import Path
 import click
 import polars as pl
 
-from toposcope.cli.shared import print_table
-from toposcope.report.composing import Page
-from toposcope.report.section import MaterialType
-from toposcope.report.writing import write_page
+from toposcope.extend import MaterialType, Page, print_table, write_page
 
 
 def write_and_print(

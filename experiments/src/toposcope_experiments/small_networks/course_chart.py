@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 import polars as pl
 
-from toposcope.typing import Indices, Matrix, Steps
+from toposcope.extend import Indices, Matrix, Steps
 
 PANEL_WIDTH, PANEL_HEIGHT = 210, 130
 

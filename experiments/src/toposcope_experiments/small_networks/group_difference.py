@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toposcope.typing import Matrix, Vector
+from toposcope.extend import Matrix, Vector
 from toposcope_experiments.small_networks.two_groups import least_p, two_groups
 
 

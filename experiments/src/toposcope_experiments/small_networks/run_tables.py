@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.typing import Matrix, Steps
+from toposcope.extend import Matrix, Steps
 
 
 def final_values(names: Sequence[str], values: Mapping[str, Matrix], place: int) -> dict[str, float]:

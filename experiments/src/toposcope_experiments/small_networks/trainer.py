@@ -8,9 +8,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from toposcope.errors import ToposcopeError
-from toposcope.files import write_bytes
-from toposcope.progress import Progress, silent
+from toposcope.extend import Progress, ToposcopeError, silent, write_bytes
 
 SAVE_EVERY = 5
 """Measurements between two states on disk."""

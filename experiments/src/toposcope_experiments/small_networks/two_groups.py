@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.seeds import derive_seed
+from toposcope.extend import derive_seed
 
 MAX_ENUMERATED_DIVISIONS = 50_000
 """All divisions of up to 18 values into two halves are enumerated."""

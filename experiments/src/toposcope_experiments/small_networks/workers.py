@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from toposcope.engine.pool import Engine, TaskFailure
-from toposcope.errors import ToposcopeError
-from toposcope.progress import Progress, silent
+from toposcope.engine import Engine, TaskFailure
+from toposcope.extend import Progress, ToposcopeError, silent
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

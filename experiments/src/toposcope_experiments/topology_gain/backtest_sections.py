@@ -4,10 +4,23 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from toposcope.report.backtest import BacktestMaterial
-from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import Spec, interval_of, number_of, p_value, percent_of, plain, table, text_of, whole
+from toposcope.extend import (
+    BacktestMaterial,
+    Block,
+    Picture,
+    ReportSection,
+    Spec,
+    csv,
+    interval_of,
+    number_of,
+    p_value,
+    percent_of,
+    plain,
+    say,
+    table,
+    text_of,
+    whole,
+)
 from toposcope_experiments.topology_gain.gain import TopologyGain, topology_gain
 
 ERRORS: tuple[Spec, ...] = (

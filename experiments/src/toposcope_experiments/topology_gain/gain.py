@@ -1,6 +1,6 @@
 """Whether topology improves forecasts of the final loss beyond the loss so far, the laws and the norms.
 
-See docs/experiments/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
+See experiments/docs/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
 stack learns from the others and predicts it: from the laws alone, with norms, with topology. Topology has hundreds of
 columns, which are reduced by a rule fixed beforehand, within the training runs. Placebos are treated in the same way.
 """
@@ -12,19 +12,26 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.verdict import LEVEL
-from toposcope.engine.pool import TaskFailure, Workers, shared
-from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.ridge import fit_ridge
-from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
-from toposcope.forecasting.scores import SKILLS, skills
-from toposcope.forecasting.siblings import complete_runs
-from toposcope.progress import Progress, silent
-from toposcope.seeds import derive_seed
+from toposcope.engine import TaskFailure, Workers, shared
+from toposcope.extend import (
+    COOLDOWN,
+    LEVEL,
+    SKILLS,
+    STACKED_LAWS,
+    Indices,
+    LoggedRun,
+    Matrix,
+    Progress,
+    ToposcopeError,
+    Vector,
+    adjusted,
+    complete_runs,
+    derive_seed,
+    fit_ridge,
+    silent,
+    skills,
+)
 from toposcope.study import Study
-from toposcope.typing import Indices, Matrix, Vector
 from toposcope_experiments.topology_gain.left_out import Fold, LeftOut, left_out
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks, study_features
 
@@ -230,7 +237,7 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionRe
         TOPOLOGY: (block.norms[:, :0], block.topology),
         BOTH: (block.norms, block.topology),
     }
-    names = [BASE.name, *(law.name for law in OTHER_LAWS)]
+    names = [COOLDOWN.name, *(law.name for law in STACKED_LAWS)]
     rows: list[tuple[object, ...]] = []
     errors: dict[str, list[float]] = {NORMS: [], BOTH: []}
     for fold in folds:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.stack import BASE, MIN_RUNS, MIN_SIZES, OTHER_LAWS, features
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.extend import COOLDOWN, STACKED_LAWS, Indices, LoggedRun, Matrix, RefusedError, Vector, stack_features
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks
+
+MIN_RUNS, MIN_SIZES = 8, 2
+"""Runs and groups that a stack learns from, as the forecaster of that name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,7 @@ class Fold:
         Indices of the runs left out.
     left_rows : ndarray, shape (m, p)
     base, final : ndarray, shape (m,)
-        The predictions of `BASE` for them, and their final losses.
+        The predictions of `COOLDOWN` for them, and their final losses.
     laws : tuple of dict, length m
         The prediction of each law.
     """
@@ -134,8 +135,8 @@ def _stack_row(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], s
     if seen is None:
         return None
     try:
-        base = BASE.law(seen, run.schedule, siblings).final()
-        return _StackRow(run, base, features(seen, run.schedule, siblings, base, sized))
+        base = COOLDOWN.law(seen, run.schedule, siblings).final()
+        return _StackRow(run, base, stack_features(seen, run.schedule, siblings, base, sized))
     except RefusedError:
         return None
 
@@ -144,7 +145,7 @@ def _fold(group: str, place: Mapping[str, int], learned: Sequence[_StackRow], le
     groups = tuple(configuration(row.run) for row in learned)
     if not left or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
         return None
-    names = [law.name for law in OTHER_LAWS]
+    names = [law.name for law in STACKED_LAWS]
     return Fold(
         family=left[0].run.log.family,
         group=group,
@@ -158,7 +159,7 @@ def _fold(group: str, place: Mapping[str, int], learned: Sequence[_StackRow], le
         base=np.array([row.base for row in left]),
         final=np.array([row.run.final() for row in left]),
         laws=tuple(
-            {BASE.name: row.base}
+            {COOLDOWN.name: row.base}
             | dict(zip(names, (row.base * np.exp(row.features[: len(names)])).tolist(), strict=True))
             for row in left
         ),

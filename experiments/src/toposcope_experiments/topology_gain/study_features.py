@@ -7,13 +7,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
-from toposcope.analysis.trajectories import PSEUDO_LAYERS, Trajectory, trajectories
+from toposcope.analysis import Trajectory, trajectories
+from toposcope.extend import (
+    GRADIENT_NORM_MEAN,
+    GRADIENT_NORM_STD,
+    NETWORK,
+    NOISE,
+    PSEUDO_LAYERS,
+    TOPOLOGY,
+    Matrix,
+    Vector,
+)
 from toposcope.homology import Diagram, landscape, persistence_image
-from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.probes.probe import NOISE
 from toposcope.study import Study
-from toposcope.typing import Matrix, Vector
 
 Layers = Mapping[str, Mapping[str, Diagram]]
 """Diagrams by layer and name."""

@@ -28,7 +28,7 @@ ExtraFeatures = Mapping[str, Sequence[float]]
 """Name of a run -> further features of it at the fraction."""
 
 BASE = COOLDOWN
-OTHER_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
+STACKED_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
 SLOPE_SHARE = 0.5
 """Late share of what was seen over which slopes are taken."""
 MIN_VARIANCE = 1e-10
@@ -117,7 +117,7 @@ class Stack:
     def _features(
         self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool
     ) -> Vector:
-        known = features(log, schedule, siblings, base, sized)
+        known = stack_features(log, schedule, siblings, base, sized)
         if self._extra is None:
             return known
         if log.name not in self._extra:
@@ -125,8 +125,8 @@ class Stack:
         return np.array([*known, *self._extra[log.name]])
 
 
-def features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool) -> Vector:
-    """Return the features of a run: log(law / base) of `OTHER_LAWS` and ``template``, slope, level, size and plan.
+def stack_features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool) -> Vector:
+    """Return the features of a run: log(law / base) of `STACKED_LAWS` and ``template``, slope, level, size and plan.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: 
     RefusedError
         If a law refuses.
     """
-    others = [np.log(law.law(log, schedule, siblings).final() / base) for law in OTHER_LAWS]
+    others = [np.log(law.law(log, schedule, siblings).final() / base) for law in STACKED_LAWS]
     try:
         others.append(np.log(template_final(log, schedule, siblings) / base))
     except RefusedError:

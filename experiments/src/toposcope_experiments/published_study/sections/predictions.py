@@ -5,14 +5,17 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.analysis.wording import counted
-from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.material import Material
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import (
+from toposcope.extend import (
+    Block,
     Column,
+    Material,
+    Picture,
+    ReportSection,
     Spec,
+    counted,
+    csv,
     number_of,
+    say,
     signed,
     table,
     text_of,

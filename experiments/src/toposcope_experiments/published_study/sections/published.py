@@ -4,14 +4,29 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from toposcope.analysis.wording import counted, joined
-from toposcope.probes.rips import RipsProbe
-from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.headline import named
-from toposcope.report.material import Material
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import Column, Spec, Table, number_of, plain, table, text_of, whole, word
-from toposcope.study.declaration import Declaration
+from toposcope.extend import (
+    Block,
+    Column,
+    Material,
+    Picture,
+    ReportSection,
+    RipsProbe,
+    Spec,
+    Table,
+    counted,
+    csv,
+    folded,
+    joined,
+    named,
+    number_of,
+    plain,
+    say,
+    table,
+    text_of,
+    whole,
+    word,
+)
+from toposcope.study import Declaration
 from toposcope_experiments.published_study.case import EXPLAINED, STANDS
 from toposcope_experiments.published_study.claims import claims
 from toposcope_experiments.published_study.correlation_charts import published_correlation_charts
