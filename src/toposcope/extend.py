@@ -56,14 +56,13 @@ __all__ += ["Opening", "run_and_report"]
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
     from toposcope.analysis.change_points import ChangePoint, change_points
-    from toposcope.analysis.coloured_noise import ColouredNoise
     from toposcope.analysis.comparison import fisher_z
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
-    from toposcope.analysis.permutations import sign_flip
+    from toposcope.analysis.permutations import correlate_across_runs, sign_flip
     from toposcope.analysis.ranks import mid_ranks, two_sided
-    from toposcope.analysis.run_permutations import correlate_across_runs
     from toposcope.analysis.scaling import rank_correlation
+    from toposcope.analysis.smooth_trend import ColouredNoise
     from toposcope.analysis.trajectories import (
         PSEUDO_LAYERS,
         STATES,
@@ -139,8 +138,7 @@ if TYPE_CHECKING:
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent
     from toposcope.report.backtest import BacktestMaterial
-    from toposcope.report.charts.runs import choose_runs
-    from toposcope.report.charts.series import direction, first_last, run_names, runs_of, spread
+    from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page, makers_of
     from toposcope.report.document import Block, Picture, csv, details, folded, say, sentence

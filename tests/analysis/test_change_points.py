@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.analysis.change_points import ChangePoint, change_points
-from toposcope.analysis.coloured_noise import ColouredNoise
-from toposcope.analysis.segmentation import fit_lines, segment, segment_into
-from toposcope.analysis.smooth_trend import trends
+from toposcope.analysis.change_points import ChangePoint, change_points, fit_lines, segment, segment_into
+from toposcope.analysis.smooth_trend import ColouredNoise, trends
 from toposcope.errors import ToposcopeError
 
 N = 51

@@ -9,7 +9,7 @@ from property_examples import examples
 from scipy.signal import lfilter
 from scipy.stats import spearmanr
 
-from toposcope.analysis.dependence import autocorrelation, block_draws, block_length, effective_size, single_draws
+from toposcope.analysis.ranks import autocorrelation, block_draws, block_length, effective_size, single_draws
 from toposcope.kernels.resampled_ranks import LANES, resampled_spearman
 
 RNG = np.random.default_rng(5)

@@ -10,12 +10,10 @@ from nested_populations import NONE, Carried, frames, nested
 from scipy.stats import binom
 
 from toposcope.analysis.nested_models import tables
-from toposcope.analysis.nested_models.columns import fraction_columns
-from toposcope.analysis.nested_models.controls import planted
+from toposcope.analysis.nested_models.columns import DIVERGENCE, fraction_columns, spikes
 from toposcope.analysis.nested_models.fitting import ALL_TOPOLOGY, WITH_PLAIN, WITH_PROJECTIONS, folds, predictions
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, SIZES, nested_population
-from toposcope.analysis.nested_models.problems import DIVERGENCE, spikes
-from toposcope.analysis.nested_models.skill import RESAMPLES, compare, wilcoxon_p
+from toposcope.analysis.nested_models.skill import RESAMPLES, compare, planted, wilcoxon_p
 from toposcope.analysis.nested_models.tables import (
     BOOSTING,
     PLANTED,

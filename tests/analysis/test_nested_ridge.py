@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.analysis.nested_models.ridge import (
+from toposcope.analysis.nested_models.fitting import (
     INTERCEPT_STRENGTH,
     STRENGTHS,
     Block,

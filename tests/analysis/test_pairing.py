@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from toposcope.analysis.pairing import pairing_p
+from toposcope.analysis.adjustment import pairing_p
 
 RNG = np.random.default_rng(11)
 

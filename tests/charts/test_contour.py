@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.contour import MAX_MARKS, contour
-from toposcope.charts.isobands import isobands
+from toposcope.charts.contour import MAX_MARKS, contour, isobands
 from toposcope.homology import critical_points, profile_graph, profile_grid, sublevel_grid
 
 Array = NDArray[np.float64]

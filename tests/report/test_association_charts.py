@@ -12,13 +12,16 @@ from section_tools import with_tables
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import DIVERGING, DIVERGING_DARK, config
-from toposcope.report.charts.association import INK, association_heat_map
-from toposcope.report.charts.between_runs import between_runs_charts
-from toposcope.report.charts.partial import partial_correlation_chart
-from toposcope.report.charts.runs import choose_runs
-from toposcope.report.charts.spectra import topology_against_spectra_charts
+from toposcope.report.association_tables import SpectralComparisonCounts
+from toposcope.report.charts.series import choose_runs
 from toposcope.report.material import Material
-from toposcope.report.spectral_comparison import SpectralComparisonCounts
+from toposcope.report.sections.association import (
+    INK,
+    association_heat_map,
+    partial_correlation_chart,
+    topology_against_spectra_charts,
+)
+from toposcope.report.sections.between_runs import between_runs_charts
 
 
 def rows_of(chart: Chart | None, field: str) -> list[dict[str, Any]]:

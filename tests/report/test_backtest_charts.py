@@ -5,7 +5,7 @@ import pytest
 
 from toposcope.forecasting.scores import SCORES
 from toposcope.report.backtest import BacktestMaterial, BacktestResult
-from toposcope.report.charts.backtest import backtest_charts
+from toposcope.report.backtest_sections.errors import backtest_charts
 
 NAMES = ("default", "last", "power_law", "s1", "s1_anneal", "annealing", "cooldown", "median", "multi_power", "<b>")
 

@@ -10,8 +10,8 @@ from made_up_populations import Array, population, uninformative, wandering
 from section_tools import section_of, summary, with_tables
 
 from toposcope.analysis import between_runs_step_table, between_runs_table
-from toposcope.report.charts.between_runs import between_runs_charts
 from toposcope.report.material import Material
+from toposcope.report.sections.between_runs import between_runs_charts
 
 
 def informative(rng: np.random.Generator, loss: Array, rate: Array, hidden: Array) -> dict[str, Array]:

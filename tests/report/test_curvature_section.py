@@ -9,9 +9,8 @@ from made_up_material import material
 from section_tools import charts_of, section_of
 
 from toposcope.probes.curvature import EDGES
-from toposcope.report.charts.curvature import curvature_rows, density_chart, eigenvalue_chart, trace_chart
 from toposcope.report.material import Material
-from toposcope.report.sections.curvature import SECTION
+from toposcope.report.sections.curvature import SECTION, curvature_rows, density_chart, eigenvalue_chart, trace_chart
 from toposcope.report.tables import Table
 
 STEPS = (0, 10, 100)

@@ -16,8 +16,7 @@ from toposcope.forecasting.decision.reasons import reasons
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.report.charts.reliability import reliability_chart
-from toposcope.report.decision import lead, write_decision
+from toposcope.report.decision import lead, reliability_chart, write_decision
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 

@@ -9,9 +9,8 @@ from made_up_material import material
 from section_tools import charts_of, section_of
 
 from toposcope.probes.feature import Feature
-from toposcope.report.charts.degeneracy import degeneracy_chart
 from toposcope.report.material import Material
-from toposcope.report.sections.degeneracy import SECTION
+from toposcope.report.sections.degeneracy import SECTION, degeneracy_chart
 from toposcope.study.study import FRAME_SCHEMA
 
 ESTIMATE = Feature("degeneracy", "", "learning_coefficient", "spectrum")

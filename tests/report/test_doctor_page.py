@@ -10,8 +10,7 @@ from read_page import read
 from toposcope.integrity import Diagnosis
 from toposcope.integrity.checks import CHECKS
 from toposcope.integrity.finding import Finding
-from toposcope.report.charts.findings import findings_chart
-from toposcope.report.doctor import write_diagnosis
+from toposcope.report.doctor import findings_chart, write_diagnosis
 
 STEPS = [0, 100, 200, 300, 500]
 NASTY = "<script>alert(1)</script>|x`y"

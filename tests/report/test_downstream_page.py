@@ -18,8 +18,7 @@ from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.tables import left_out_table, predictions_table, rungs_table
 from toposcope.forecasting.downstream.wording import basis, headline
 from toposcope.logs.columns import ACCURACY, Target
-from toposcope.report.charts.left_out_rungs import left_out_chart
-from toposcope.report.downstream import write_downstream
+from toposcope.report.downstream import left_out_chart, write_downstream
 
 LINK = Link(low=0.25, high=0.9, slope=5.0, midpoint=1.0)
 LARGE, LARGER = Model("large", 7e9, 1e12), Model("larger", 2e10, 4e12)

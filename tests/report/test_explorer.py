@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.report.columns import to_columns, to_json
 from toposcope.report.explorer import MAX_BARS, MAX_LAYER_VALUES, explorer_data
 from toposcope.report.headline import HEADLINES
 from toposcope.report.material import Material
-from toposcope.report.page import page_data
+from toposcope.report.page import page_data, to_columns, to_json
 
 
 def unpacked(text: str) -> NDArray[np.float32]:

@@ -9,10 +9,11 @@ from made_up_material import material
 
 from toposcope.analysis.first_difference import LEVEL, threshold
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.report.charts.overlaid import overlaid_charts
-from toposcope.report.comparison import trajectory_pairs
+from toposcope.report.comparison import overlaid_charts, trajectory_pairs
 from toposcope.report.document import Picture
-from toposcope.report.first_differences import (
+from toposcope.report.material import Material
+from toposcope.report.sections.first_differences import (
+    SECTION,
     TABLE,
     difference_blocks,
     earliest,
@@ -20,8 +21,6 @@ from toposcope.report.first_differences import (
     pairs_of_equal_shape,
     sentence_of,
 )
-from toposcope.report.material import Material
-from toposcope.report.sections.first_differences import SECTION
 
 NASTY = "<script>|`x`"
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from section_tools import charts_of, section_of
 
 from toposcope.errors import ToposcopeError
-from toposcope.report.charts.landscape import landscape_charts, landscape_rows
-from toposcope.report.charts.stored_plane import stored_plane_chart
+from toposcope.report.charts.planes import stored_plane_chart
 from toposcope.report.material import Material
-from toposcope.report.sections.landscape import SECTION
+from toposcope.report.sections.landscape import SECTION, landscape_charts, landscape_rows
 from toposcope.report.tables import Table
 
 STEPS = (0, 10, 100)

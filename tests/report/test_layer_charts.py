@@ -10,10 +10,10 @@ from made_up_material import material
 from named_features import by_group
 from section_tools import charts_of
 
-from toposcope.charts.heat_map import step_heat_map
-from toposcope.report.charts.layer_names import short_names
-from toposcope.report.charts.layers import layer_group_charts, layer_heat_maps
+from toposcope.charts.distances import step_heat_map
+from toposcope.report.charts.series import short_names
 from toposcope.report.material import Material
+from toposcope.report.sections.layers import layer_group_charts, layer_heat_maps
 
 
 def with_layers(of: Material, layers: dict[str, dict[str, np.ndarray]], roles: dict[str, str]) -> Material:

@@ -11,10 +11,9 @@ from live_studies import LiveStudy, live_study
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
 
 from toposcope.report.live.assets import Assets
-from toposcope.report.live.feed import Feed, View
-from toposcope.report.live.layer_table import LayerTable, layer_map
+from toposcope.report.live.database import Row, columns, rows_a_run, single, thinned
+from toposcope.report.live.feed import Feed, LayerTable, View, layer_map
 from toposcope.report.live.making import assets_without_vega
-from toposcope.report.live.thinning import Row, columns, rows_a_run, single, thinned
 
 VIEW = View(
     feature="neural_persistence np_mean", run="mine", quantity="neural_persistence np_mean", layer="layers.1.mlp.weight"

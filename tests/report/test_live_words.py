@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from toposcope.report.live.status import Status
-from toposcope.report.live.words import words
+from toposcope.report.live.status import Status, words
 
 FORECAST = {"step": 500, "last_step": 2000, "loss": 2.4, "low": 2.2, "high": 2.6, "advice": "go on"}
 RUNNING = Status(

@@ -11,12 +11,16 @@ from section_tools import charts_of, section_of
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
-from toposcope.report.charts.losses import loss_chart
-from toposcope.report.charts.rates import change_rate_chart, learning_rate_chart
-from toposcope.report.charts.topology import gradient_charts, topology_charts
 from toposcope.report.document import Details
 from toposcope.report.headline import GRADIENT_NORM, NP
 from toposcope.report.material import Material
+from toposcope.report.sections.moves import (
+    change_rate_chart,
+    gradient_charts,
+    learning_rate_chart,
+    loss_chart,
+    topology_charts,
+)
 from toposcope.report.tables import Table
 from toposcope.study.kinds import feature_named
 

@@ -20,8 +20,8 @@ from read_page import Element, read
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.report import write_comparison, write_report, writing
+from toposcope.report.composing import Rendered, render_all, rendering_engine
 from toposcope.report.document import Document, Picture, Section
-from toposcope.report.rendering import Rendered, render_all, rendering_engine
 from toposcope.study import Study
 
 DECLARATION = """

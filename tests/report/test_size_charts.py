@@ -14,13 +14,17 @@ from section_tools import charts_of, section_of, with_tables
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.report.charts.betti import betti_charts, betti_curves, state_betti_charts
-from toposcope.report.charts.change_points import change_point_chart, described
-from toposcope.report.charts.diagrams import diagram_chart, state_diagram_chart
-from toposcope.report.charts.references import random_matrix_charts, unusual
-from toposcope.report.charts.scaling import scaling_charts, trend
-from toposcope.report.charts.sizes import cross_size_charts, nearest
+from toposcope.report.charts.diagrams import (
+    betti_charts,
+    betti_curves,
+    diagram_chart,
+    state_betti_charts,
+    state_diagram_chart,
+)
 from toposcope.report.material import Material
+from toposcope.report.sections.layers import random_matrix_charts, unusual
+from toposcope.report.sections.phases import change_point_chart, described
+from toposcope.report.sections.scaling import cross_size_charts, nearest, scaling_charts, trend
 
 OF_WEIGHTS = (change_point_chart, scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
 OF_STATES = (state_diagram_chart, state_betti_charts, cross_size_charts)

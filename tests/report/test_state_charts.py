@@ -10,15 +10,17 @@ from made_up_material import material
 from made_up_states import LAYERS, STEPS, with_states
 
 from toposcope.charts.chart import Chart
-from toposcope.report.charts.depth import depth_charts
-from toposcope.report.charts.embeddings import embedding_charts
-from toposcope.report.charts.similarity import (
+from toposcope.report.charts.states import (
+    depth_charts,
+    embedding_charts,
+    representation_charts,
+)
+from toposcope.report.material import Material
+from toposcope.report.sections.similarity import (
     MAX_CHECKPOINTS,
     checkpoint_similarity_charts,
     layer_similarity_charts,
 )
-from toposcope.report.charts.states import representation_charts
-from toposcope.report.material import Material
 
 ALL = (representation_charts, depth_charts, embedding_charts, layer_similarity_charts, checkpoint_similarity_charts)
 

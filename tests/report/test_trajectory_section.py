@@ -17,10 +17,17 @@ from small_studies import RIPS, checkpoint_file, series_study, write_weights
 from toposcope.analysis.weight_paths import weight_paths
 from toposcope.charts.chart import Chart
 from toposcope.homology import Diagram, random_walk_shares_of, vineyard
-from toposcope.report.charts.vineyards import MAX_VINES, vineyard_chart, vineyard_panels
-from toposcope.report.charts.weight_paths import MAX_RUNS, component_chart, component_title, potential_chart
 from toposcope.report.document import Details
 from toposcope.report.material import Material
+from toposcope.report.sections.trajectory import (
+    MAX_RUNS,
+    MAX_VINES,
+    component_chart,
+    component_title,
+    potential_chart,
+    vineyard_chart,
+    vineyard_panels,
+)
 from toposcope.report.tables import Table
 from toposcope.report.writing import study_page
 from toposcope.study import Study, run_study
@@ -118,7 +125,7 @@ def test_the_charts(material: Material) -> None:
 
 def test_a_vineyard_of_some_checkpoints_says_so(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = vineyard_chart(material)
-    monkeypatch.setattr("toposcope.report.charts.vineyards.MAX_CHECKPOINTS", 5)
+    monkeypatch.setattr("toposcope.report.sections.trajectory.MAX_CHECKPOINTS", 5)
     some = vineyard_chart(material)
     assert whole is not None
     assert some is not None

@@ -6,8 +6,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, ranks, rho_given, two_sided
+from toposcope.analysis.ranks import (
+    block_draws,
+    block_length,
+    correlate,
+    dense_ranks,
+    dependent_p,
+    effective_size,
+    is_free,
+    partial,
+    ranks,
+    rho_given,
+    single_draws,
+    two_sided,
+)
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector

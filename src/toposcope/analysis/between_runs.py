@@ -8,14 +8,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method, adjusted
-from toposcope.analysis.detectable import detectable_correlation
-from toposcope.analysis.run_permutations import (
+from toposcope.analysis.permutations import (
     MIN_FREEDOM,
     StepCorrelations,
     control_basis,
     correlate_across_runs,
     correlate_at_steps,
 )
+from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_population import RunPopulation, is_enough, run_population
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import LEVEL, NONE, UNDETERMINED
@@ -93,7 +93,7 @@ def between_runs_table(
 
     At each step that all runs have in common the correlation across runs of the feature with the final loss: alone,
     given the loss at that step, and given that loss, the learning rate of the moment and the weight norm. The steps
-    are combined by permuting runs (`toposcope.analysis.run_permutations.correlate_across_runs`). Given something, p is
+    are combined by permuting runs (`toposcope.analysis.permutations.correlate_across_runs`). Given something, p is
     the larger of that of ranks and that of values: partial rank correlations alone are too often significant.
 
     Parameters

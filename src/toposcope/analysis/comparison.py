@@ -6,8 +6,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
 from toposcope.analysis.association import RESAMPLES
-from toposcope.analysis.dependence import block_draws, block_length
-from toposcope.analysis.ranks import correlate, dense_ranks, ranks
+from toposcope.analysis.ranks import block_draws, block_length, correlate, dense_ranks, ranks
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -156,7 +155,7 @@ def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Co
     first, second : float
         Spearman correlations.
     n_first, n_second : float
-        Effective numbers of checkpoints, above 3 (`toposcope.analysis.dependence.effective_size`).
+        Effective numbers of checkpoints, above 3 (`toposcope.analysis.ranks.effective_size`).
 
     Returns
     -------

@@ -7,11 +7,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.adjustment import Method
+from toposcope.analysis.adjustment import Method, pairing_p
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.comparison import against
-from toposcope.analysis.pairing import pairing_p
-from toposcope.analysis.planted import with_power
+from toposcope.analysis.power import with_power
 from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
@@ -47,7 +46,7 @@ def association_table(
     -------
     polars.DataFrame
         ``run, group, target, feature, kind, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing``
-        and ``p_pairing_differences`` of `toposcope.analysis.pairing.pairing_p`, and those of
+        and ``p_pairing_differences`` of `toposcope.analysis.adjustment.pairing_p`, and those of
         `toposcope.analysis.verdict.with_verdicts`.
     """
     grouped = len(trajectories) <= MAX_COMPARED

@@ -7,9 +7,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.adjustment import Method, adjusted_over_runs
+from toposcope.analysis.adjustment import MIN_RUNS, Method, adjusted_over_runs
 from toposcope.analysis.association import MIN_CHECKPOINTS, PARTIALLED
-from toposcope.analysis.pairing import MIN_RUNS
 from toposcope.typing import Vector
 
 LEVEL = 0.05

@@ -48,18 +48,16 @@ class Chart:
         """Whether the figure is of several panels, for which a page makes room."""
         return not isinstance(self.figure, alt.Chart | alt.LayerChart)
 
-    def spec(self, *, titled: bool = True, dark: bool = False) -> dict[str, Any]:
+    def spec(self, *, titled: bool = True) -> dict[str, Any]:
         """Return the Vega-Lite specification.
 
         Parameters
         ----------
         titled : bool
             Put title and caption into the figure.
-        dark : bool
-            For a dark page.
         """
         title = {"text": _lines(self.title), "subtitle": _lines(self.caption)} if titled and self.title else None
-        return {**self._plain, **({"title": title} if title else {}), "config": config(dark=dark)}
+        return {**self._plain, **({"title": title} if title else {}), "config": config(dark=False)}
 
     @cached_property
     def _plain(self) -> dict[str, Any]:

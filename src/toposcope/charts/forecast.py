@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.labels import apart
 from toposcope.charts.theme import MUTED
+from toposcope.charts.training import apart
 from toposcope.typing import Vector
 
 HEIGHT, LOSS_HEIGHT, RATE_TOP = 390, 290, 322

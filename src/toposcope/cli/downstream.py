@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toposcope.cli.forecast import columns_of
-from toposcope.cli.shared import BadUse, bad_use, check_out, is_folder, print_report, print_table, progress_bars
+from toposcope.cli.shared import (
+    BadUse,
+    bad_use,
+    check_out,
+    finite_or_null,
+    is_folder,
+    print_report,
+    print_table,
+    progress_bars,
+)
 
 if TYPE_CHECKING:
     from toposcope.forecasting.downstream.prediction import DownstreamReport
+    from toposcope.forecasting.downstream.translations import TranslationReport
+
 
 SCORES = ("score", "low", "high", "own", "chance", "largest_score")
 DIFFERENCES = ("largest_noise", "error")
@@ -102,7 +113,6 @@ def downstream(
         asked = models_of(models, read)
         runs = select_runs(read, _split(ladder), _split(exclude), asked)
         if names:
-            from toposcope.cli.translations import print_translations
             from toposcope.forecasting.downstream.translations import translations
 
             found = translations(runs, recipe or "", asked, names, loss=loss, method=method, progress=progress)
@@ -173,3 +183,42 @@ def _write(report: DownstreamReport, out: Path) -> str:
 
     ladder_figure(report).save(str(out))
     return f"figure: {out}"
+
+
+TRANSLATION_COLUMNS = ("model", "of", "what", "predicted", "low", "high", "method", "left-out error", "intervals held")
+
+
+def print_translations(report: TranslationReport, as_json: bool, out: Path | None = None) -> None:
+    """Print losses and scores of a new recipe with their intervals, or what refuses them; write the page."""
+    written = ""
+    if out is not None:
+        from toposcope.report.translation import write_translations
+
+        written = f"page: {write_translations(out, report).resolve()}"
+    print_report(report.to_dict, lambda: _print_translations(report), as_json=as_json, written=written)
+
+
+def _print_translations(report: TranslationReport) -> None:
+    from toposcope.forecasting.downstream.translation_wording import translations_headline
+
+    for sentence in (*translations_headline(report), *report.basis):
+        click.echo(sentence)
+    rows = finite_or_null(report.rows)
+    cells = [_cells(row) for row in rows if not row["refused"]]
+    if cells:
+        print_table(TRANSLATION_COLUMNS, cells, f"predictions for {report.recipe}, with 90% intervals")
+    for row in rows:
+        if row["refused"]:
+            click.echo(f"{row['what']} on {row['of']} of {row['model']}: {row['refused']}")
+    for remark in report.remarks:
+        click.echo(f"note: {remark}", err=True)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Return a prediction as it is printed: scores and relative errors in percent, errors of scores in points."""
+    is_score, held = row["what"] == "score", row["held"]
+    ends = [row[name] for name in ("predicted", "low", "high")]
+    values = ["" if value is None else f"{value:.1%}" if is_score else f"{value:.3f}" for value in ends]
+    error = "" if row["error"] is None else f"{100 * row['error']:.2g}{' points' if is_score else '%'}"
+    share = "" if held is None else f"{held:.0%}"
+    return [row["model"], row["of"], row["what"], *values, row["method"], error, share]

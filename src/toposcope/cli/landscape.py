@@ -148,7 +148,7 @@ def _write(report: LandscapeReport, out: Path) -> str:
         from toposcope.report.landscape import write_landscape
 
         return f"page: {write_landscape(out, report).resolve()}"
-    from toposcope.report.charts.loss_plane import plane_charts
+    from toposcope.report.charts.planes import plane_charts
 
     plane_charts(report, most=1)[0].save(str(out))
     return f"figure: {out}"

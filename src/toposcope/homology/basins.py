@@ -121,7 +121,7 @@ class Profile:
         title : str
             Of the axis of values.
         """
-        from toposcope.charts.profile import profile
+        from toposcope.charts.merge_tree import profile
 
         shares = self.widths / self.n_vertices
         return profile(self.levels, self.births, self.deaths, self.parents, shares, title=title, n_basins=self.n_basins)

@@ -23,8 +23,8 @@ from toposcope.notebook import facts_table
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
-    from toposcope.charts.bars import Bars
     from toposcope.charts.chart import Chart
+    from toposcope.charts.diagrams import Bars
 
 MAX_SAMPLES = 300
 """Filtration values at which a curve is drawn; with fewer ends of bars a Betti curve is drawn at each of them."""
@@ -139,13 +139,13 @@ class Diagram:
         >>> h0.plot(h1).title
         'H0: 11 bars, the longest 0.518; H1: 1 bar of 1.21'
         """
-        from toposcope.charts.persistence_diagram import persistence_diagram
+        from toposcope.charts.diagrams import persistence_diagram
 
         return persistence_diagram(self._bars(others))
 
     def barcode(self, *others: "Diagram") -> "Chart":
         """Draw the longest bars, from birth to death; `others` as in `plot`."""
-        from toposcope.charts.barcode import barcode
+        from toposcope.charts.diagrams import barcode
 
         return barcode(self._bars(others))
 
@@ -154,8 +154,8 @@ class Diagram:
 
         The numbers themselves: `toposcope.homology.betti_curve`.
         """
-        from toposcope.charts.bars import is_descending
-        from toposcope.charts.betti_curve import betti_curve as draw
+        from toposcope.charts.diagrams import betti_curve as draw
+        from toposcope.charts.diagrams import is_descending
 
         bars = self._bars(others)
         curves = {}
@@ -170,8 +170,8 @@ class Diagram:
 
         The numbers themselves: `toposcope.homology.landscape`.
         """
-        from toposcope.charts.bars import is_descending, limits
-        from toposcope.charts.landscape import landscape as draw
+        from toposcope.charts.diagrams import is_descending, limits
+        from toposcope.charts.diagrams import landscape as draw
 
         (bars,) = self._bars(())
         at = np.linspace(*limits(bars.positive.ravel()), MAX_SAMPLES)
@@ -189,8 +189,8 @@ class Diagram:
             Standard deviation of a bar's Gaussian, in units of the filtration; by default a twentieth of the longest
             bar. Images of several diagrams are compared on one grid: `toposcope.homology.persistence_image`.
         """
-        from toposcope.charts.bars import is_descending
-        from toposcope.charts.persistence_image import persistence_image as draw
+        from toposcope.charts.diagrams import is_descending
+        from toposcope.charts.diagrams import persistence_image as draw
 
         n_pixels = as_count(n_pixels, "n_pixels", 1)
         longest = float(self.lifetimes.max(initial=0)) or 1.0
@@ -207,7 +207,7 @@ class Diagram:
 
     def _bars(self, others: "tuple[Diagram, ...]") -> "list[Bars]":
         """Return the bars of this and other diagrams for charts, each with a name of its own."""
-        from toposcope.charts.bars import Bars
+        from toposcope.charts.diagrams import Bars
 
         bars: list[Bars] = []
         for diagram in (self, *(as_diagram(other, "others") for other in others)):

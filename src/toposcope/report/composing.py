@@ -1,19 +1,85 @@
 """Composing a page from its sections: charts are drawn, tables computed, sentences put first."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import polars as pl
 from altair.utils.schemapi import debug_mode
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.vega import Kind
-from toposcope.engine.pool import Workers
+from toposcope.charts.vega import Kind, Task, load, make
+from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.rendering import Rendered, render_all, rendering_engine
+from toposcope.report.material import Tables
 from toposcope.report.section import MaterialType, ReportSection
+
+MAX_WORKERS = 2
+MAX_QUEUE = 1000
+"""Charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits."""
+
+
+@dataclass
+class Rendered:
+    """What a page needs beside its text.
+
+    Attributes
+    ----------
+    files : dict
+        Name of a chart -> kind of file -> bytes.
+    vega : str
+        Vega as a script.
+    """
+
+    files: dict[str, dict[Kind, bytes]] = field(default_factory=dict)
+    vega: str = ""
+
+
+def rendering_engine(workers: int = 1) -> Workers:
+    """Return an engine for `render_all`; its processes get ready at once, while the first chart is drawn."""
+    engine = Workers(min(workers, os.cpu_count() or 1, MAX_WORKERS), queue=MAX_QUEUE)
+    engine.start(load)
+    return engine
+
+
+def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], engine: Workers, *, vega: bool = True) -> Rendered:
+    """Render charts, and bundle Vega.
+
+    Parameters
+    ----------
+    charts : iterable of Chart
+        Read one by one: other processes render the first while the next are drawn.
+    kinds : sequence of "svg", "png", "pdf"
+    engine : Workers
+        From `rendering_engine`.
+    vega : bool
+        Whether to bundle Vega.
+
+    Raises
+    ------
+    ToposcopeError
+        If rendering a chart kills its process.
+    """
+    rendered, names = Rendered(), list[str]()
+
+    def tasks() -> Iterator[Task]:
+        if vega:
+            yield "", None, {}  # first: it takes as long as a dozen charts, and needs none of the tables
+        for chart in charts:
+            names.append(chart.name)
+            yield from ((chart.name, kind, chart.spec()) for kind in kinds)
+
+    for (name, kind, _), result in engine.run(make, tasks()):
+        if isinstance(result, TaskFailure):
+            raise ToposcopeError(f"figure {name}: {result.message}")
+        if kind is None:
+            rendered.vega = result.decode()
+        else:
+            rendered.files.setdefault(name, {})[kind] = result
+    rendered.files = {name: rendered.files[name] for name in names if name in rendered.files}
+    return rendered
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +105,25 @@ class Composed:
     tables: dict[str, pl.DataFrame]
     rendered: Rendered
     first: Picture | None
+
+
+Report = TypeVar("Report")
+
+
+class ReportData(Generic[Report]):
+    """What a page is about, with the tables that its sections compute of it.
+
+    Attributes
+    ----------
+    report
+        What the page is about.
+    tables : mapping of str to polars.DataFrame
+        By name, each computed when it is first read.
+    """
+
+    def __init__(self, report: Report, sections: "Sequence[ReportSection[ReportData[Report]]]") -> None:
+        self.report = report
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))
 
 
 def _nothing(_: Any) -> None:
@@ -104,7 +189,7 @@ class Page(Generic[MaterialType]):
         kinds : sequence of "svg", "png", "pdf"
             As what the charts are rendered.
         engine : Workers, optional
-            What renders, from `toposcope.report.rendering.rendering_engine`; default: this process.
+            What renders, from `toposcope.report.composing.rendering_engine`; default: this process.
         first : callable
             Draws the chart at the top of the page, which belongs to no section.
         meanwhile : callable
@@ -145,8 +230,8 @@ def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Call
     """
     makers: dict[str, Callable[[MaterialType], pl.DataFrame]] = {}
     for part in sections:
-        for name, make in part.tables.items():
+        for name, maker in part.tables.items():
             if name in makers:
                 raise ToposcopeError(f"section {part.anchor}: another section already makes the table {name!r}")
-            makers[name] = make
+            makers[name] = maker
     return makers

@@ -1,17 +1,18 @@
 """The page of a decision: continue or scale, or what to train with a budget."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import altair as alt
 import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
-from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
+from toposcope.forecasting.decision.calibration import Bin, Calibration, brier_score, calibration_error, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure
 from toposcope.forecasting.decision.in_tasks import AdviceInTasks
@@ -24,13 +25,57 @@ from toposcope.forecasting.scaling.planner import Interval, over_bootstrap, over
 from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.report.charts.reliability import reliability_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
-from toposcope.report.tables import Column, Spec, Table, share, table
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.tables import Table, number_of, share, table, text_of
+from toposcope.report.writing import write_sections
+
+HEIGHT = 320
+
+
+def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
+    """Draw the share of decisions in which scaling was better against the predicted probability.
+
+    Parameters
+    ----------
+    bins_by_name : mapping
+        Bins by what the probabilities are, such as before and after recalibration; the last are those that are used.
+    n_pairs : int
+        Number of decisions.
+    """
+    rows = [
+        {"by": name, "predicted": b.said, "won": b.came, "share": b.weight, "pairs": b.n}
+        for name, bins in bins_by_name.items()
+        for b in bins
+    ]
+    percent, scale = alt.Axis(format="%"), alt.Scale(domain=[-0.04, 1.04], nice=False)
+    x = alt.X("predicted:Q", title="predicted probability that scaling wins", axis=percent, scale=scale)
+    y = alt.Y("won:Q", title="share in which it won", axis=percent, scale=scale)
+    diagonal = alt.Chart(pl.DataFrame({"predicted": [0.0, 1.0], "won": [0.0, 1.0]}))
+    undecided = pl.DataFrame({"from": [CONTINUE_BELOW], "to": [SCALE_ABOVE], "word": ["undecided"], "at": [0.5]})
+    base = alt.Chart(pl.DataFrame(rows)).encode(
+        x,
+        y,
+        color=alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1)),
+        tooltip=["by", "predicted", "won", "pairs"],
+    )
+    shaded = alt.Chart(undecided)
+    figure = alt.LayerChart(layer=[
+        shaded.mark_rect(color="gray", opacity=0.1).encode(x="from:Q", x2="to:Q"),
+        shaded.mark_text(baseline="bottom").encode(x="at:Q", y=alt.value(16), text="word"),
+        diagonal.mark_line(strokeDash=[4, 4], color="gray", strokeWidth=1).encode(x, y),
+        base.mark_line(strokeWidth=1),
+        base.mark_point(filled=True, opacity=0.7).encode(size=alt.Size("share:Q", legend=None)),
+    ]).properties(height=HEIGHT)  # fmt: skip
+    off = {name: 100 * calibration_error(list(bins)) for name, bins in bins_by_name.items()}
+    title = f"Predicted probabilities are off by {list(off.values())[-1]:.1f} points on average"
+    caption = (
+        f"{n_pairs:,} pairs of runs at equal compute, held out from law and calibration; a larger mark stands for more "
+        "pairs. Calibrated probabilities lie on the dashed line."
+    )
+    each = "; ".join(f"{name}: {value:.1f} points off" for name, value in off.items())
+    return Chart("reliability", title, caption, f"Reliability diagram of the predicted probabilities. {each}.", figure)
 
 
 def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = None) -> Path:
@@ -39,21 +84,17 @@ def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = 
     Equal answers give equal bytes.
     """
     title = "Continue or scale" if advice.decision is not None else "What to train"
-    write_page(folder, title, Page(SECTIONS, DecisionMaterial(advice, scores)))
-    return folder / PAGE
+    return write_sections(folder, title, SECTIONS, AdviceToShow(advice, scores))
 
 
-@dataclass(frozen=True, eq=False)
-class DecisionMaterial:
-    """The data of a decision's page."""
+class AdviceToShow(NamedTuple):
+    """An advice, and what it says in scores of tasks."""
 
     advice: Advice
-    scores: AdviceInTasks | None = None
+    scores: AdviceInTasks | None
 
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+
+Data = ReportData[AdviceToShow]
 
 
 def lead(advice: Advice) -> tuple[str, ...]:
@@ -69,17 +110,13 @@ def lead(advice: Advice) -> tuple[str, ...]:
     )
 
 
-def _decision_chart(material: DecisionMaterial) -> Chart | None:
-    advice = material.advice
+def _decision_chart(data: Data) -> Chart | None:
+    advice = data.report.advice
     return None if advice.decision is None else decision_figure(advice.fitted, advice.decision)
 
 
-def _isoflop_chart(material: DecisionMaterial) -> Chart:
-    return isoflop_figure(material.advice.fitted, material.advice.plan)
-
-
-def _reliability_chart(material: DecisionMaterial) -> Chart | None:
-    checked = material.advice.checked
+def _reliability_chart(data: Data) -> Chart | None:
+    checked = data.report.advice.checked
     if checked is None or checked.judged is None:
         return None
     judged = checked.judged
@@ -98,17 +135,17 @@ def _probabilities(checked: CheckedCalibration) -> dict[str, np.ndarray]:
     }
 
 
-def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    decision = material.advice.decision
+def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    decision = data.report.advice.decision
     if decision is None:
         return ()
     arms = table(
         "arms",
         "The two ways to spend the budget",
         (
-            _words("way", "way", names_row=True), _number("parameters", "parameters", short),
-            _number("tokens", "tokens", short), _number("loss, nats", "loss", _loss),
-            _number("nats per FLOP at the end", "marginal", _scientific),
+            text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
+            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", _loss),
+            number_of("nats per FLOP at the end", "marginal", _scientific),
         ),
         [
             {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
@@ -119,8 +156,8 @@ def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
         "signals",
         "Savings and losses if the run had been stopped at a signal",
         (
-            _words("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
-            _number("of its compute saved", "saved", share), _number("ends higher by, nats", "loss_paid", _loss),
+            text_of("signal", "signal", names_row=True, prose=True), number_of("at tokens", "tokens", short),
+            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", _loss),
         ),
         [
             {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
@@ -135,14 +172,10 @@ def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
     return (*pictures, arms, signals, rule)
 
 
-def _scores_chart(material: DecisionMaterial) -> Chart | None:
-    return None if material.scores is None else scores_figure(material.scores.tasks)
-
-
-def _scores(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if material.scores is None:
+def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    if data.report.scores is None:
         return ()
-    sentences = [say(each) for each in score_sentences(material.scores.tasks)]
+    sentences = [say(each) for each in score_sentences(data.report.scores.tasks)]
     note = say(
         "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
         "resampled runs of the evaluations. All: ", csv("scores_of_tasks"), ".", note=True,
@@ -150,8 +183,8 @@ def _scores(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable
     return (*pictures, *sentences, note)
 
 
-def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    advice, plan = material.advice, material.advice.plan
+def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    advice, plan = data.report.advice, data.report.advice.plan
     terms = [
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
@@ -165,8 +198,8 @@ def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
     return (*pictures, Terms(tuple(terms)), *notes)
 
 
-def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    checked = material.advice.checked
+def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    checked = data.report.advice.checked
     if checked is None:
         return ()
     judged = checked.judged
@@ -177,8 +210,8 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                _words("probability", "name", names_row=True), _number("log score", "log", _loss),
-                _number("Brier score", "brier", _loss),
+                text_of("probability", "name", names_row=True), number_of("log score", "log", _loss),
+                number_of("Brier score", "brier", _loss),
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
@@ -188,22 +221,22 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
     return (*pictures, scores, say(sentence(checked.remark)))
 
 
-def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    advice = material.advice
+def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
+    advice = data.report.advice
     law, errors = advice.fitted.law, advice.fitted.standard_errors
     coefficients = table(
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            _words("coefficient", "name", names_row=True), _number("value", "value", _four),
-            _number("standard error", "error", _three),
+            text_of("coefficient", "name", names_row=True), number_of("value", "value", _four),
+            number_of("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
     )  # fmt: skip
     checks = table(
         "approaches",
         "The exponent of N* ~ C^a, by each approach of Hoffmann et al. 2022",
-        (_words("approach", "approach", names_row=True), _number("a", "a", _three), _words("95%", "interval")),
+        (text_of("approach", "approach", names_row=True), number_of("a", "a", _three), text_of("95%", "interval")),
         [
             {"approach": each.approach, "a": each.a.value, "interval": f"{each.a.low:.3f} to {each.a.high:.3f}"}
             for each in advice.frontiers
@@ -273,14 +306,6 @@ def _bootstrap(advice: Advice) -> pl.DataFrame:
     return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
 
 
-def _words(title: str, key: str, *, names_row: bool = False, prose: bool = False) -> Spec:
-    return Column(title, True, names_row=names_row, prose=prose), lambda row: str(row[key])
-
-
-def _number(title: str, key: str, write: Callable[[float], str]) -> Spec:
-    return Column(title), lambda row: write(row[key])
-
-
 def _between(interval: Interval, write: Callable[[float], str]) -> str:
     if not np.isfinite(interval.low):
         return write(interval.value)
@@ -307,14 +332,14 @@ def _scientific(value: float) -> str:
     return f"{value:.2e}".replace("-", "−")
 
 
-def _notes(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    remarks = material.scores.remarks if material.scores is not None else ()
-    return [say(sentence(note)) for note in (*material.advice.notes, *remarks)]
+def _notes(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
+    remarks = data.report.scores.remarks if data.report.scores is not None else ()
+    return [say(sentence(note)) for note in (*data.report.advice.notes, *remarks)]
 
 
-def _summary(material: DecisionMaterial) -> Sequence[str]:
-    decision = material.advice.decision
-    return lead(material.advice) if decision is None else reasons(decision, signals=False)
+def _summary(data: Data) -> Sequence[str]:
+    decision = data.report.advice.decision
+    return lead(data.report.advice) if decision is None else reasons(decision, signals=False)
 
 
 SECTIONS = (
@@ -330,11 +355,17 @@ SECTIONS = (
         anchor="tasks",
         title="In scores of tasks",
         position=15,
-        tables={"scores_of_tasks": lambda material: scores_frame(material.scores.tasks if material.scores else ())},
-        charts=(_scores_chart,),
+        tables={"scores_of_tasks": lambda data: scores_frame(data.report.scores.tasks if data.report.scores else ())},
+        charts=(lambda data: None if data.report.scores is None else scores_figure(data.report.scores.tasks),),
         blocks=_scores,
     ),
-    ReportSection(anchor="plan", title="The best fresh run", position=20, charts=(_isoflop_chart,), blocks=_plan),
+    ReportSection(
+        anchor="plan",
+        title="The best fresh run",
+        position=20,
+        charts=(lambda data: isoflop_figure(data.report.advice.fitted, data.report.advice.plan),),
+        blocks=_plan,
+    ),
     ReportSection(
         anchor="sure",
         title="Calibration of the probability",
@@ -347,8 +378,8 @@ SECTIONS = (
         title="The scaling law",
         position=40,
         tables={
-            "points": lambda material: _points(material.advice),
-            "bootstrap": lambda material: _bootstrap(material.advice),
+            "points": lambda data: _points(data.report.advice),
+            "bootstrap": lambda data: _bootstrap(data.report.advice),
         },
         blocks=_law,
     ),

@@ -1,50 +1,86 @@
 """The page of a diagnosis: what was examined, what was found at which steps, and what every check found."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import altair as alt
 import msgspec
 import polars as pl
 
+from toposcope.analysis.wording import counted
 from toposcope.charts.chart import Chart
+from toposcope.charts.theme import FAULT, MUTED, RUNS
+from toposcope.charts.training import step_axis
 from toposcope.integrity import Diagnosis
 from toposcope.integrity.checks import CHECKS
 from toposcope.integrity.finding import Finding, short_steps
-from toposcope.report.charts.findings import findings_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of, whole
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_sections
+
+EXAMINED = "examined"
+ROW_HEIGHT = 26
+LOOKS = {
+    "fault": (FAULT, "triangle-up"), "note": (RUNS[5], "circle"), EXAMINED: (MUTED, "M-0.07,-0.7h0.14v1.4h-0.14Z"),
+}  # fmt: skip
+"""Colour and shape by severity; a checkpoint examined is a thin bar."""
 
 
-@dataclass(frozen=True, eq=False)
-class DoctorMaterial:
-    """The data of a diagnosis' page.
+def findings_chart(findings: Sequence[Finding], steps: Sequence[int]) -> Chart | None:
+    """Draw a row for each check that found something and one for the checkpoints examined, over the steps.
 
-    Attributes
+    Parameters
     ----------
-    diagnosis : Diagnosis
+    findings : sequence of Finding
     steps : sequence of int
         Of the checkpoints examined.
     """
+    rows: list[tuple[str, int, str, str]] = [
+        (f.check, step, f.severity, f.message) for f in findings for step in f.steps
+    ]
+    if not rows:
+        return None
+    rows += [(EXAMINED, step, EXAMINED, "") for step in steps]
+    schema = {"check": pl.String, "step": pl.Int64, "severity": pl.String, "finding": pl.String}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    checks = frame["check"].unique(maintain_order=True).to_list()
+    kinds = [kind for kind in LOOKS if kind in frame["severity"].to_list()]
+    colours, shapes = ([LOOKS[kind][i] for kind in kinds] for i in range(2))
+    figure = alt.Chart(frame).mark_point(size=90, filled=True, opacity=0.85).encode(
+        step_axis(frame),
+        alt.Y("check:N", title=None, scale=alt.Scale(domain=checks), axis=alt.Axis(grid=True)),
+        color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=kinds, range=colours)),
+        shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=kinds, range=shapes)),
+        tooltip=["check", "severity", "step", "finding"],
+    ).properties(height=ROW_HEIGHT * len(checks))  # fmt: skip
+    faults = [set(finding.steps).intersection(steps) for finding in findings if finding.severity == "fault"]
+    faulty, elsewhere = len(set().union(*faults)), sum(not at for at in faults)
+    title = f"{faulty} of {len(steps)} checkpoints carr{'y' if faulty > 1 else 'ies'} a fault"
+    if not faulty:
+        title = f"No checkpoint of {len(steps)} carries a fault"
+    if elsewhere:
+        title += f"; {counted(elsewhere, 'fault concerns', 'faults concern')} no examined checkpoint"
+    caption = "Each row is a check that found something; the last row shows the checkpoints examined."
+    text = f"Strip chart of the steps that each finding concerns. {title}; checks: {', '.join(checks[:-1])}."
+    return Chart("findings", title, caption, text, figure)
+
+
+class Examined(NamedTuple):
+    """A diagnosis, and the steps of the checkpoints examined."""
 
     diagnosis: Diagnosis
     steps: Sequence[int]
 
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+
+Data = ReportData[Examined]
 
 
 def write_diagnosis(folder: Path, diagnosis: Diagnosis, steps: Sequence[int]) -> Path:
     """Write the page of a diagnosis: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, f"Doctor: {diagnosis.series}", Page(SECTIONS, DoctorMaterial(diagnosis, steps)))
-    return folder / PAGE
+    return write_sections(folder, f"Doctor: {diagnosis.series}", SECTIONS, Examined(diagnosis, steps))
 
 
 def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
@@ -68,11 +104,7 @@ def checks_frame(diagnosis: Diagnosis) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _chart(material: DoctorMaterial) -> Chart | None:
-    return findings_chart(material.diagnosis.findings, material.steps)
-
-
-def _findings(material: DoctorMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _findings(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     specs = (
         text_of("check", "check", names_row=True),
         text_of("severity", "severity"),
@@ -80,28 +112,28 @@ def _findings(material: DoctorMaterial, pictures: Sequence[Picture]) -> Iterable
         text_of("layer", "layer", prose=True),
         text_of("finding", "message", prose=True),
     )
-    rows = [msgspec.structs.asdict(finding) for finding in material.diagnosis.findings]
+    rows = [msgspec.structs.asdict(finding) for finding in data.report.diagnosis.findings]
     if not rows:
         return [say("Nothing is wrong with the checkpoints, as far as this look goes.")]
     rule = say("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
                csv("findings"), ".", note=True)  # fmt: skip
-    return (*pictures, table("findings", f"Findings in {material.diagnosis.series}", specs, rows), rule)
+    return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", specs, rows), rule)
 
 
-def _checks(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _checks(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs = (
         text_of("check", "check", names_row=True),
         text_of("looks for", "looks_for", prose=True),
         (Column("faults"), lambda row: whole(row["faults"]) if row["made"] else "not made"),
         (Column("notes"), lambda row: whole(row["notes"]) if row["made"] else "not made"),
     )
-    deep = None if material.diagnosis.deep else say("Checks that are not made need a deep look: --deep.")
+    deep = None if data.report.diagnosis.deep else say("Checks that are not made need a deep look: --deep.")
     return (deep, table("checks", "Every check and how often it found something", specs,
-                        material.tables["checks"].to_dicts()))  # fmt: skip
+                        data.tables["checks"].to_dicts()))  # fmt: skip
 
 
-def _examined(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    diagnosis, steps = material.diagnosis, material.steps
+def _examined(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
+    diagnosis, steps = data.report.diagnosis, data.report.steps
     what = "every tensor" if diagnosis.deep else "names, headers, hashes, and samples of local files"
     listed = short_steps(steps) if steps else "none"
     coverage = f" {diagnosis.coverage}." if diagnosis.coverage else ""
@@ -110,28 +142,28 @@ def _examined(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block 
             *(say(f"{remark[:1].upper()}{remark[1:]}.", note=True) for remark in diagnosis.remarks)]  # fmt: skip
 
 
-def _summary(material: DoctorMaterial) -> list[str]:
-    diagnosis = material.diagnosis
+def _summary(data: Data) -> list[str]:
+    diagnosis = data.report.diagnosis
     first = "The series is not what it claims to be" if diagnosis.faults else "No fault was found"
     return [f"{first}: {diagnosis.summary}."]
 
 
 SECTIONS = (
-    ReportSection[DoctorMaterial](
+    ReportSection[Data](
         anchor="findings",
         title="Findings",
         position=10,
-        tables={"findings": lambda material: findings_frame(material.diagnosis.findings)},
-        charts=(_chart,),
+        tables={"findings": lambda data: findings_frame(data.report.diagnosis.findings)},
+        charts=(lambda data: findings_chart(data.report.diagnosis.findings, data.report.steps),),
         blocks=_findings,
         summary=_summary,
     ),
-    ReportSection[DoctorMaterial](
+    ReportSection[Data](
         anchor="checks",
         title="All checks",
         position=20,
-        tables={"checks": lambda material: checks_frame(material.diagnosis)},
+        tables={"checks": lambda data: checks_frame(data.report.diagnosis)},
         blocks=_checks,
     ),
-    ReportSection[DoctorMaterial](anchor="examined", title="What was examined", position=30, blocks=_examined),
+    ReportSection[Data](anchor="examined", title="What was examined", position=30, blocks=_examined),
 )

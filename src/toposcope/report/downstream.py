@@ -1,86 +1,160 @@
 """The page of predicted scores: the predictions, the ladder and the link they rest on, and rungs left out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
+import altair as alt
+import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
+from toposcope.charts.panels import panels
+from toposcope.charts.zero import diagonal
+from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
+from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.tables import left_out_table, methods_table, predictions_table, rungs_table
-from toposcope.forecasting.downstream.wording import basis, headline, is_share, points, written
+from toposcope.forecasting.downstream.wording import (
+    basis,
+    chosen_left_out,
+    headline,
+    held_of,
+    is_share,
+    points,
+    predictions_by_task,
+    written,
+)
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
-from toposcope.report.charts.left_out_rungs import left_out_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, folded, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_sections
+
+WITHIN, BEYOND = "within its interval", "beyond it"
+
+
+def left_out_chart(report: Predictions) -> Chart | None:
+    """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
+    by_task = {task: found[0] for task, found in predictions_by_task(report).items() if chosen_left_out(found[0])}
+    if not by_task:
+        return None
+    figures = {task: _panel(found) for task, found in by_task.items()}
+    held, judged = held_of(list(by_task.values()))
+    title = (
+        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of rungs left out"
+        if judged
+        else "Rungs left out, predicted from smaller ones"
+    )
+    caption = "Dots: scores of rungs predicted from smaller ones alone; right predictions lie on the dashed line."
+    return Chart(
+        "left-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
+    )
+
+
+def _panel(prediction: TaskPrediction) -> alt.LayerChart:
+    share = is_share(prediction.target)
+    rows = pl.DataFrame(
+        [
+            (rung.run, short(rung.N), short(rung.D), rung.true, rung.predicted, rung.low, rung.high)
+            for rung in chosen_left_out(prediction)
+        ],
+        schema={
+            **dict.fromkeys(("run", "N", "D"), pl.String),
+            **dict.fromkeys(("true", "predicted", "low", "high"), pl.Float64),
+        },
+        orient="row",
+    )
+    known = pl.col("low").is_finite() & pl.col("high").is_finite()
+    beyond = known & ~pl.col("true").is_between("low", "high")
+    rows = rows.with_columns(held=pl.when(beyond).then(pl.lit(BEYOND)).otherwise(pl.lit(WITHIN)))
+    low, high = limits(
+        [value for name in ("true", "predicted", "low", "high") for value in rows[name] if np.isfinite(value)],
+        share=share,
+    )
+    scale, axis = (
+        alt.Scale(domain=[low, high], nice=False, zero=False),
+        alt.Axis(format="~%" if share else "~g", tickCount=4),
+    )
+    number = ".1%" if share else ".4~g"
+    colour = alt.Color(
+        "held:N", title=None, scale=alt.Scale(domain=[WITHIN, BEYOND]),
+        legend=alt.Legend(symbolOpacity=1),
+    )  # fmt: skip
+    x = alt.X("true:Q", title="true score", scale=scale, axis=axis)
+    base = alt.Chart(rows).encode(x, color=colour)
+    told = [
+        "run:N",
+        "N:N",
+        "D:N",
+        *(alt.Tooltip(f"{n}:Q", format=number) for n in ("predicted", "low", "high", "true")),
+    ]
+    return alt.LayerChart(layer=[
+        diagonal(low, high),
+        alt.Chart(rows.filter(known)).mark_rule(strokeWidth=1.5).encode(
+            x, alt.Y("low:Q", title="predicted", scale=scale, axis=axis), alt.Y2("high:Q"), color=colour
+        ),
+        base.mark_point(size=45, filled=True, opacity=1).encode(
+            alt.Y("predicted:Q", title="predicted", scale=scale, axis=axis), tooltip=told
+        ),
+    ])  # fmt: skip
 
 
 def write_downstream(folder: Path, report: DownstreamReport) -> Path:
     """Write the page of predicted scores: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, "Predicted scores", Page(SECTIONS, DownstreamMaterial(report)))
-    return folder / PAGE
+    return write_sections(folder, "Predicted scores", SECTIONS, report)
 
 
-@dataclass(frozen=True, eq=False)
-class DownstreamMaterial:
-    """The data of the page."""
-
-    report: DownstreamReport
-
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
-
-    @cached_property
-    def targets(self) -> Mapping[str, Target]:
-        """The target of each task."""
-        return {each.task: each.target for each in self.report.predictions}
-
-    def score_of(self, title: str, column: str) -> Spec:
-        """Return a column of scores, each in the unit of its task."""
-        return Column(title), lambda row: written(row[column], self.targets[row["task"]]) or NOTHING
-
-    def difference_of(self, title: str, column: str) -> Spec:
-        """Return a column of differences of scores."""
-        return Column(title), lambda row: points(row[column], self.targets[row["task"]]) or NOTHING
-
-    def interval_of(self, title: str) -> Spec:
-        """Return the column of intervals."""
-
-        def interval(row: Row) -> str:
-            low, high = (written(row[name], self.targets[row["task"]]) for name in ("low", "high"))
-            return f"{low} to {high}" if low and high else NOTHING
-
-        return Column(title), interval
+Data = ReportData[DownstreamReport]
 
 
-def _predictions(material: DownstreamMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["predictions"]
+def _targets(data: Data) -> Mapping[str, Target]:
+    """Return the target of each task."""
+    return {each.task: each.target for each in data.report.predictions}
+
+
+def _score_of(data: Data, title: str, column: str) -> Spec:
+    """Return a column of scores, each in the unit of its task."""
+    targets = _targets(data)
+    return Column(title), lambda row: written(row[column], targets[row["task"]]) or NOTHING
+
+
+def _difference_of(data: Data, title: str, column: str) -> Spec:
+    """Return a column of differences of scores."""
+    targets = _targets(data)
+    return Column(title), lambda row: points(row[column], targets[row["task"]]) or NOTHING
+
+
+def _interval_of(data: Data, title: str) -> Spec:
+    """Return the column of intervals."""
+    targets = _targets(data)
+
+    def interval(row: Row) -> str:
+        low, high = (written(row[name], targets[row["task"]]) for name in ("low", "high"))
+        return f"{low} to {high}" if low and high else NOTHING
+
+    return Column(title), interval
+
+
+def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["predictions"]
     several = frame.get_column("model").n_unique() > 1
     specs: list[Spec] = [
         text_of("task", "task", names_row=True),
         *([text_of("model", "model")] if several else []),
-        material.score_of("predicted", "score"),
-        material.interval_of("90% interval"),
-        *([] if frame["own"].is_null().all() else [material.score_of("so far", "own")]),
-        material.score_of("chance", "chance"),
-        material.score_of("largest rung", "largest_score"),
-        *([] if frame["largest_noise"].is_null().all() else [material.difference_of("± noise", "largest_noise")]),
+        _score_of(data, "predicted", "score"),
+        _interval_of(data, "90% interval"),
+        *([] if frame["own"].is_null().all() else [_score_of(data, "so far", "own")]),
+        _score_of(data, "chance", "chance"),
+        _score_of(data, "largest rung", "largest_score"),
+        *([] if frame["largest_noise"].is_null().all() else [_difference_of(data, "± noise", "largest_noise")]),
         text_of("method", "method"),
-        material.difference_of("error on rungs left out", "error"),
+        _difference_of(data, "error on rungs left out", "error"),
     ]
     why: list[Spec] = [specs[0], *(specs[1:2] if several else []), text_of("because", "refused", prose=True)]
     refused = frame.filter(pl.col("refused") != "").to_dicts()
-    unit = ", differences in points" if all(map(is_share, material.targets.values())) else ""
+    unit = ", differences in points" if all(map(is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
     note = say(
         "Noise: standard deviation of the last scores of the largest rung about their trend. Error: mean absolute "
@@ -95,19 +169,15 @@ def _predictions(material: DownstreamMaterial, pictures: Sequence[Picture]) -> I
     )
 
 
-def _link(_: DownstreamMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    return pictures
-
-
-def _left_out(material: DownstreamMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    methods = material.tables["methods"]
+def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    methods = data.tables["methods"]
     several = methods.get_column("model").n_unique() > 1
     specs: list[Spec] = [
         text_of("task", "task", names_row=True),
         *([text_of("model", "model")] if several else []),
         text_of("method", "method"),
-        material.score_of("prediction", "score"),
-        material.difference_of("error on rungs left out", "error"),
+        _score_of(data, "prediction", "score"),
+        _difference_of(data, "error on rungs left out", "error"),
         (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
     ]
     compared = folded(
@@ -122,12 +192,12 @@ def _left_out(material: DownstreamMaterial, pictures: Sequence[Picture]) -> Iter
         (Column("parameters"), lambda row: short(row["N"])),
         (Column("tokens"), lambda row: short(row["D"])),
         text_of("method", "method"),
-        material.score_of("predicted", "predicted"),
-        material.interval_of("90% interval"),
-        material.score_of("true", "true"),
+        _score_of(data, "predicted", "predicted"),
+        _interval_of(data, "90% interval"),
+        _score_of(data, "true", "true"),
     ]
     left_out = folded(
-        table("left-out", "Rungs left out, predicted from smaller ones", rungs, material.tables["left_out"].to_dicts()),
+        table("left-out", "Rungs left out, predicted from smaller ones", rungs, data.tables["left_out"].to_dicts()),
         "Rungs left out, predicted from smaller ones",
     )
     if compared is None and left_out is None:
@@ -136,48 +206,37 @@ def _left_out(material: DownstreamMaterial, pictures: Sequence[Picture]) -> Iter
     return (*pictures, compared, left_out, note)
 
 
-def _remarks(material: DownstreamMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    return [say(sentence(remark)) for remark in material.report.remarks]
-
-
-def _ladder_chart(material: DownstreamMaterial) -> Chart:
-    return ladder_figure(material.report)
-
-
-def _link_chart(material: DownstreamMaterial) -> Chart | None:
-    return link_figure(material.report)
-
-
-def _left_out_chart(material: DownstreamMaterial) -> Chart | None:
-    return left_out_chart(material.report)
-
-
 SECTIONS = (
-    ReportSection[DownstreamMaterial](
+    ReportSection[Data](
         anchor="predictions",
         title="Predictions",
         position=10,
         tables={
-            "predictions": lambda material: predictions_table(material.report),
-            "rungs": lambda material: rungs_table(material.report),
+            "predictions": lambda data: predictions_table(data.report),
+            "rungs": lambda data: rungs_table(data.report),
         },
-        charts=(_ladder_chart,),
+        charts=(lambda data: ladder_figure(data.report),),
         blocks=_predictions,
-        summary=lambda material: [*headline(material.report), *basis(material.report)],
+        summary=lambda data: [*headline(data.report), *basis(data.report)],
     ),
-    ReportSection[DownstreamMaterial](
-        anchor="link", title="From loss to score", position=20, charts=(_link_chart,), blocks=_link
+    ReportSection[Data](
+        anchor="link", title="From loss to score", position=20, charts=(lambda data: link_figure(data.report),)
     ),
-    ReportSection[DownstreamMaterial](
+    ReportSection[Data](
         anchor="left-out",
         title="Rungs left out",
         position=30,
         tables={
-            "methods": lambda material: methods_table(material.report),
-            "left_out": lambda material: left_out_table(material.report),
+            "methods": lambda data: methods_table(data.report),
+            "left_out": lambda data: left_out_table(data.report),
         },
-        charts=(_left_out_chart,),
+        charts=(lambda data: left_out_chart(data.report),),
         blocks=_left_out,
     ),
-    ReportSection[DownstreamMaterial](anchor="remarks", title="Assumptions and doubts", position=40, blocks=_remarks),
+    ReportSection[Data](
+        anchor="remarks",
+        title="Assumptions and doubts",
+        position=40,
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+    ),
 )

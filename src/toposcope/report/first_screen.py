@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from toposcope.analysis.adjustment import MIN_RUNS
 from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.between_runs import BEYOND as BEYOND_LOSS
 from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING
 from toposcope.analysis.nested_models.verdicts import OPEN as OPEN_CONTROLS
-from toposcope.analysis.pairing import MIN_RUNS
 from toposcope.analysis.verdict import BEYOND, LEVEL, LOSS, ON_FIXED_DATA, POWER, TREND, UNDETERMINED
 from toposcope.analysis.wording import counted, examples
 from toposcope.probes.feature import TOPOLOGY

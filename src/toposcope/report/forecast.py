@@ -1,42 +1,28 @@
 """The page of a forecast: the chart, every forecaster's final loss, what was read and assumed."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
-from toposcope.charts.chart import Chart
 from toposcope.forecasting.downstream.score_figure import scores_figure
 from toposcope.forecasting.downstream.score_wording import score_sentences, scores_frame
 from toposcope.forecasting.forecast_report import ForecastReport, forecast_figure
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import NOTHING, Column, Spec, missing, table, text_of
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_sections
 
 
 def write_forecast(folder: Path, report: ForecastReport) -> Path:
     """Write the page of a forecast: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, f"Forecast of {report.log.name}", Page(SECTIONS, ForecastMaterial(report)))
-    return folder / PAGE
+    return write_sections(folder, f"Forecast of {report.log.name}", SECTIONS, report)
 
 
-@dataclass(frozen=True, eq=False)
-class ForecastMaterial:
-    """The data of a forecast's page."""
-
-    report: ForecastReport
-
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+Data = ReportData[ForecastReport]
 
 
 def forecasts_frame(report: ForecastReport) -> pl.DataFrame:
@@ -51,26 +37,22 @@ def forecasts_frame(report: ForecastReport) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _curve(material: ForecastMaterial) -> pl.DataFrame:
+def _curve(data: Data) -> pl.DataFrame:
     """Return ``step, loss, low, high`` of the default forecast; no columns if the run is complete."""
-    default = material.report.default
+    default = data.report.default
     if default is None:
         return pl.DataFrame()
     low, high = band(default)
     return pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
 
 
-def _seen(material: ForecastMaterial) -> pl.DataFrame:
-    log = material.report.log
+def _seen(data: Data) -> pl.DataFrame:
+    log = data.report.log
     return pl.DataFrame({"step": log.steps, "loss": log.loss})
 
 
-def _chart(material: ForecastMaterial) -> Chart:
-    return forecast_figure(material.report)
-
-
-def _blocks(material: ForecastMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    report, frame = material.report, material.tables["forecasts"]
+def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    report, frame = data.report, data.tables["forecasts"]
 
     def loss_of(title: str, column: str) -> Spec:
         return Column(title), lambda row: NOTHING if missing(row[column]) else f"{row[column]:.{report.digits}f}"
@@ -87,47 +69,45 @@ def _blocks(material: ForecastMaterial, pictures: Sequence[Picture]) -> Iterable
     return (*pictures, *([table("forecasts", caption, specs, rows), note] if rows else []))
 
 
-def _scores_chart(material: ForecastMaterial) -> Chart | None:
-    return scores_figure(material.report.scores)
-
-
-def _scores(material: ForecastMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if not material.report.scores:
+def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    if not data.report.scores:
         return ()
     note = say(
         "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder. All: ",
         csv("scores"), ".", note=True,
     )  # fmt: skip
-    return (*pictures, *map(say, score_sentences(material.report.scores)), note)
-
-
-def _inputs(material: ForecastMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    return (Terms(tuple(material.report.inputs().items())),)
-
-
-def _remarks(material: ForecastMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    return [say(sentence(remark)) for remark in material.report.remarks]
+    return (*pictures, *map(say, score_sentences(data.report.scores)), note)
 
 
 SECTIONS = (
-    ReportSection[ForecastMaterial](
+    ReportSection[Data](
         anchor="forecast",
         title="The forecast",
         position=10,
-        tables={"forecasts": lambda material: forecasts_frame(material.report), "curve": _curve, "seen": _seen},
-        charts=(_chart,),
+        tables={"forecasts": lambda data: forecasts_frame(data.report), "curve": _curve, "seen": _seen},
+        charts=(lambda data: forecast_figure(data.report),),
         blocks=_blocks,
-        summary=lambda material: [sentence(material.report.headline())],
+        summary=lambda data: [sentence(data.report.headline())],
     ),
-    ReportSection[ForecastMaterial](
+    ReportSection[Data](
         anchor="scores",
         title="In scores of tasks",
         position=15,
-        tables={"scores": lambda material: scores_frame(material.report.scores)},
-        charts=(_scores_chart,),
+        tables={"scores": lambda data: scores_frame(data.report.scores)},
+        charts=(lambda data: scores_figure(data.report.scores),),
         blocks=_scores,
-        summary=lambda material: score_sentences(material.report.scores),
+        summary=lambda data: score_sentences(data.report.scores),
     ),
-    ReportSection[ForecastMaterial](anchor="inputs", title="What was read and planned", position=20, blocks=_inputs),
-    ReportSection[ForecastMaterial](anchor="remarks", title="Assumptions and doubts", position=30, blocks=_remarks),
+    ReportSection[Data](
+        anchor="inputs",
+        title="What was read and planned",
+        position=20,
+        blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
+    ),
+    ReportSection[Data](
+        anchor="remarks",
+        title="Assumptions and doubts",
+        position=30,
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+    ),
 )

@@ -1,39 +1,25 @@
 """The page of a landscape: planes of the loss with their merge trees, and every statistic with its spread."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
-from toposcope.charts.chart import Chart
-from toposcope.report.charts.loss_plane import plane_charts, profile_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.charts.planes import plane_charts, profile_chart
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, plain, table, text_of, whole
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import WORDS, LandscapeReport
 
 
 def write_landscape(folder: Path, report: LandscapeReport) -> Path:
     """Write the page of a landscape: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, f"Landscape of step {report.step}", Page(SECTIONS, LandscapeMaterial(report)))
-    return folder / PAGE
+    return write_sections(folder, f"Landscape of step {report.step}", SECTIONS, report)
 
 
-@dataclass(frozen=True, eq=False)
-class LandscapeMaterial:
-    """The data of a landscape's page."""
-
-    report: LandscapeReport
-
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+Data = ReportData[LandscapeReport]
 
 
 def estimates_frame(report: LandscapeReport) -> pl.DataFrame:
@@ -59,16 +45,12 @@ def losses_frame(report: LandscapeReport) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _charts(material: LandscapeMaterial) -> list[Chart]:
-    return [*plane_charts(material.report), profile_chart(material.report)]
-
-
-def _planes(material: LandscapeMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _planes(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     note = say("The losses of all points: ", csv("losses"), ".", note=True)
-    return (say(sentence(material.report.planes_line())), *pictures, note)
+    return (say(sentence(data.report.planes_line())), *pictures, note)
 
 
-def _statistics(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs = (
         text_of("statistic", "name", names_row=True),
         number_of("mean", "mean", plain),
@@ -87,8 +69,8 @@ def _statistics(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[B
         "Means over planes; standard deviations over planes and over batches of the text; change at half resolution; "
         "numerical error of products with the Hessian, of eigenvalues the residual"
     )
-    rows = material.tables["statistics"].to_dicts()
-    return (table("statistics", caption, specs, rows), *_between(material.report))
+    rows = data.tables["statistics"].to_dicts()
+    return (table("statistics", caption, specs, rows), *_between(data.report))
 
 
 def _between(report: LandscapeReport) -> list[Block]:
@@ -98,34 +80,35 @@ def _between(report: LandscapeReport) -> list[Block]:
     return [say(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")]
 
 
-def _read(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    report = material.report
+def _read(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
+    report = data.report
     text = f"{report.text}, {report.n_tokens:,} predicted tokens"
     loss = f"{report.loss:.6g} nats a token"
     return [Terms((("checkpoint", report.location), ("text", text), ("loss at the checkpoint", loss)))]
 
 
-def _remarks(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    return [say(sentence(remark)) for remark in material.report.remarks()]
-
-
 SECTIONS = (
-    ReportSection[LandscapeMaterial](
+    ReportSection[Data](
         anchor="planes",
         title="Planes",
         position=10,
-        tables={"losses": lambda material: losses_frame(material.report)},
-        charts=(_charts,),
+        tables={"losses": lambda data: losses_frame(data.report)},
+        charts=(lambda data: [*plane_charts(data.report), profile_chart(data.report)],),
         blocks=_planes,
-        summary=lambda material: [sentence(material.report.headline())],
+        summary=lambda data: [sentence(data.report.headline())],
     ),
-    ReportSection[LandscapeMaterial](
+    ReportSection[Data](
         anchor="statistics",
         title="Statistics and their spread",
         position=20,
-        tables={"statistics": lambda material: estimates_frame(material.report)},
+        tables={"statistics": lambda data: estimates_frame(data.report)},
         blocks=_statistics,
     ),
-    ReportSection[LandscapeMaterial](anchor="remarks", title="Assumptions and doubts", position=30, blocks=_remarks),
-    ReportSection[LandscapeMaterial](anchor="read", title="What was read", position=40, blocks=_read),
+    ReportSection[Data](
+        anchor="remarks",
+        title="Assumptions and doubts",
+        position=30,
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks()],
+    ),
+    ReportSection[Data](anchor="read", title="What was read", position=40, blocks=_read),
 )

@@ -6,7 +6,7 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.planted import SIZES
+from toposcope.analysis.power import SIZES
 from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_POWER, NONE, PLANTED, POWER, RUNS, TREND, UNDETERMINED
 from toposcope.analysis.wording import joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY

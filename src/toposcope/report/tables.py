@@ -160,7 +160,7 @@ def text_of(title: str, column: str, *, names_row: bool = False, prose: bool = F
     return Column(title, True, group, names_row, prose), lambda row: word(row[column])
 
 
-def number_of(title: str, column: str, write: Callable[[float | None], str] = signed, *, group: str = "") -> Spec:
+def number_of(title: str, column: str, write: Callable[[Any], str] = signed, *, group: str = "") -> Spec:
     """Return a column of numbers."""
     return Column(title, group=group), lambda row: write(row[column])
 

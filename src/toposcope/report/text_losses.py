@@ -10,7 +10,6 @@ from toposcope.probes.feature import NETWORK
 from toposcope.report.material import Material
 from toposcope.report.tables import Spec, number_of, plain
 
-"""The target that is made of it."""
 STATISTICS = {"loss": "loss (nats a token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
 TOKENS = "n_tokens"
 GROUP = "the text, at its last checkpoint"

@@ -1,50 +1,117 @@
 """The page of a new recipe: its predicted losses and scores, its runs, and runs left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import altair as alt
 import polars as pl
 
+from toposcope.charts.axes import budget_axis
 from toposcope.charts.chart import Chart
+from toposcope.charts.panels import panels
+from toposcope.charts.theme import MUTED
+from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.prediction import DownstreamReport
+from toposcope.forecasting.downstream.translation import Translation
 from toposcope.forecasting.downstream.translation_wording import (
     translations_headline,
     translations_left_out,
     translations_table,
 )
 from toposcope.forecasting.downstream.translations import TranslationReport
-from toposcope.report.charts.translated_losses import translated_losses_chart, translation_left_out_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.forecasting.wording import counted
+from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say, sentence
-from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
-from toposcope.report.writing import PAGE, write_page
+from toposcope.report.writing import write_sections
+
+MAX_POINTS = 400
+"""Runs left out that are drawn in a panel; of more, evenly chosen ones."""
+
+
+def translated_losses_chart(recipe: str, translations: Sequence[Translation]) -> Chart | None:
+    """Draw the losses of the new recipe's runs over compute, with the predictions; None if it has no runs."""
+    shown = [each for each in translations if len(each.runs)]
+    if not shown:
+        return None
+    compute = [value for each in shown for value in each.runs.C]
+    compute += [6 * found.model.N * found.model.D for each in shown for found in each.predictions]
+    x = budget_axis("compute", "training compute 6 N D (FLOP)", min(compute) / 1.6, max(compute) * 1.6)
+    title = f"Losses of {recipe}"
+    caption = "Grey dots: its runs. Diamonds: predictions with 90% intervals."
+    text = f"Scatter chart of losses over training compute, {counted(len(shown), 'panel')}. {title}."
+    return Chart("losses", title, caption, text, panels({each.loss: _loss_panel(each, x) for each in shown}))
+
+
+def translation_left_out_chart(translations: Sequence[Translation]) -> Chart | None:
+    """Draw predicted against true losses of runs left out, by the method that is used; None without any."""
+    figures = {each.loss: figure for each in translations if (figure := _left_out_panel(each)) is not None}
+    if not figures:
+        return None
+    title = "Losses of runs left out, predicted from smaller runs and the laws of other recipes"
+    caption = "Each recipe in turn is taken for the new one, on every corpus; right predictions lie on the dashed line."
+    return Chart(
+        "left-out", title, caption, f"Scatter chart of predicted against true losses. {title}.", panels(figures)
+    )
+
+
+def _loss_panel(translation: Translation, x: alt.X) -> alt.LayerChart:
+    points = translation.runs
+    runs = pl.DataFrame({"run": [str(run) for run in points.run], "compute": points.C, "loss": points.loss})
+    rows = [
+        (each.model.name, 6 * each.model.N * each.model.D, each.loss, each.low, each.high)
+        for each in translation.predictions
+        if not each.refusal
+    ]
+    floats = dict.fromkeys(("compute", "loss", "low", "high"), pl.Float64)
+    predicted = pl.DataFrame(rows, schema={"model": pl.String, **floats}, orient="row")
+    y = alt.Y("loss:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
+    colour = alt.Color("model:N", title=None, sort=None, legend=alt.Legend(symbolOpacity=1))
+    ranges = alt.Chart(predicted.filter(pl.col("low").is_finite())).mark_rule(strokeWidth=2)
+    diamonds = alt.Chart(predicted).mark_point(shape="diamond", size=110, filled=True, opacity=1)
+    return alt.LayerChart(layer=[
+        alt.Chart(runs).mark_point(size=30, filled=True, color=MUTED).encode(x, y, tooltip=["run:N", "loss:Q"]),
+        ranges.encode(x, alt.Y("low:Q", title=None, scale=y["scale"]), alt.Y2("high:Q"), color=colour),
+        diamonds.encode(x, y, color=colour, tooltip=["model:N", "loss:Q", "low:Q", "high:Q"]),
+    ])  # fmt: skip
+
+
+def _left_out_panel(translation: Translation) -> alt.LayerChart | None:
+    rows = [
+        (each.recipe, each.loss, each.run, each.reach, each.predicted, each.true)
+        for each in translation.left_out
+        if each.method == translation.method
+    ]
+    if not rows:
+        return None
+    texts, floats = dict.fromkeys(("recipe", "loss", "run"), pl.String), ("reach", "predicted", "true")
+    frame = pl.DataFrame(rows, schema={**texts, **dict.fromkeys(floats, pl.Float64)}, orient="row")
+    frame = frame.gather_every(-(-len(frame) // MAX_POINTS))
+    true = frame.get_column("true").to_list()
+    colour = alt.Color("recipe:N", title=None, legend=alt.Legend(symbolOpacity=1))
+    dots = alt.Chart(frame).mark_point(size=14, filled=True, opacity=0.5)
+    return alt.LayerChart(layer=[
+        diagonal(min(true), max(true)),
+        dots.encode(
+            alt.X("true:Q", title="true loss", scale=alt.Scale(zero=False)),
+            alt.Y("predicted:Q", title="predicted", scale=alt.Scale(zero=False)),
+            color=colour, tooltip=["run:N", "loss:N", "predicted:Q", "true:Q", "reach:Q"],
+        ),
+    ])  # fmt: skip
 
 
 def write_translations(folder: Path, report: TranslationReport) -> Path:
     """Write the page of a new recipe: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    write_page(folder, f"Predictions for {report.recipe}", Page(SECTIONS, TranslationMaterial(report)))
-    return folder / PAGE
+    return write_sections(folder, f"Predictions for {report.recipe}", SECTIONS, report)
 
 
-@dataclass(frozen=True, eq=False)
-class TranslationMaterial:
-    """The data of the page."""
-
-    report: TranslationReport
-
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """What the sections compute, by name."""
-        return Tables(self, makers_of(SECTIONS))
+Data = ReportData[TranslationReport]
 
 
-def _predictions(material: TranslationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["predictions"]
+def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["predictions"]
     names = (text_of("of", "of", names_row=True), text_of("", "what"), text_of("model", "model"))
     columns = (
         *names,
@@ -71,10 +138,10 @@ def _predictions(material: TranslationMaterial, pictures: Sequence[Picture]) -> 
     )
 
 
-def _left_out(material: TranslationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     rows = [
         {"of": each.loss, "method": name, "error": 100 * error, "chosen": "yes" if name == each.method else ""}
-        for each in material.report.losses
+        for each in data.report.losses
         for name, error in each.errors.items()
     ]
     specs = (
@@ -87,44 +154,36 @@ def _left_out(material: TranslationMaterial, pictures: Sequence[Picture]) -> Ite
     return (*pictures, table("methods", "Every method on runs left out", specs, rows), note) if pictures else ()
 
 
-def _losses_chart(material: TranslationMaterial) -> Chart | None:
-    return translated_losses_chart(material.report.recipe, material.report.losses)
-
-
-def _link_chart(material: TranslationMaterial) -> Chart | None:
-    predictions = tuple(each for task in material.report.scores for each in task.predictions)
+def _link_chart(data: Data) -> Chart | None:
+    predictions = tuple(each for task in data.report.scores for each in task.predictions)
     return link_figure(DownstreamReport(predictions, {})) if predictions else None
 
 
-def _left_out_chart(material: TranslationMaterial) -> Chart | None:
-    return translation_left_out_chart(material.report.losses)
-
-
 SECTIONS = (
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="predictions",
         title="Predictions",
         position=10,
-        tables={"predictions": lambda material: translations_table(material.report)},
-        charts=(_losses_chart, _link_chart),
+        tables={"predictions": lambda data: translations_table(data.report)},
+        charts=(lambda data: translated_losses_chart(data.report.recipe, data.report.losses), _link_chart),
         blocks=_predictions,
-        summary=lambda material: [
-            *translations_headline(material.report),
-            *(sentence(each) for each in material.report.basis),
+        summary=lambda data: [
+            *translations_headline(data.report),
+            *(sentence(each) for each in data.report.basis),
         ],
     ),
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="left-out",
         title="Runs left out",
         position=20,
-        tables={"left_out": lambda material: translations_left_out(material.report)},
-        charts=(_left_out_chart,),
+        tables={"left_out": lambda data: translations_left_out(data.report)},
+        charts=(lambda data: translation_left_out_chart(data.report.losses),),
         blocks=_left_out,
     ),
-    ReportSection[TranslationMaterial](
+    ReportSection[Data](
         anchor="remarks",
         title="Assumptions and doubts",
         position=30,
-        blocks=lambda material, _: [say(sentence(remark)) for remark in material.report.remarks],
+        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
     ),
 )

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.adjustment import MIN_RUNS
 from toposcope.analysis.association import MIN_CHECKPOINTS
-from toposcope.analysis.pairing import MIN_RUNS
 from toposcope.analysis.verdict import (
     BEYOND,
     FEATURE,
@@ -21,7 +21,7 @@ from toposcope.analysis.verdict import (
 )
 from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import measured, primary
+from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.outcome import (
@@ -35,7 +35,6 @@ from toposcope.report.outcome import (
     power_words,
     without_power,
 )
-from toposcope.report.spectral_comparison import SpectralComparisonCounts
 from toposcope.report.tables import signed
 
 MIN_TRACKING_CORRELATION = 0.9

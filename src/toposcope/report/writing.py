@@ -16,7 +16,7 @@ from toposcope.files import unfinished, write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
-from toposcope.report.composing import Page, makers_of
+from toposcope.report.composing import Page, Rendered, Report, ReportData, makers_of, rendering_engine
 from toposcope.report.document import Document, Explorer, Opening
 from toposcope.report.explorer import explorer_data
 from toposcope.report.first_screen import first_screen
@@ -24,8 +24,7 @@ from toposcope.report.headline_table import headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
-from toposcope.report.rendering import Rendered, rendering_engine
-from toposcope.report.section import MaterialType
+from toposcope.report.section import MaterialType, ReportSection
 from toposcope.report.sections import report_sections
 from toposcope.study import Study
 
@@ -96,12 +95,20 @@ def _made_explorer(material: Material) -> Explorer | None:
     return Explorer(data, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
 
 
-def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequence[Kind] = ("svg",)) -> list[str]:
+def write_page(folder: Path, title: str, page: Page[MaterialType]) -> list[str]:
     """Write a page, its figures and tables; return the sentences at its top. Equal material gives equal bytes."""
-    composed = page.compose(kinds)
+    composed = page.compose(("svg",))
     document = Document(title, [("", composed.summary)], composed.sections)
     write_document(folder, document, composed.tables, composed.rendered)
     return composed.summary
+
+
+def write_sections(
+    folder: Path, title: str, sections: Sequence[ReportSection[ReportData[Report]]], report: Report
+) -> Path:
+    """Write the page that sections make of a report: ``index.html``, ``report.md``, figures and tables; return it."""
+    write_page(folder, title, Page(sections, ReportData(report, sections)))
+    return folder / PAGE
 
 
 def study_page(study: Study, adjust: Method = "holm", workers: int = 1, progress: Progress = silent) -> Page[Material]:

@@ -8,26 +8,23 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
-from toposcope.analysis.nested_models.boosting import boosted_predictions
-from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, fraction_columns
-from toposcope.analysis.nested_models.controls import NOISE_LEVELS, Draws, planted, shuffled
+from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, Problem, fraction_columns, problems
 from toposcope.analysis.nested_models.fitting import (
     BEFORE,
     CONTROLS,
     MEDIAN,
     WITH_PLAIN,
+    boosted_predictions,
     folds,
     further_tables,
     predictions,
     widths,
 )
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation
-from toposcope.analysis.nested_models.problems import Problem, problems
-from toposcope.analysis.nested_models.skill import compare, wilcoxon_p
+from toposcope.analysis.nested_models.skill import NOISE_LEVELS, Draws, compare, planted, shuffled, wilcoxon_p
 from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
-from toposcope.progress import Progress, silent
 from toposcope.typing import Vector
 
 MIN_RUNS = 20
@@ -88,9 +85,7 @@ class NestedModels:
     untested: dict[str, str]
 
 
-def nested_models(
-    population: NestedPopulation, method: Method = "holm", workers: int = 1, progress: Progress = silent
-) -> NestedModels:
+def nested_models(population: NestedPopulation, method: Method = "holm", workers: int = 1) -> NestedModels:
     """Fit nested models of every target at every fraction.
 
     Parameters
@@ -100,8 +95,6 @@ def nested_models(
         How p-values are adjusted over topological families, fractions, targets and learners.
     workers : int
         Processes; the result does not depend on it.
-    progress : callable
-        Called with ``nested models`` and how many targets at a fraction are done.
     """
     tested, untested = problems_of(population)
     parts: dict[int, Fitted] = {}
@@ -111,7 +104,6 @@ def nested_models(
             if isinstance(part, TaskFailure):
                 raise ToposcopeError(f"nested models of the {tested[i].target}: {part.message}")
             parts[i] = part
-            progress("nested models", len(parts), len(tested))
     fitted = [parts[i] for i in range(len(tested))]
     models = pl.DataFrame([row for part in fitted for row in part.rows], schema=MODELS)
     models, level = _adjusted(models, method)

@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.detectable import POWER
 from toposcope.analysis.nested_models.fitting import CONTROLS, WITH_PROJECTIONS, WITH_TWIN, WITHOUT
 from toposcope.analysis.nested_models.population import CONFIGURATIONS
 from toposcope.analysis.nested_models.tables import PLANTED, RIDGE, SHUFFLED, NestedModels, tested_rows
+from toposcope.analysis.power import POWER
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
 from toposcope.analysis.wording import counted, joined
 
@@ -36,7 +36,6 @@ RULE = (
     f"'{UNDETERMINED}' if they are not found, if more than a tenth of the draws of the topology of other runs gain at "
     "that level, unadjusted, where a fortieth should, or with too few runs."
 )
-DECIDING = ("model", "learner", "fraction", "skill", "skill_low", "skill_high", "p_adjusted")
 NAMES = {WITH_PROJECTIONS: "random projections of the weights", WITH_TWIN: "the placebo twin"}
 _BESIDE = {WITH_PROJECTIONS: "projections", WITH_TWIN: "twin"}
 Row = Mapping[str, Any]

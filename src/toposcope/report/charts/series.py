@@ -1,5 +1,7 @@
-"""Rows of charts over training, and what their titles say about many runs."""
+"""Rows of charts over training, and what their titles say about many runs and layers."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -121,3 +123,52 @@ def course(moves: Sequence[Move]) -> str:
     if not turns:
         return direction(ends)
     return f"{direction(ends, 'ends higher', 'ends lower')}, after {' and '.join(turns)}"
+
+
+def choose_runs(trajectories: Sequence[Trajectory], runs: pl.DataFrame, max_runs: int) -> tuple[list[Trajectory], str]:
+    """Choose the runs that fit in a chart, from the smallest to the largest model.
+
+    Returns
+    -------
+    chosen : list of Trajectory
+        All of them, in the study's order, if there are at most `max_runs`; else evenly spaced in the order of size.
+    note : str
+        For the caption: what was left out; empty if nothing was.
+    """
+    if len(trajectories) <= max_runs:
+        return list(trajectories), ""
+    sizes = dict(runs.select("run", "n_parameters").iter_rows())
+    ordered = sorted(trajectories, key=lambda t: sizes.get(t.run) or 0)
+    return [
+        ordered[i] for i in spread(len(ordered), max_runs)
+    ], f" {max_runs} of {len(trajectories)} runs are shown, by size."
+
+
+BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
+
+
+def in_order(trajectory: Trajectory) -> list[str]:
+    """Return the layers by block, the head last; checkpoint files may hold them in another order."""
+
+    def place(layer: str) -> tuple[bool, int]:
+        block = BLOCK.search(layer)
+        return trajectory.roles.get(layer) == "head", int(block.group(1)) if block else -1
+
+    return sorted(trajectory.layers, key=place)
+
+
+def short_names(names: Sequence[str], roles: dict[str, str]) -> list[str]:
+    """Return the number of a layer's block and its role, or the layer's own name where that is not unique."""
+    labels = []
+    for name in names:
+        block = BLOCK.search(name)
+        role = roles.get(name) or "other"
+        labels.append(f"{block.group(1)} {role}" if block else role)
+    counts = Counter(labels)
+    return [label if counts[label] == 1 else name for label, name in zip(labels, names, strict=True)]
+
+
+def in_words(label: str) -> str:
+    """Write a short name in a sentence: "mlp.in of block 0"."""
+    block, _, role = label.partition(" ")
+    return f"{role} of block {block}" if role and block.isdigit() else label

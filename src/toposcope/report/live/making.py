@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from toposcope.errors import ToposcopeError
-from toposcope.report.columns import to_json
+from toposcope.report.page import to_json
 
 
 def assets() -> dict[str, Any]:

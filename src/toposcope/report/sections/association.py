@@ -2,23 +2,44 @@
 
 from collections.abc import Iterable, Sequence
 
+import altair as alt
 import polars as pl
 
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.verdict import BEYOND, UNDETERMINED
+from toposcope.analysis.trajectories import SCALE as SCALE_STATISTIC
+from toposcope.analysis.verdict import BEYOND, UNDETERMINED, VERDICTS
 from toposcope.analysis.wording import counted, joined
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import run_colour
+from toposcope.charts.zero import diagonal, zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import full_table, legend, measured, primary, short_table
-from toposcope.report.charts.association import association_heat_map
-from toposcope.report.charts.partial import partial_correlation_chart
-from toposcope.report.charts.spectra import topology_against_spectra_charts
+from toposcope.report.association_tables import (
+    BLOCKS,
+    SCALED,
+    SpectralComparisonCounts,
+    full_table,
+    has_scales,
+    legend,
+    measured,
+    primary,
+    short_table,
+    spectral_comparisons,
+)
+from toposcope.report.charts.series import choose_runs, run_names
 from toposcope.report.document import Block, Picture, csv, details, say
-from toposcope.report.headline import CLOUD_STATISTICS, headline_features, named
+from toposcope.report.headline import (
+    CLOUD_STATISTICS,
+    CLOUD_TOPOLOGY,
+    HEADLINES,
+    Headline,
+    headline_features,
+    headlines_of,
+    named,
+)
 from toposcope.report.material import Material
 from toposcope.report.outcome import without_power, without_runs
 from toposcope.report.section import ReportSection
-from toposcope.report.spectral_comparison import BLOCKS, SpectralComparisonCounts, spectral_comparisons
 from toposcope.report.tables import (
     Column,
     Table,
@@ -31,7 +52,244 @@ from toposcope.report.tables import (
     text_of,
 )
 from toposcope.report.verdict import verdict
-from toposcope.study.kinds import feature_named
+from toposcope.study.kinds import PUBLISHED, feature_named
+
+MAX_PANELS = 4
+COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given clocks"}
+SCALE = {"rho_given_scale": "given scale"}
+"""For features of hidden states: given the step and the top eigenvalue of the same states."""
+INK = {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
+"""Where a number in a cell is not in the page's ink: purple cells come as dark as it, on any page, and orange
+ones are lighter than black."""
+CELL = 22
+"""Height of a cell in pixels."""
+
+
+def association_heat_map(material: Material) -> Chart | None:
+    """Draw rank correlations of the headline features, alone and given the clocks: a panel for each run."""
+    rows = measured(primary(material)).filter(pl.col("group") == NETWORK)
+    of_states = headlines_of(material.trajectories, CLOUD_STATISTICS)
+    names = {h.key: h.name for h in HEADLINES} | {h.key: _short(h) for h in of_states}
+    present = set(rows.get_column("feature"))
+    names = {feature: name for feature, name in names.items() if feature in present}
+    if not names:
+        return None
+    runs = set(rows.get_column("run"))
+    shown, left_out = choose_runs([t for t in material.trajectories if t.run in runs], material.runs, MAX_PANELS)
+    columns = COLUMNS | (SCALE if has_scales(rows) else {})
+    in_shown = pl.col("run").is_in([t.run for t in shown])
+    cells = _cells(rows.filter(in_shown), names, columns)
+    title = _heat_map_title(rows.filter(pl.col("kind") == TOPOLOGY))
+    scale = "; scale: the step and the states' top eigenvalue" if len(columns) > len(COLUMNS) else ""
+    caption = (
+        "Rank correlation with the loss of the feature alone, of the step, and of the feature given the step or all "
+        f"clocks{scale}. “–”: not defined, as a clock orders the checkpoints like the feature or the loss.{left_out}"
+    )
+    figure = _heat_map(cells, [t.run for t in shown], list(names.values()), list(columns.values()))
+    alternative = f"Heat map of rank correlations with the loss, a row for each feature. {title}."
+    return Chart("association", title, caption, alternative, figure)
+
+
+def _short(headline: Headline) -> str:
+    return f"{headline.axis}, {'published' if headline.feature.probe == PUBLISHED else 'hidden'}"
+
+
+def _cells(rows: pl.DataFrame, names: dict[str, str], columns: dict[str, str]) -> pl.DataFrame:
+    """Return ``run, feature, given, rho``; rho is null where a correlation is not defined."""
+    of_scale = pl.col("given").is_in(list(SCALE))
+    has_scale = pl.col("scaled") & ~pl.col("feature").str.ends_with(f" {SCALE_STATISTIC}")
+    scaled = pl.col(SCALED).is_finite() if SCALED in rows.columns else pl.lit(value=False)
+    return (
+        rows.filter(pl.col("feature").is_in(list(names)))
+        .select("run", "feature", *columns, scaled=scaled)
+        .unpivot(list(columns), index=["run", "feature", "scaled"], variable_name="given")
+        .filter(~of_scale | has_scale)
+        .select(
+            "run",
+            pl.col("feature").replace_strict(names),
+            pl.col("given").replace_strict(columns),
+            rho=pl.col("value").fill_nan(None),
+        )
+    )
+
+
+def _heat_map(cells: pl.DataFrame, runs: list[str], features: list[str], columns: list[str]) -> alt.FacetChart:
+    above = alt.Axis(orient="top", labelAngle=0, labelFontSize=11, domain=False, ticks=False)
+    base = alt.Chart(cells).encode(
+        x=alt.X("given:N", sort=columns, title=None, axis=above),
+        y=alt.Y("feature:N", sort=features, title=None, axis=alt.Axis(labelLimit=190)),
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("feature:N"),
+            alt.Tooltip("given:N"),
+            alt.Tooltip("rho:Q", format="+.3f"),
+        ],
+    )
+    scale, legend = alt.Scale(domain=[-1, 1], domainMid=0), alt.Legend(title="rho", gradientLength=160)
+    number = base.mark_text(fontSize=11).encode(text=alt.Text("rho:Q", format="+.2f"))
+    layers = [
+        base.transform_filter("isValid(datum.rho)")
+        .mark_rect()
+        .encode(color=alt.Color("rho:Q", scale=scale, legend=legend)),
+        number.transform_filter(f"isValid(datum.rho) && !({INK['paper']}) && !({INK['black']})"),
+        number.transform_filter(INK["paper"]).encode(color=alt.ColorDatum(0, scale=scale)),
+        number.transform_filter(INK["black"]).encode(color=alt.ColorValue("black")),
+        base.transform_filter("!isValid(datum.rho)").mark_text().encode(text=alt.TextValue("–")),
+    ]
+    panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=CELL * len(features))
+    panels = panel.facet(alt.Facet("run:N", sort=runs, title=None), columns=2)
+    figure: alt.FacetChart = panels.resolve_axis(x="independent")
+    return figure
+
+
+def _heat_map_title(topology: pl.DataFrame) -> str:
+    """Say what becomes of the correlations of topology once the step is given."""
+    both = topology.filter(pl.col("rho_given_step").is_finite())
+    if not len(both):
+        return "No correlation of topology with the loss is defined once the step is given"
+    before, after = (float(both.select(pl.col(name).abs().median()).item()) for name in ("rho", "rho_given_step"))
+    moves = (
+        "stays at"
+        if round(before, 2) == round(after, 2)
+        else f"{'falls' if after < before else 'rises'} from {before:.2f} to"
+    )
+    return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
+
+
+MIN_STRONG = 0.5
+"""The title counts correlations at least as strong as this."""
+HEIGHT = 380
+
+
+def partial_correlation_chart(material: Material) -> Chart | None:
+    """Draw the partial correlation given the step against rho: a mark for each feature and run."""
+    rows = primary(material).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
+    topology, defined = pl.col("kind") == TOPOLOGY, pl.col("rho_given_step").is_finite()
+    if not len(rows.filter(topology, defined)):
+        return None
+    left_out = len(rows.filter(topology, ~defined))
+    title = _partial_title(rows.filter(topology, defined))
+    caption = (
+        "On the dashed line the step explains nothing of a correlation, on the level line all of it"
+        f"{f'; {left_out:,} pairs of run and topological feature have no partial correlation' if left_out else ''}."
+    )
+    alternative = f"Scatter plot of partial rank correlations given the step against rank correlations. {title}."
+    return Chart("partial", title, caption, alternative, _partial_figure(rows.filter(defined)))
+
+
+def _partial_figure(rows: pl.DataFrame) -> alt.LayerChart:
+    points = rows.select(
+        "run",
+        pl.col("feature").map_elements(named, return_dtype=pl.String),
+        "verdict",
+        "rho",
+        given="rho_given_step",
+        kind=pl.when(kind=TOPOLOGY).then(pl.lit("topology")).otherwise(pl.lit("control")),
+    )
+    ends = alt.Scale(domain=[-1, 1], nice=False)
+    given = alt.Y("given:Q", title="rho given the step", scale=ends)
+    alone = alt.X("rho:Q", title="rho with the loss", scale=ends, axis=alt.Axis(grid=True))
+    present = [name for name in VERDICTS if name in set(points.get_column("verdict"))]
+    marks = alt.Chart(points).mark_point(filled=False, size=45, strokeWidth=1.6)
+    return alt.LayerChart(
+        layer=[
+            diagonal(-1, 1),
+            zero_line("y"),
+            marks.encode(
+                x=alone,
+                y=given,
+                color=alt.Color(
+                    "verdict:N",
+                    title=None,
+                    scale=alt.Scale(domain=list(VERDICTS)),
+                    legend=alt.Legend(values=present),
+                ),
+                shape=alt.Shape("kind:N", title=None, sort=["topology", "control"]),
+                tooltip=[
+                    *(alt.Tooltip(f"{n}:N") for n in ("feature", "run", "verdict")),
+                    *(alt.Tooltip(f"{n}:Q", format="+.3f") for n in ("rho", "given")),
+                ],
+            ),
+        ]
+    ).properties(height=HEIGHT)
+
+
+def _partial_title(rows: pl.DataFrame) -> str:
+    """Say how many strong correlations of topology the step explains for the most part."""
+    strong = rows.filter(pl.col("rho").abs() > MIN_STRONG)
+    weak = len(strong.filter(pl.col("rho_given_step").abs() < pl.col("rho").abs() / 2))
+    if not len(strong):
+        return f"No correlation of topology with the loss has |rho| over {MIN_STRONG:g}"
+    return f"Given the step, {weak} of {len(strong)} strong correlations of topology lose more than half"
+
+
+MAX_RUNS_OF_SPECTRA = 5
+ROW = 12
+"""Height of the line of one run in pixels."""
+DECIDED = "datum.low > 0 || datum.high < 0"
+SPECTRA = {
+    **{name: CLOUD_STATISTICS[name] for name in ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")},
+    "participation_ratio": "Participation ratio",
+    "eigenspectrum_decay": "Eigenspectrum decay",
+    "stable_rank": "Stable rank",
+    "mean_norm": "Mean norm",
+}
+
+
+def topology_against_spectra_charts(material: Material) -> list[Chart]:
+    """Draw differences of |rho| with their block bootstrap intervals: a chart for each topological feature."""
+    rows = spectral_comparisons(material.tables["comparisons"])
+    if not len(rows):
+        return []
+    measure = pl.col("other").map_elements(lambda name: feature_named(name).statistic, return_dtype=pl.String)
+    rows = rows.filter(pl.col("low").is_finite(), test=BLOCKS).with_columns(measure=measure)
+    rows = rows.filter(pl.col("measure").is_in(list(SPECTRA)))
+    headlines = headlines_of(material.trajectories, CLOUD_TOPOLOGY)
+    drawn = [_spectra_chart(material, headline, rows.filter(feature=headline.key)) for headline in headlines]
+    return [chart for chart in drawn if chart is not None]
+
+
+def _spectra_chart(material: Material, headline: Headline, rows: pl.DataFrame) -> Chart | None:
+    if not len(rows):
+        return None
+    stronger, weaker = (rows.filter(side).height for side in (pl.col("low") > 0, pl.col("high") < 0))
+    title = (
+        f"{headline.name} correlates more strongly than spectral measures in {stronger}, less in {weaker} of "
+        f"{len(rows)} comparisons"
+    )
+    runs = set(rows.get_column("run"))
+    shown, left_out = choose_runs(
+        [t for t in material.trajectories if t.run in runs], material.runs, MAX_RUNS_OF_SPECTRA
+    )
+    caption = f"Lines: 95% intervals of the block bootstrap, filled where they exclude 0.{left_out}"
+    alternative = f"Dot chart of differences of the strength of two correlations with the loss. {title}."
+    of_states = "published-" if headline.feature.probe == PUBLISHED else ""
+    name = f"{of_states}{headline.feature.statistic.lower().replace('.', '-')}-against-spectra"
+    return Chart(name, title, caption, alternative, _spectra_figure(rows, [t.run for t in shown], run_names(material)))
+
+
+def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> alt.LayerChart:
+    rows = rows.filter(pl.col("run").is_in(shown)).select(
+        "run", "difference", "low", "high", measure=pl.col("measure").replace_strict(SPECTRA)
+    )
+    measures = [name for name in SPECTRA.values() if name in set(rows.get_column("measure"))]
+    x = alt.X("difference:Q", title="|rho| of topology minus |rho| of the spectral measure", axis=alt.Axis(grid=True))
+    base = alt.Chart(rows).encode(
+        y=alt.Y("measure:N", sort=measures, title=None, axis=alt.Axis(grid=True, tickBand="extent")),
+        yOffset=alt.YOffset("run:N", scale=alt.Scale(domain=shown)),
+        color=run_colour(runs, legend=len(shown) > 1),
+        tooltip=["measure:N", "run:N", *(alt.Tooltip(f"{n}:Q", format="+.3f") for n in ("difference", "low", "high"))],
+    )
+    layers = [
+        zero_line("x"),
+        base.mark_rule(strokeWidth=1.4).encode(x="low:Q", x2="high:Q"),
+        base.transform_filter(DECIDED).mark_point(size=42, opacity=1).encode(x=x),
+        base.transform_filter(f"!({DECIDED})")
+        .mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6)
+        .encode(x=x),
+    ]
+    return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * ROW + 8))
+
 
 MAX_ROWS = 5_000
 """Of a table on the page; a longer one is only beside it, as CSV. Five sizes with all default probes have 2,000."""

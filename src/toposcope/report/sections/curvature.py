@@ -2,21 +2,121 @@
 
 from collections.abc import Iterable, Sequence
 
+import altair as alt
+import numpy as np
 import polars as pl
 
-from toposcope.report.charts.curvature import (
-    PROBE,
-    TABLE,
-    curvature_rows,
-    density_chart,
-    eigenvalue_chart,
-    sharpness_title,
-    trace_chart,
-)
+from toposcope.charts.chart import Chart
+from toposcope.charts.theme import HEIGHT
+from toposcope.charts.training import training_lines
+from toposcope.probes.feature import NETWORK
+from toposcope.probes.probe import NOISE
+from toposcope.report.charts.series import direction, faults_of, largest_run, run_names
 from toposcope.report.document import Block, Picture, Terms, csv, folded, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
+
+PROBE, TABLE = "curvature", "curvature"
+RANKS = {"sharpness": "largest", "eigenvalue_2": "2nd", "eigenvalue_5": "5th", "eigenvalue_10": "10th"}
+LEAST_SHARE = 1e-6
+"""Shares below this are hardly above the axis."""
+
+
+def curvature_rows(material: Material) -> pl.DataFrame:
+    """Return ``run``, ``step``, ``statistic``, ``value``, ``error`` of the first declared probe, of whole networks."""
+    options = material.labels.filter(probe=PROBE).get_column("options").to_list()[:1]
+    rows = material.frame.filter(
+        pl.col("options").is_in(options), pl.col("value").is_finite(), probe=PROBE, layer=NETWORK
+    ).select("run", "step", "statistic", "value")
+    noisy = pl.col("statistic").str.ends_with(NOISE)
+    errors = rows.filter(noisy).with_columns(pl.col("statistic").str.strip_suffix(NOISE)).rename({"value": "error"})
+    return rows.filter(~noisy).join(errors, on=["run", "step", "statistic"], how="left").sort("run", "step")
+
+
+def eigenvalue_chart(material: Material) -> Chart | None:
+    """Draw the largest eigenvalues of every run over training."""
+    rows = _rows(material, pl.col("statistic").is_in(list(RANKS)))
+    if not len(rows):
+        return None
+    title = sharpness_title(material)
+    series = rows.with_columns(series=pl.col("statistic").replace_strict(RANKS))
+    present = [name for name in RANKS.values() if name in set(series.get_column("series"))]
+    axis = "eigenvalue of the Hessian"
+    figure = training_lines(series, axis, run_names(material), faults=faults_of(material), dashes=present)
+    caption = (
+        "Eigenvalues of the Hessian of the mean loss on the fixed text; those that have not converged are left out."
+    )
+    alternative = f"Line chart of the largest eigenvalues of the Hessian against the training step. {title}."
+    return Chart("sharpness", title, caption, alternative, figure)
+
+
+def trace_chart(material: Material) -> Chart | None:
+    """Draw the trace of the Hessian of every run over training, with its error."""
+    rows = _rows(material, pl.col("statistic") == "trace")
+    if not len(rows):
+        return None
+    title = f"The trace of the Hessian {_course(rows)}"
+    bands = rows.with_columns(low=pl.col("value") - 2 * pl.col("error"), high=pl.col("value") + 2 * pl.col("error"))
+    figure = training_lines(
+        rows, "trace of the Hessian", run_names(material), faults=faults_of(material), bands=bands, may_be_log=False
+    )
+    caption = "Hutch++; shaded: two standard errors of the random part on either side."
+    alternative = f"Line chart of the trace of the Hessian against the training step. {title}."
+    return Chart("hessian-trace", title, caption, alternative, figure)
+
+
+def density_chart(material: Material) -> Chart | None:
+    """Draw the spectral density at the last checkpoint of the largest run for which it was stored."""
+    rows = _rows(material, pl.col("statistic").str.starts_with("density@"))
+    if not len(rows):
+        return None
+    runs = set(rows.get_column("run"))
+    run = largest_run([t for t in material.trajectories if t.run in runs], material.runs).run
+    rows = rows.filter(pl.col("run") == run).filter(pl.col("step") == pl.col("step").max())
+    rows = rows.with_columns(edge=pl.col("statistic").str.strip_prefix("density@").cast(pl.Float64)).sort("edge")
+    edges, below = rows.get_column("edge").to_numpy(), rows.get_column("value").to_numpy()
+    bins = pl.DataFrame({"low": edges[:-1], "high": edges[1:], "share": np.maximum(np.diff(below), 0.0)})
+    inside = float(bins.filter(pl.col("low") < 0, pl.col("high") > 0).get_column("share").sum())
+    title = f"{share(inside)} of the eigenvalues of {run} are below {edges[edges > 0][0]:.1%} of the largest in size"
+    figure = (
+        alt.Chart(bins)
+        .mark_rect()
+        .encode(
+            x=alt.X("low:Q", title="eigenvalue / largest absolute eigenvalue", scale=alt.Scale(nice=False)),
+            x2="high:Q",
+            y=alt.Y(
+                "share:Q",
+                title="share of eigenvalues",
+                scale=alt.Scale(type="symlog", constant=LEAST_SHARE, domain=[0, 1]),
+                axis=alt.Axis(values=[0, *(10.0**-k for k in range(7))], format="~g"),
+            ),
+            y2=alt.datum(0),
+            tooltip=[alt.Tooltip(f"{name}:Q", format=".3g") for name in ("low", "high", "share")],
+        )
+        .properties(height=HEIGHT)
+    )
+    step = rows.get_column("step")[0]
+    caption = f"Stochastic Lanczos quadrature at step {step}; shares above 0 on a logarithmic axis."
+    alternative = f"Histogram of the spectral density of the Hessian. {title}."
+    return Chart("hessian-density", title, caption, alternative, figure)
+
+
+def sharpness_title(material: Material) -> str:
+    """Say where the largest eigenvalue goes; empty without one."""
+    rows = _rows(material, pl.col("statistic") == "sharpness")
+    return f"Sharpness, the largest eigenvalue of the Hessian, {_course(rows)}" if len(rows) else ""
+
+
+def _rows(material: Material, chosen: pl.Expr) -> pl.DataFrame:
+    table = material.tables[TABLE]
+    return table.filter(chosen) if len(table) else table
+
+
+def _course(rows: pl.DataFrame) -> str:
+    groups = rows.group_by("run", maintain_order=True)
+    return direction([(group["value"][0], group["value"][-1]) for _, group in groups if len(group) > 1])
+
 
 COLUMNS = {
     "sharpness": "sharpness",

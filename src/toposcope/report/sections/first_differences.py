@@ -1,20 +1,175 @@
 """Where runs of one shape first differ by more than noise."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from toposcope.analysis.wording import counted
-from toposcope.report.document import Block, Picture, say
-from toposcope.report.first_differences import (
-    TABLE,
-    Pair,
-    difference_blocks,
-    first_differences_frame,
-    pairs_of_equal_shape,
-)
+from toposcope.analysis.first_difference import LEVEL, MIN_CHECKPOINTS, first_differences
+from toposcope.analysis.trajectories import Features, Trajectory
+from toposcope.analysis.wording import counted, joined
+from toposcope.probes.feature import NETWORK
+from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.headline import H0, NP, named, uncapitalised
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.tables import Column, Row, Spec, missing, number_of, table, tenths, text_of, whole
+from toposcope.typing import Vector
+
+TABLE = "first_differences"
+MAX_SENTENCES = 6
+LEVELS = (NETWORK, "group", "layer")
+SCHEMA = {
+    **dict.fromkeys(("run", "run_b", "level", "part", "quantity"), pl.String), "n": pl.Int64,
+    "differs_from": pl.Int64, "step": pl.Int64, "from_start": pl.Boolean,
+    **dict.fromkeys(("units", "largest", "threshold"), pl.Float64),
+}  # fmt: skip
+
+Pair = tuple[Trajectory, Trajectory]
+Names = tuple[str, str]
+
+
+def first_differences_frame(pairs: Sequence[Pair]) -> pl.DataFrame:
+    """Compare pairs of runs at their common checkpoints.
+
+    Layers and groups of layers are compared where both runs have the same layers.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run, run_b``; ``level`` (``network``, ``group``, ``layer``), ``part`` (the name of the group or layer),
+        ``quantity``; ``n`` checkpoints; and what `FirstDifference` holds.
+    """
+    rows = [row for a, b in pairs for row in _rows(a, b)]
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def _rows(a: Trajectory, b: Trajectory) -> Iterator[dict[str, Any]]:
+    steps = np.intersect1d(a.steps, b.steps)
+    if len(steps) < MIN_CHECKPOINTS:
+        return
+    at = [np.searchsorted(t.steps, steps) for t in (a, b)]
+    same_layers = list(a.roles) == list(b.roles)
+    levels = LEVELS if same_layers else (NETWORK,)
+    for level in levels:
+        first, second = (
+            {name: values[i] for name, values in _series(t, level)} for t, i in zip((a, b), at, strict=True)
+        )
+        # a sentence picks the first difference over all levels, so that they share the probability of a false alarm
+        found = first_differences(steps, _named(first), _named(second), LEVEL / len(levels))
+        for (part, quantity), values in first.items():
+            key = f"{part}\n{quantity}"
+            if key in found:
+                each = found[key]
+                n = int((np.isfinite(values) & np.isfinite(second[part, quantity])).sum())
+                yield {
+                    "run": a.run, "run_b": b.run, "level": level, "part": part, "quantity": quantity, "n": n,
+                    **{name: getattr(each, name) for name in SCHEMA if hasattr(each, name)},
+                }  # fmt: skip
+
+
+def _named(series: Mapping[tuple[str, str], Vector]) -> dict[str, Vector]:
+    return {f"{part}\n{quantity}": values for (part, quantity), values in series.items()}
+
+
+def _series(run: Trajectory, level: str) -> Iterator[tuple[tuple[str, str], Vector]]:
+    """Yield the series of a level by part and quantity: neural persistence, H0 total, and of the network the losses."""
+    if level == NETWORK:
+        yield from (((NETWORK, name), values) for name, values in list(run.targets.items())[:1])
+        yield from (((NETWORK, key), values) for key, values in _topology(run.features))
+        return
+    for part, features in (run.groups if level == "group" else run.layers).items():
+        yield from (((part, key), values) for key, values in _topology(features))
+
+
+def _topology(features: Features) -> Iterator[tuple[str, Vector]]:
+    by_name = {str(feature): values for feature, values in features.items()}
+    return ((headline.key, by_name[headline.key]) for headline in (NP, H0) if headline.key in by_name)
+
+
+def pairs_of_equal_shape(runs: Sequence[Trajectory], sizes: Mapping[str, int | None]) -> list[Pair]:
+    """Return the first run of each shape, the same layers and number of parameters, with each later one of it."""
+    first: dict[tuple[Any, ...], Trajectory] = {}
+    pairs: list[Pair] = []
+    for run in runs:
+        start = first.setdefault((sizes.get(run.run), *run.roles.items()), run)
+        if start is not run and run.roles:
+            pairs.append((start, run))
+    return pairs
+
+
+def earliest(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each pair, level and quantity: the part that differs first, and of several most."""
+    keys = ["run", "run_b", "level", "quantity"]
+    ordered = frame.sort("step", "units", descending=[False, True], nulls_last=True, maintain_order=True)
+    first = ordered.unique(keys, keep="first", maintain_order=True)
+    rank = {level: i for i, level in enumerate(LEVELS)}
+    order = frame.select(keys).unique(maintain_order=True)
+    return order.join(first, on=keys, maintain_order="left").sort(
+        pl.col("level").replace_strict(rank, return_dtype=pl.Int64), maintain_order=True
+    )
+
+
+def sentence_of(pair: pl.DataFrame, names: Names | None = None) -> str:
+    """Say which part of a pair of runs differs first, where, and by how much."""
+    row = pair.row(0, named=True)
+    who = " and ".join(dict.fromkeys((row["run"], row["run_b"])))
+    if names is not None:
+        who = f"{who} in {names[0]} and {names[1]}"
+    unequal, beyond = pair.drop_nulls("differs_from"), pair.drop_nulls("step")
+    if not len(unequal):
+        series = list(dict.fromkeys(uncapitalised(named(quantity)) for quantity in pair.get_column("quantity")))
+        are = "is" if len(series) == 1 else "are"
+        return f"{who}: {joined(series)} {are} the same at every common checkpoint."
+    if not len(beyond):
+        return f"{who}: no difference beyond the noise."
+    step = beyond.get_column("step").min()
+    first = beyond.filter(step=step).sort("units", descending=True).row(0, named=True)
+    part = "" if first["level"] == NETWORK else f" of {first['part']}"
+    start = ", the first common checkpoint" if first["from_start"] else ""
+    others = beyond.filter(step=step).height - 1
+    more = f" ({counted(others, 'other series', 'other series')} at the same step)" if others else ""
+    return (
+        f"{who}: {uncapitalised(named(first['quantity']))}{part} differs first{more}, at step {first['step']:,}{start}."
+    )
+
+
+def difference_blocks(frame: pl.DataFrame, names: Names | None = None) -> list[Block | None]:
+    """Return the sentences and the table of a section."""
+    if not len(frame):
+        return []
+    pairs = [pair for _, pair in frame.group_by("run", "run_b", maintain_order=True)]
+    sentences = [say(sentence_of(pair, names)) for pair in pairs[:MAX_SENTENCES]]
+    if more := len(pairs) - len(sentences):
+        sentences.append(say(f"And {counted(more, 'more pair')} in the table."))
+    specs: list[Spec] = [
+        text_of("run", "run", names_row=True),
+        *([text_of("and", "run_b", names_row=True)] if (frame["run"] != frame["run_b"]).any() else []),
+        text_of("level", "level"),
+        (Column("quantity", True), lambda row: named(row["quantity"])),
+        text_of("first part to differ", "part"),
+        (Column("from step"), _from_step),
+        number_of("noise units", "units", tenths),
+        number_of("must exceed", "threshold", tenths),
+        number_of("not equal from step", "differs_from", whole),
+    ]
+    note = say(
+        "A difference is beyond the noise at the first of three neighbouring checkpoints that exceed the threshold on "
+        "the same side; the unit is the standard deviation of the noise of a difference. All: ", csv(TABLE), ".",
+        note=True,
+    )  # fmt: skip
+    rows = earliest(frame).to_dicts()
+    return [*sentences, table(TABLE.replace("_", "-"), "Where pairs of runs part", specs, rows), note]
+
+
+def _from_step(row: Row) -> str:
+    if missing(row["differs_from"]):
+        return "the same"
+    if missing(row["step"]):
+        return "within noise"
+    return f"{row['step']:,}" + (" (start)" if row["from_start"] else "")
+
 
 MAX_PAIRS = 12
 

@@ -4,11 +4,92 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from toposcope.report.charts.landscape import PROBE, TABLE, basins_title, first_probe, landscape_charts, landscape_rows
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import training_lines
+from toposcope.probes.feature import NETWORK
+from toposcope.probes.probe import NOISE
+from toposcope.report.charts.planes import stored_plane_chart
+from toposcope.report.charts.series import faults_of, run_names
 from toposcope.report.document import Block, Picture, Terms, csv, folded, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, plain, table, text_of, whole
+
+PROBE, TABLE = "landscape", "landscape"
+SPREADS = {".batches": "batches", ".resolution": "resolution", ".numerical": "numerical"}
+
+
+def landscape_rows(material: Material) -> pl.DataFrame:
+    """Return ``probe``, ``run``, ``step``, ``statistic``, ``value``, ``planes``, ``batches``, ``resolution`` and more.
+
+    After the value: the spreads over planes and texts, the change at half the resolution, and and ``numerical``, the
+    error of products with the Hessian; of every declared probe of this name, by its label.
+    """
+    labels = material.labels.filter(probe=PROBE).select("options", "label")
+    frame = material.frame.filter(pl.col("value").is_finite(), probe=PROBE, layer=NETWORK)
+    rows = frame.join(labels, on="options").select(pl.col("label").alias("probe"), "run", "step", "statistic", "value")
+    keys = ["probe", "run", "step", "statistic"]
+    found = rows.filter(~pl.col("statistic").str.ends_with(NOISE))
+    for suffix, name in {**SPREADS, "": "planes"}.items():
+        spread = rows.filter(pl.col("statistic").str.ends_with(suffix + NOISE))
+        spread = spread.with_columns(pl.col("statistic").str.strip_suffix(suffix + NOISE)).rename({"value": name})
+        found = found.join(spread, on=keys, how="left")
+    return found.select(*keys, "value", "planes", *SPREADS.values()).sort("probe", "run", "step")
+
+
+def landscape_charts(material: Material) -> list[Chart]:
+    """Draw a plane of the last checkpoint; the number of minima, and the range of the loss, of the first probe."""
+    charts = [
+        stored_plane_chart(material),
+        _chart(material, "minima", "minima on a plane", "landscape-minima"),
+        _chart(material, "range", "range of the loss on a plane (nats a token)", "landscape-range"),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def basins_title(material: Material) -> str:
+    """Say at how many checkpoints some plane has several basins, and where planes differ; empty without planes."""
+    rows = first_probe(material.tables[TABLE])
+    rows = rows.filter(statistic="minima") if len(rows) else rows
+    if not len(rows):
+        return ""
+    several = int((rows.get_column("value") > 1).sum())
+    differ = int((rows.get_column("planes") > 0).sum())
+    spread = f"; their number differs between the planes of {differ}" if several and differ else ""
+    return f"The planes of {several} of {len(rows)} checkpoints have more than one basin{spread}"
+
+
+def first_probe(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the first declared probe."""
+    return rows.filter(pl.col("probe") == rows.get_column("probe")[0]) if len(rows) else rows
+
+
+def _chart(material: Material, statistic: str, axis: str, name: str) -> Chart | None:
+    rows = first_probe(material.tables[TABLE])
+    rows = rows.filter(statistic=statistic) if len(rows) else rows
+    if not len(rows):
+        return None
+    spread = rows.drop_nulls("planes")
+    bands = spread.with_columns(low=pl.col("value") - pl.col("planes"), high=pl.col("value") + pl.col("planes"))
+    figure = training_lines(
+        rows,
+        axis,
+        run_names(material),
+        faults=faults_of(material),
+        bands=bands if len(bands) else None,
+        may_be_log=False,
+    )
+    title = basins_title(material) if statistic == "minima" else _range_title(rows)
+    caption = "Means over planes; shaded: the standard deviation over planes on either side."
+    return Chart(name, title, caption, f"Line chart of the {axis} against the training step. {title}.", figure)
+
+
+def _range_title(rows: pl.DataFrame) -> str:
+    values = rows.get_column("value").to_numpy()
+    widest = rows.get_column("planes").max()
+    spread = f", ± up to {widest:.2g} between planes" if isinstance(widest, float) else ""
+    return f"The loss ranges over {values.min():.3g} to {values.max():.3g} nats a token on the planes{spread}"
+
 
 TERMS = Terms(
     (

@@ -1,18 +1,34 @@
 """Layer by layer: which move, and first; groups of layers and the loss; layers beside random matrices."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
+import altair as alt
+import numpy as np
 import polars as pl
 
 from toposcope.analysis.moves import onset_table
 from toposcope.analysis.references import reference_table
+from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.analysis.wording import examples
+from toposcope.charts.chart import Chart
+from toposcope.charts.distances import step_heat_map
+from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
-from toposcope.report.charts.layers import layer_group_charts, layer_heat_maps
-from toposcope.report.charts.references import random_matrix_charts
-from toposcope.report.charts.series import runs_of
+from toposcope.report.charts.series import (
+    faults_of,
+    first_last,
+    in_order,
+    in_words,
+    largest_run,
+    run_names,
+    runs_of,
+    series_of,
+    short_names,
+    spread,
+)
 from toposcope.report.document import Block, Picture, csv, details, folded, say
 from toposcope.report.headline import H0, NP, headline_features, named
 from toposcope.report.material import Material
@@ -29,6 +45,179 @@ from toposcope.report.tables import (
     text_of,
     whole,
 )
+from toposcope.typing import Vector
+
+MAX_COLUMNS, MAX_ROWS = 60, 100
+"""Checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn."""
+
+
+def layer_heat_maps(material: Material) -> list[Chart]:
+    """Draw how far each layer of the largest run has moved since the first checkpoint."""
+    maps = (
+        ("layers-neural-persistence", "Mean neural persistence", "change", _np_change),
+        ("layers-h0", "H0 total / weight norm", "change, %", _h0_change),
+    )
+    return [chart for name, what, axis, change in maps if (chart := _heat_map(material, name, what, axis, change))]
+
+
+def _heat_map(
+    material: Material, name: str, what: str, axis: str, change: Callable[[Trajectory, str], Vector | None]
+) -> Chart | None:
+    changes = {
+        t.run: of_run
+        for t in material.trajectories
+        if (of_run := {x: v for x in in_order(t) if (v := change(t, x)) is not None and np.isfinite(v).sum() > 1})
+    }
+    trajectories = [t for t in material.trajectories if t.run in changes]
+    if not trajectories:
+        return None
+    run = largest_run(trajectories, material.runs)
+    of_run = changes[run.run]
+    labels = dict(zip(of_run, short_names(list(of_run), run.roles), strict=True))
+    most = max(of_run, key=lambda layer: abs(of_run[layer][np.isfinite(of_run[layer])][-1]))
+    layers, columns = [list(of_run)[i] for i in spread(len(of_run), MAX_ROWS)], spread(len(run.steps), MAX_COLUMNS)
+    rows = pl.concat(
+        pl.DataFrame({"layer": labels[x], "step": run.steps[columns], "value": of_run[x][columns]}) for x in layers
+    )
+    moved = abs(of_run[most][np.isfinite(of_run[most])][-1]) > 0
+    subject = f"{in_words(labels[most])} has moved most" if moved else "no layer has moved"
+    title = f"{what}: {subject} by the end of {run.run}"
+    cut = len(layers) < len(of_run) or len(columns) < len(run.steps)
+    left_out = f"; {len(layers)} of {len(of_run)} layers, {len(columns)} of {len(run.steps)} checkpoints" if cut else ""
+    caption = f"Change since the first checkpoint, layer by layer{left_out}. Crosses: not defined."
+    figure = step_heat_map(rows, "layer", [labels[x] for x in layers], axis, signed=True)
+    return Chart(name, title, caption, f"Heat map of layer by training step. {title}.", figure)
+
+
+def _np_change(trajectory: Trajectory, layer: str) -> Vector | None:
+    values = trajectory.layers[layer].get(NP.feature.of_group(layer))
+    return None if values is None else values - values[0]
+
+
+def _h0_change(trajectory: Trajectory, layer: str) -> Vector | None:
+    total, norm = (trajectory.layers[layer].get(f.of_group(layer)) for f in (H0.feature, WEIGHT_NORM))
+    if total is None or norm is None:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(100 * (total / norm / (total[0] / norm[0]) - 1))
+
+
+PAIRS = (("attention", "MLP"), ("early", "late"))
+
+
+def layer_group_charts(material: Material) -> list[Chart]:
+    """Draw attention against MLP layers and early against late ones."""
+    quantities = (
+        ("neural-persistence", "neural persistence", NP.axis, _np_of),
+        ("h0", "growth of H0 total", "H0 total (first checkpoint: 1)", _h0_growth),
+    )
+    return [
+        chart
+        for pair in PAIRS
+        for name, what, axis, value in quantities
+        if (chart := _pair_chart(material, pair, name, what, axis, value)) is not None
+    ]
+
+
+def _pair_chart(
+    material: Material, pair: tuple[str, str], name: str, what: str, axis: str,
+    value: Callable[..., Vector | None],
+) -> Chart | None:  # fmt: skip
+    both = [t for t in material.trajectories if all(value(t, group) is not None for group in pair)]
+    ends = {t.run: [first_last(v) for group in pair if (v := value(t, group)) is not None] for t in both}
+    last = {run: (a[1], b[1]) for run, (a, b) in ends.items() if a and b}
+    if not last:
+        return None
+    above, below = sum(a > b for a, b in last.values()), sum(a < b for a, b in last.values())
+    one, other = pair if above or not below else pair[::-1]
+    where = runs_of(above or below or len(last), len(last)) if len(last) > 1 else next(iter(last))
+    how = "ends above that" if above or below else "ends equal to that"
+    title = f"The {what} of {one} layers {how} of {other} layers in {where}"
+    rows = series_of(both, {group: partial(value, group=group) for group in pair})
+    figure = training_lines(rows, axis, run_names(material), faults=faults_of(material), dashes=pair)
+    text = f"Line chart of the {what} of {one} and {other} layers against the training step. {title}."
+    caption = f"Solid: {pair[0]} layers; dashed: {pair[1]} layers."
+    return Chart(f"groups-{pair[0]}-{pair[1].lower()}-{name}", title, caption, text, figure)
+
+
+def _np_of(trajectory: Trajectory, group: str) -> Vector | None:
+    return trajectory.groups.get(group.lower(), {}).get(NP.feature.of_group(group.lower()))
+
+
+def _h0_growth(trajectory: Trajectory, group: str) -> Vector | None:
+    values = trajectory.groups.get(group.lower(), {}).get(H0.feature.of_group(group.lower()))
+    known = np.empty(0) if values is None else values[np.isfinite(values)]
+    return None if values is None or not len(known) or not known[0] > 0 else values / known[0]
+
+
+STATISTICS = {
+    "np_mean": ("neural-persistence", "neural persistence", "mean neural persistence"),
+    "H0.total": ("h0", "H0 total", "H0 total / weight norm"),
+}
+MAX_LAYERS = 18
+MIN_UNUSUAL_Z = 3.0
+"""Standard deviations from an ensemble's mean above which the ensemble does not explain a layer."""
+
+
+def random_matrix_charts(material: Material) -> list[Chart]:
+    """Draw the first and the last value of every layer of the largest run beside random matrices."""
+    table = material.tables["references"]
+    trajectories = [t for t in material.trajectories if t.run in set(table.get_column("run"))] if len(table) else []
+    if not trajectories:
+        return []
+    run = largest_run(trajectories, material.runs)
+    layers = table.filter(run=run.run).get_column("layer").unique(maintain_order=True).to_list()
+    kept = [layers[i] for i in spread(len(layers), MAX_LAYERS)]
+    names = dict(zip(kept, short_names(kept, run.roles), strict=True))
+    left_out = f" ({len(kept)} of its {len(layers)} layers)" if len(kept) < len(layers) else ""
+    charts = []
+    for statistic, (stem, what, axis) in STATISTICS.items():
+        rows = table.filter(pl.col("layer").is_in(kept), run=run.run, statistic=statistic)
+        if len(rows):
+            title = f"By {what}, {unusual(table.filter(statistic=statistic))}"
+            caption = (
+                f"{run.run}{left_out}; circle: first checkpoint, dot: last. Coloured: random matrices of its shape, "
+                "mean and 2 standard deviations."
+            )
+            text = f"Dot chart of layers beside random matrices. {title}."
+            charts.append(Chart(f"references-{stem}", title, caption, text, _figure(rows, names, axis)))
+    return charts
+
+
+def unusual(rows: pl.DataFrame) -> str:
+    """Count the layers of all runs that no ensemble explains at the last checkpoint, of those with a known distance."""
+    known = rows.with_columns(pl.col("z_last").fill_nan(None)).drop_nulls("z_last")
+    far = (pl.col("z_last").abs() > MIN_UNUSUAL_Z).all()
+    layers = known.group_by("run", "layer").agg(far=far).get_column("far")
+    if not len(layers):
+        return "no layer can be compared with random matrices at the end"
+    return f"{layers.sum()} of {len(layers)} layers end unlike every kind of random matrix"
+
+
+def _figure(rows: pl.DataFrame, names: dict[str, str], axis: str) -> alt.LayerChart:
+    rows = rows.with_columns(
+        pl.col("layer").replace_strict(names), pl.col("ensemble").str.replace_all("_", " "),
+        low=pl.col("mean") - 2 * pl.col("sd"), high=pl.col("mean") + 2 * pl.col("sd"),
+    )  # fmt: skip
+    layer = alt.Y("layer:N", title=None, sort=list(names.values()), axis=alt.Axis(labelLimit=160))
+    random = alt.Chart(rows.select("layer", "ensemble", "mean", "low", "high")).encode(
+        y=layer, yOffset="ensemble:N", color=alt.Color("ensemble:N", title=None),
+        tooltip=["layer:N", "ensemble:N", "mean:Q", "low:Q", "high:Q"],
+    )  # fmt: skip
+    own = alt.Chart(rows.select("layer", "first", "last").unique("layer", maintain_order=True)).encode(
+        y=layer, tooltip=["layer:N", "first:Q", "last:Q"]
+    )
+    x = alt.X("mean:Q", title=axis, scale=alt.Scale(zero=False))
+    return alt.LayerChart(
+        layer=[
+            random.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=axis), x2="high:Q"),
+            random.mark_point(filled=True, size=26, opacity=1).encode(x=x),
+            own.mark_rule().encode(x="first:Q", x2="last:Q"),
+            own.mark_point(filled=False, size=60, color="#888").encode(x="first:Q"),
+            own.mark_point(filled=True, size=60, color="#888", opacity=1).encode(x="last:Q"),
+        ]
+    ).properties(height=34 * len(names))
+
 
 WITHIN = 2.0
 """Standard deviations within which a value is that of a random matrix."""

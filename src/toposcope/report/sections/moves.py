@@ -1,35 +1,175 @@
 """What moves over training: the loss, topology of weights and gradients, diagrams; the runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.moves import move_table
+from toposcope.analysis.moves import move, move_table
+from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.wording import counted, examples
-from toposcope.report.charts.betti import betti_charts
-from toposcope.report.charts.diagrams import diagram_chart
-from toposcope.report.charts.losses import loss_chart
-from toposcope.report.charts.rates import change_rate_chart, learning_rate_chart
-from toposcope.report.charts.series import direction_of
-from toposcope.report.charts.topology import gradient_charts, topology_charts
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import training_lines
+from toposcope.probes.feature import Feature
+from toposcope.report.charts.diagrams import betti_charts, diagram_chart
+from toposcope.report.charts.series import (
+    course,
+    direction,
+    direction_of,
+    faults_of,
+    first_last,
+    logged,
+    rows_of,
+    run_names,
+    runs_of,
+    series_of,
+)
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.headline import H0, TRAJECTORIES, named
+from toposcope.report.headline import (
+    GRADIENT_H0,
+    GRADIENT_H1,
+    GRADIENT_NORM,
+    H0,
+    H1,
+    NP,
+    TARGETS,
+    TRAJECTORIES,
+    Headline,
+    named,
+)
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
-from toposcope.report.tables import (
-    Spec,
-    feature_of,
-    headline_rows,
-    number_of,
-    percent,
-    plain,
-    table,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, percent, plain, table, text_of, whole
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
+from toposcope.study.kinds import feature_named
+from toposcope.typing import Vector
+
+
+def loss_chart(material: Material) -> Chart | None:
+    """Draw the loss of every run at its checkpoints, and the logged training loss behind it."""
+    with_loss = [t for t in material.trajectories if t.targets]
+    if not with_loss:
+        return None
+    rows = rows_of(with_loss, lambda t: next(iter(t.targets.values())))
+    ends = [pair for t in with_loss if (pair := first_last(next(iter(t.targets.values())))) is not None]
+    names = list(dict.fromkeys(TARGETS[next(iter(t.targets))] for t in with_loss))
+    what = " or ".join(names)
+    title = f"The {what} {direction(ends)}"
+    caption = f"Lines: {what} at the checkpoints, in nats per token; faint: the logged training loss."
+    figure = training_lines(
+        rows,
+        "loss (nats per token)",
+        run_names(material),
+        faults=faults_of(material),
+        background=logged(material, "loss"),
+    )
+    return Chart("losses", title, caption, f"Line chart of the loss against the training step. {title}.", figure)
+
+
+NAMES = {NP: "neural-persistence", H0: "h0-total", H1: "h1-total"}
+CAPTIONS = {
+    NP: "The mean over the analysed layers, exact on every weight.",
+    H0: "The sum of all H0 bar lengths over the analysed layers, exact on every weight; it grows with the weights.",
+    H1: "The sum of all H1 bar lengths over the analysed layers; it grows with the weights.",
+}
+
+
+def topology_charts(material: Material) -> list[Chart]:
+    """Draw the headline features of every run over training."""
+    return [chart for headline in NAMES if (chart := _topology_chart(material, headline)) is not None]
+
+
+def _topology_chart(material: Material, headline: Headline) -> Chart | None:
+    rows = rows_of(material.trajectories, lambda t: t.features.get(headline.feature))
+    if not len(rows):
+        return None
+    title = f"{headline.name} {_course(material, lambda t: t.features.get(headline.feature))}"
+    figure = training_lines(rows, headline.axis, run_names(material), faults=faults_of(material))
+    text = f"Line chart of {headline.name} against the training step. {title}."
+    return Chart(NAMES[headline], title, CAPTIONS[headline], text, figure)
+
+
+def gradient_charts(material: Material) -> list[Chart]:
+    """Draw total persistence of gradients, and the same divided by the gradient norm."""
+    plain = _gradient_chart(material, "gradients", _gradient, "total persistence of gradients", "H0 total of gradients")
+    divided = _gradient_chart(
+        material, "gradients-by-norm", _by_norm, "total persistence / gradient norm",
+        "H0 total of gradients over their norm",
+    )  # fmt: skip
+    return [chart for chart in (plain, divided) if chart is not None]
+
+
+def _gradient_chart(
+    material: Material, name: str, value: Callable[..., Vector | None], axis: str, what: str
+) -> Chart | None:
+    dimensions = {"H0": partial(value, headline=GRADIENT_H0), "H1": partial(value, headline=GRADIENT_H1)}
+    rows = series_of(material.trajectories, dimensions)
+    if not len(rows.filter(series="H0")):
+        return None
+    title = f"{what} {_course(material, dimensions['H0'])}"
+    caption = "Persistence of the gradient on one fixed batch, summed over layers; dashed: H1."
+    figure = training_lines(rows, axis, run_names(material), faults=faults_of(material), dashes=list(dimensions))
+    return Chart(name, title, caption, f"Line chart of {axis} against the training step. {title}.", figure)
+
+
+def _gradient(trajectory: Trajectory, headline: Headline) -> Vector | None:
+    return trajectory.features.get(headline.feature)
+
+
+def _by_norm(trajectory: Trajectory, headline: Headline) -> Vector | None:
+    values, norm = _gradient(trajectory, headline), trajectory.features.get(GRADIENT_NORM)
+    if values is None or norm is None:
+        return None
+    return np.asarray(np.divide(values, norm, out=np.full(len(values), np.nan), where=norm > 0))
+
+
+def _course(material: Material, value: Callable[[Trajectory], Vector | None]) -> str:
+    return course([
+        moved
+        for t in material.trajectories
+        if (values := value(t)) is not None
+        if (moved := move(t.steps, values)) is not None
+    ])  # fmt: skip
+
+
+DISTANCES = {f"H{k}": feature_named(f"distances H{k}.wasserstein_2") for k in (0, 1)}
+
+
+def change_rate_chart(material: Material) -> Chart | None:
+    """Draw the Wasserstein-2 distance between the diagrams of neighbouring checkpoints, per step."""
+    rows = series_of(material.trajectories, {k: partial(_per_step, feature=f) for k, f in DISTANCES.items()})
+    rows = rows.filter(pl.col("value") > 0)
+    if not len(rows):
+        return None
+    dimension = str(rows.item(0, "series"))
+    peaks = rows.filter(series=dimension).sort("value", descending=True).unique("run", keep="first")
+    low, *_, high = [*peaks.get_column("step").sort(), int(peaks.get_column("step").to_numpy().max())]
+    where = f"at step {low:,}" if low == high else f"between steps {low:,} and {high:,}"
+    title = f"{dimension} diagrams change fastest {where} in {runs_of(len(peaks), len(peaks))}"
+    caption = "Wasserstein-2 distance from the checkpoint before, over the steps between; dashed: H1."
+    figure = training_lines(
+        rows, "Wasserstein-2 distance per step", run_names(material), faults=faults_of(material), dashes=list(DISTANCES)
+    )
+    return Chart("diagram-change", title, caption, f"Line chart of the rate of change of diagrams. {title}.", figure)
+
+
+def learning_rate_chart(material: Material) -> Chart | None:
+    """Draw the learning rate of every run."""
+    rows = logged(material, "learning_rate")
+    if not len(rows):
+        return None
+    by_run = rows.sort("step").group_by("run").agg(last=pl.col("value").last(), highest=pl.col("value").max())
+    lower = len(by_run.filter(pl.col("last") < pl.col("highest")))
+    title = f"The learning rate ends below its highest value in {runs_of(lower, len(by_run))}"
+    figure = training_lines(rows, "learning rate", run_names(material), height=140, may_be_log=False)
+    return Chart("learning-rate", title, "As logged.", f"Line chart of the learning rate. {title}.", figure)
+
+
+def _per_step(trajectory: Trajectory, feature: Feature) -> Vector | None:
+    values = trajectory.features.get(feature)
+    return None if values is None else values / np.diff(trajectory.steps, prepend=np.nan)
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:

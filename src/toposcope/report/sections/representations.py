@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.wording import joined
-from toposcope.report.charts.betti import state_betti_charts
-from toposcope.report.charts.depth import depth_charts
-from toposcope.report.charts.diagrams import state_diagram_chart
-from toposcope.report.charts.embeddings import embedding_charts
+from toposcope.report.charts.diagrams import state_betti_charts, state_diagram_chart
 from toposcope.report.charts.series import direction_of
-from toposcope.report.charts.states import representation_charts
+from toposcope.report.charts.states import depth_charts, embedding_charts, representation_charts
 from toposcope.report.document import Block, Picture, Terms, say
 from toposcope.report.headline import cloud_named, clouds_of, headlines_of
 from toposcope.report.material import Material

@@ -1,19 +1,34 @@
 """Final values against the number of parameters, and sizes at equal step, tokens and loss."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import altair as alt
+import numpy as np
 import polars as pl
 
 from toposcope.analysis.matched import collapse_table, matched_table
-from toposcope.analysis.scaling import scaling_table
-from toposcope.analysis.trajectories import TEXT_LOSS
+from toposcope.analysis.scaling import scaling_table, sizes_of_complete
+from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
 from toposcope.analysis.wording import counted
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
-from toposcope.report.charts.scaling import scaling_charts, trend
-from toposcope.report.charts.sizes import cross_size_charts
+from toposcope.report.charts.series import run_names
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.headline import TARGETS, describe_rank_test, named
+from toposcope.report.headline import (
+    H0,
+    H1,
+    NP,
+    TARGETS,
+    TRAJECTORIES,
+    Headline,
+    describe_rank_test,
+    headlines_of,
+    named,
+    uncapitalised,
+)
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -29,6 +44,143 @@ from toposcope.report.tables import (
     whole,
 )
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
+
+MAX_LEGEND_RUNS = 12
+"""With more runs than this there is no legend."""
+MIN_STEADY = 0.9
+"""Rank correlation with size below which a title names no direction."""
+STEMS = {NP.key: "neural-persistence", H0.key: "h0-total", H1.key: "h1-total"}
+
+
+def scaling_charts(material: Material) -> list[Chart]:
+    """Draw final values against the number of parameters, each with its power law."""
+    laws = {row["quantity"]: row for row in material.tables["scaling"].iter_rows(named=True)}
+    losses = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(material).tokens_differ)]
+    loss = next((name for name in losses if name in laws), None)
+    wanted = [(loss, "loss", f"final {TARGETS[loss]}", f"final {TARGETS[loss]} (nats per token)")] if loss else []
+    of_states = headlines_of(material.trajectories, ("rankme", "H0.total", "H1.total"))
+    stems = STEMS | {h.key: f"states-{h.feature.statistic.lower().replace('.', '-')}" for h in of_states}
+    wanted += [
+        (h.key, stems[h.key], f"final {uncapitalised(h.name)}", h.axis)
+        for h in (NP, H0, H1, *of_states)
+        if h.key in laws
+    ]
+    charts = [_scaling_chart(material, laws[key], stem, what, axis) for key, stem, what, axis in wanted]
+    return [chart for chart in charts if chart is not None]
+
+
+def _scaling_chart(material: Material, law: Mapping[str, Any], stem: str, what: str, axis: str) -> Chart | None:
+    sizes = sizes_of_complete(material.trajectories, material.runs)
+    finals = {t.run: v[-1] for t in material.trajectories if (v := t.named_values().get(law["quantity"])) is not None}
+    rows = pl.DataFrame(
+        [(run, sizes[run], value) for run, value in finals.items() if run in sizes and value > 0],
+        schema={"run": pl.String, "parameters": pl.Int64, "value": pl.Float64}, orient="row",
+    )  # fmt: skip
+    if not len(rows):
+        return None
+    ends = np.array([min(sizes.values()), max(sizes.values())], dtype=float)
+    fitted = pl.DataFrame({"parameters": ends, "value": law["factor"] * ends ** law["exponent"]})
+    log = alt.Scale(type="log", nice=False, padding=12)
+    base = alt.Chart().encode(
+        x=alt.X("parameters:Q", title="parameters N", scale=log, axis=alt.Axis(format="~s")),
+        y=alt.Y("value:Q", title=axis, scale=log, axis=alt.Axis(format="~g")),
+    )
+    points = base.properties(data=rows).mark_point(size=70, filled=True, opacity=1)
+    figure = alt.LayerChart(
+        layer=[
+            base.properties(data=fitted).mark_line(strokeDash=[5, 4], color="#888"),
+            points.encode(
+                color=run_colour(run_names(material), legend=len(rows) <= MAX_LEGEND_RUNS),
+                tooltip=[
+                    alt.Tooltip("run:N"),
+                    alt.Tooltip("parameters:Q", format=","),
+                    alt.Tooltip("value:Q", format=".4~g"),
+                ],
+            ),
+        ]
+    )
+    title = f"The {what} {trend(law)}"
+    caption = (
+        f"Complete runs at their last checkpoint, both axes logarithmic; dashed: power law over {law['n_sizes']} sizes."
+    )
+    return Chart(f"scaling-{stem}", title, caption, f"Scatter chart of {what} against size. {title}.", figure)
+
+
+def trend(law: Mapping[str, Any]) -> str:
+    """Say whether a final value rises or falls from size to size."""
+    rho = law["rho"]
+    if rho is None or not abs(rho) >= MIN_STEADY:
+        return "has no steady trend with size"
+    verb = "rises" if rho > 0 else "falls"
+    return f"{verb} from size to size" if abs(rho) > 1 - 1e-9 else f"{verb} with size, with exceptions"
+
+
+OF_STATES = ("rankme", "H0.total", "H1.total")
+MAX_RATIO_SPREAD = 1e-6
+CLOCKS = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats per token)"}
+MAX_FEATURES = 3
+PANEL = 220
+"""Width of a panel in a file, in pixels."""
+
+
+def cross_size_charts(material: Material) -> list[Chart]:
+    """Draw a few features of runs of all sizes, matched by step, tokens and loss."""
+    known = material.tables["matched"].filter(pl.col("value").is_finite())
+    present = set(known.get_column("feature"))
+    headlines = (*headlines_of(material.trajectories, OF_STATES), *TRAJECTORIES)
+    left_out = ["tokens"] if _tokens_are_steps(material.trajectories) else []
+    known = known.filter(~pl.col("by").is_in(left_out))
+    return [_chart(material, known, h) for h in [h for h in headlines if h.key in present][:MAX_FEATURES]]
+
+
+def _chart(material: Material, known: pl.DataFrame, headline: Headline) -> Chart:
+    rows = known.filter(feature=headline.key)
+    clocks = [by for by in CLOCKS if by in rows.get_column("by")]
+    legend = rows.get_column("run").n_unique() <= MAX_LEGEND_RUNS
+    panels = [
+        alt.Chart(rows.filter(by=by).select("run", "level", "value"), title=f"equal {by}")
+        .mark_line(point={"size": 14})
+        .encode(
+            x=_axis(by, rows.filter(by=by)),
+            y=alt.Y("value:Q", title=headline.axis if by == clocks[0] else None, scale=alt.Scale(zero=False)),
+            color=run_colour(run_names(material), legend=legend),
+            tooltip=[alt.Tooltip("run:N"), alt.Tooltip("level:Q", title=CLOCKS[by]), alt.Tooltip("value:Q")],
+        )
+        .properties(width=PANEL)
+        for by in clocks
+    ]
+    collapse = material.tables["collapse"].filter(pl.col("spread").is_finite(), feature=headline.key)
+    spreads = {by: spread for by, spread in collapse.select("by", "spread").iter_rows() if by in clocks}
+    title = f"{headline.name} of different sizes {nearest(spreads)}"
+    caption = "Each panel matches the runs by another clock; levels that not all runs reach are left out."
+    stem = f"{headline.feature.probe}-{headline.feature.statistic}".lower().replace("_", "-").replace(".", "-")
+    figure = alt.concat(*panels, columns=len(panels))
+    return Chart(
+        f"sizes-{stem}", title, caption, f"Line charts of {headline.name} of runs of all sizes. {title}.", figure
+    )
+
+
+def nearest(spreads: dict[str, float]) -> str:
+    """Say by which clock sizes lie nearest."""
+    if len(spreads) > 1:
+        return f"lies nearest at equal {min(spreads, key=lambda by: spreads[by])}"
+    return f"is compared at equal {next(iter(spreads))} only" if spreads else "cannot be compared"
+
+
+def _axis(by: str, rows: pl.DataFrame) -> alt.X:
+    if by == "loss":  # training goes to the right
+        return alt.X("level:Q", title=CLOCKS[by], scale=alt.Scale(reverse=True, zero=False))
+    scale = alt.Scale(type="log" if (rows.get_column("level") > 0).all() else "symlog", nice=False)
+    return alt.X("level:Q", title=CLOCKS[by], scale=scale, axis=alt.Axis(format="~s"))
+
+
+def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
+    """Return whether all runs see equally many tokens per step, so that equal tokens are equal steps."""
+    if not trajectories:
+        return False
+    ratios = np.concatenate([t.tokens[t.steps > 0] / t.steps[t.steps > 0] for t in trajectories])
+    ratios = ratios[np.isfinite(ratios)]
+    return bool(len(ratios)) and bool(np.ptp(ratios) <= MAX_RATIO_SPREAD * ratios[0])
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:

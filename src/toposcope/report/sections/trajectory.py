@@ -1,21 +1,184 @@
 """The path of each run through its weights, and the points of a diagram along it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+import polars as pl
 
 from toposcope.analysis.weight_paths import PROBE, path_tables, weight_paths
-from toposcope.report.charts.vineyards import vineyard_chart
-from toposcope.report.charts.weight_paths import (
-    POINTS,
-    SUMMARIES,
-    component_chart,
-    component_title,
-    potential_chart,
-    summaries_of,
-)
+from toposcope.charts.chart import Chart
+from toposcope.charts.path import path_panel
+from toposcope.charts.training import step_axis
+from toposcope.homology import Diagram, Vine, vineyard
+from toposcope.report.charts.diagrams import diagrams_of, moved_most
+from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
 from toposcope.report.document import Block, Picture, Terms, csv, folded, say
 from toposcope.report.material import Material
 from toposcope.report.section import Charts, ReportSection
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
+
+MAX_VINES = 40
+"""Drawn, those with the longest bars."""
+VINEYARD_SIZE = (330, 230)
+"""Of each of the two panels, in pixels."""
+MAX_CHECKPOINTS = 60
+"""Of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched."""
+MIN_CHECKPOINTS = 3
+MAX_POINTS = 5_000
+"""Larger diagrams are left out: matching them takes minutes."""
+
+
+def vineyard_chart(material: Material) -> Chart | None:
+    """Draw births and deaths of H1, or of H0 where there are no loops, of the layer that moved most."""
+    chosen = moved_most(material)
+    if chosen is None:
+        return None
+    run, layer = chosen
+    steps = [int(run.steps[i]) for i in spread(len(run.steps), MAX_CHECKPOINTS)]
+    read = {step: d[layer] for step in steps if layer in (d := diagrams_of(material, run.run, step))}
+    followed = _followed(read)
+    if followed is None:
+        return None
+    what, diagrams = followed
+    vines = vineyard(list(diagrams.values()))
+    whole = sum(len(vine.pairs) == len(diagrams) for vine in vines)
+    label = in_words(short_names([layer], run.roles)[0])
+    title = f"{whole} of {len(vines):,} {what} of {label} of {run.run} go through all {len(diagrams)} checkpoints"
+    caption = (
+        "A line is a point, the stronger the longer its bar; the cheapest matching of two checkpoints connects them."
+    )
+    if len(steps) < len(run.steps):
+        caption += f" Of {len(run.steps):,} checkpoints, {len(steps)} evenly spaced ones are matched."
+    if len(vines) > MAX_VINES:
+        caption += f" Drawn are the {MAX_VINES} with the longest bars."
+    figure = vineyard_panels(vines, list(diagrams))
+    alternative = f"Line charts of births and deaths of persistent homology over training. {title}."
+    return Chart("vineyard", title, caption, alternative, figure)
+
+
+def _followed(read: Mapping[int, Mapping[str, Diagram]]) -> tuple[str, dict[int, Diagram]] | None:
+    """Return what the points of the diagrams are that are followed, and the diagrams by step."""
+    for name, what in (("H1", "loops"), ("H0", "components")):
+        diagrams = {step: found[name] for step, found in read.items() if name in found}
+        largest = max((int((diagram.lifetimes > 0).sum()) for diagram in diagrams.values()), default=0)
+        if len(diagrams) >= MIN_CHECKPOINTS and 0 < largest <= MAX_POINTS:
+            return what, diagrams
+    return None
+
+
+def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatChart:
+    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
+
+    Parameters
+    ----------
+    vines : sequence of Vine
+        At most 40 are drawn.
+    steps : sequence of int
+        Of the diagrams they go through.
+    """
+    shown = sorted(vines, key=lambda vine: -vine.longest)[:MAX_VINES]
+    schema = {"vine": pl.Int64, "step": pl.Int64, **dict.fromkeys(("birth", "death", "longest"), pl.Float64)}
+    rows = pl.DataFrame(
+        [
+            (number, steps[vine.start + k], *pair, vine.longest)
+            for number, vine in enumerate(shown)
+            for k, pair in enumerate(vine.pairs.tolist())
+        ],
+        schema=schema,
+        orient="row",
+    )
+    strength = alt.Opacity("longest:Q", scale=alt.Scale(range=[0.2, 1]), legend=None)
+    hover = ["vine:N", "step:Q", "birth:Q", "death:Q", "longest:Q"]
+    panels = [
+        alt.Chart(rows)
+        .mark_line(strokeWidth=1.4, point={"size": 12})
+        .encode(
+            x=step_axis(rows),
+            y=alt.Y(f"{end}:Q", title=end, scale=alt.Scale(zero=False)),
+            detail="vine:N",
+            color=alt.datum("vine", type="nominal", legend=None),
+            opacity=strength,
+            tooltip=hover,
+        )
+        .properties(width=VINEYARD_SIZE[0], height=VINEYARD_SIZE[1])
+        for end in ("birth", "death")
+    ]
+    return alt.concat(*panels, columns=2)
+
+
+SUMMARIES, POINTS = "weight_paths", "weight_path_points"
+"""Names of the tables of `toposcope.analysis.weight_paths`."""
+MAX_RUNS = 4
+COLUMNS = 2
+
+
+class Titles(NamedTuple):
+    """Of the axes of a panel, and the panel's own."""
+
+    x: str
+    y: str
+    panel: str
+
+
+def component_chart(material: Material) -> Chart | None:
+    """Draw each path in its first two principal components, with the shares of random walks beside its own."""
+    summaries = summaries_of(material)
+    if not summaries:
+        return None
+    titles = {run: Titles(_component(row, 1), _component(row, 2), run) for run, row in summaries.items()}
+    figure, left_out = _panels(material, "pc", titles)
+    title = component_title(list(summaries.values()))
+    caption = (
+        "Checkpoints in the units of the weights; on the axes the share of the variance, and that in a random walk "
+        f"with steps of the same lengths.{left_out}"
+    )
+    alternative = f"Path of checkpoints in the plane of two principal components, one panel a run. {title}."
+    return Chart("weight-paths", title, caption, alternative, figure)
+
+
+def potential_chart(material: Material) -> Chart | None:
+    """Draw each path in the plane that keeps the distances of its diffusion potentials best."""
+    summaries = summaries_of(material)
+    if not summaries:
+        return None
+    titles = {
+        run: Titles("first axis (nats)", "second axis (nats)", f"{run}, diffusion time {row['potential_time']}")
+        for run, row in summaries.items()
+    }
+    figure, left_out = _panels(material, "potential", titles)
+    worst = max(row["potential_stress"] for row in summaries.values())
+    title = f"Diffusion potentials of the checkpoints lie in a plane up to a stress of {worst:.2g}"
+    caption = f"Near are checkpoints from which walks over neighbours lead to the same places.{left_out}"
+    alternative = f"Path of checkpoints in the plane of their diffusion potentials, one panel a run. {title}."
+    return Chart("weight-potentials", title, caption, alternative, figure)
+
+
+def summaries_of(material: Material) -> dict[str, dict[str, Any]]:
+    """Return the summary of the path of each run that has one."""
+    return {row["run"]: row for row in material.tables[SUMMARIES].to_dicts()}
+
+
+def component_title(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say whether the first component holds more of the variance than in random walks."""
+    if len(rows) == 1:
+        own, walk = share(rows[0]["pc1_share"]), share(rows[0]["pc1_walk_same_steps"])
+        return f"PC1 holds {own} of the variance of the path, and {walk} of that of a random walk of the same steps"
+    above = sum(row["pc1_share"] > row["pc1_walk_same_steps"] for row in rows)
+    return f"PC1 holds more of the variance than in a random walk of the same steps in {runs_of(above, len(rows))}"
+
+
+def _component(row: Mapping[str, Any], k: int) -> str:
+    return f"PC{k}: {share(row[f'pc{k}_share'])} (random walk: {share(row[f'pc{k}_walk_same_steps'])})"
+
+
+def _panels(material: Material, name: str, titles: Mapping[str, Titles]) -> tuple[alt.ConcatChart, str]:
+    """Return a panel for each run, and what the caption says of runs left out."""
+    shown, left_out = choose_runs([t for t in material.trajectories if t.run in titles], material.runs, MAX_RUNS)
+    points = material.tables[POINTS].select("run", "step", x=f"{name}1", y=f"{name}2")
+    panels = [path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
+    return alt.concat(*panels, columns=COLUMNS).resolve_scale(color="independent"), left_out
+
 
 TERMS = Terms(
     (

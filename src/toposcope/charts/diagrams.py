@@ -1,0 +1,375 @@
+"""Charts of a persistence diagram: the diagram, its barcode, image, Betti curve and landscape."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.charts.chart import Chart
+from toposcope.typing import Indices, Matrix, Vector
+
+N_CELLS = 400
+"""Points within one of this many parts of either axis are drawn as one: they would cover each other."""
+
+DIGITS = 6
+"""Of a number in a chart."""
+
+
+class Bars(NamedTuple):
+    """The bars of one diagram.
+
+    Attributes
+    ----------
+    name : str
+        Of the diagram, in the legend: "H0".
+    pairs : ndarray, shape (k, 2)
+        Finite births and deaths; death below birth in a descending filtration.
+    n_essential, n_truncated : int
+        Classes that never die, and classes alive at the filtration cap.
+    """
+
+    name: str
+    pairs: Matrix
+    n_essential: int = 0
+    n_truncated: int = 0
+
+    @property
+    def positive(self) -> Matrix:
+        """The bars of positive length, the longest first, then by birth."""
+        lifetimes = np.abs(self.pairs[:, 1] - self.pairs[:, 0])
+        order = np.lexsort((self.pairs[:, 0], -lifetimes))
+        return np.asarray(self.pairs[order][: int((lifetimes > 0).sum())])
+
+    def headline(self) -> str:
+        """Return how many bars there are and how long the longest is: "H0: 20 bars, the longest 0.5"."""
+        bars = self.positive
+        if not len(bars):
+            return f"{self.name}: no finite bars"
+        longest = abs(bars[0, 1] - bars[0, 0])
+        return (
+            f"{self.name}: 1 bar of {longest:.3g}"
+            if len(bars) == 1
+            else (f"{self.name}: {len(bars):,} bars, the longest {longest:.3g}")
+        )
+
+    def unfinished(self) -> str:
+        """Return what has no death: "1 essential, 3 truncated"; empty if there is nothing."""
+        counts = {"essential": self.n_essential, "truncated": self.n_truncated}
+        return ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+
+
+def headlines(diagrams: Sequence[Bars]) -> str:
+    """Return the headlines of several diagrams."""
+    return "; ".join(each.headline() for each in diagrams)
+
+
+def is_descending(diagrams: Sequence[Bars]) -> bool:
+    """Return whether the bars run from high to low filtration values."""
+    return sum(float((each.pairs[:, 1] - each.pairs[:, 0]).sum()) for each in diagrams) < 0
+
+
+def limits(values: Vector) -> tuple[float, float]:
+    """Return the range of an axis; one value, or none, has some room around it."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    return (low, high) if high > low else (low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1))
+
+
+def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Matrix, Indices]:
+    """Merge points that would cover each other.
+
+    Returns
+    -------
+    points : ndarray, shape (n, 2)
+        The longest of each place; at most `max_points`, the longest.
+    counts : ndarray, shape (n,)
+        How many points each stands for.
+    """
+    cells = np.floor((pairs - low) / (high - low) * N_CELLS)
+    _, first, counts = np.unique(cells, axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)[:max_points]
+    return pairs[first[order]], counts[order]
+
+
+def data(rows: Sequence[dict[str, Any]], digits: int = DIGITS) -> alt.InlineData:
+    """Return rows as a chart's data, numbers with six digits: no pixel of an axis from zero needs more."""
+    return alt.InlineData(
+        values=[{k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+    )
+
+
+def digits_between(low: float, high: float) -> int:
+    """Return how many digits keep six of what tells apart numbers on an axis that may be far from zero."""
+    largest, span = max(abs(low), abs(high)) / 2, high / 2 - low / 2  # halves, which do not overflow
+    return DIGITS + math.ceil(math.log10(max(1, largest / max(span, sys.float_info.min))))
+
+
+def rounded(values: Vector, low: float, high: float) -> list[float]:
+    """Return places on an axis from `low` to `high`, as exactly as pixels need."""
+    digits = digits_between(low, high)
+    return [float(f"{value:.{digits}g}") for value in values.tolist()]
+
+
+def filtration_axis(low: float, high: float, title: str, *, descending: bool) -> dict[str, Any]:
+    """Return axis title and scale of filtration values, in the direction of the filtration."""
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False, reverse=descending)
+    return {"title": f"{title} (descending)" if descending else title, "scale": scale}
+
+
+def empty_chart(name: str, title: str, caption: str) -> Chart:
+    """Return a chart that says that there is nothing to draw."""
+    figure = alt.Chart(data([{"text": title}])).mark_text().encode(text="text:N").properties(width=360, height=120)
+    return Chart(name, title, caption, f"Empty chart. {title}.", figure)
+
+
+MAX_BARS = 60
+"""Drawn of each diagram, the longest."""
+BAR_HEIGHT = 5
+"""Pixels from one bar to the next."""
+GAP = 4
+"""Rows between two diagrams."""
+
+
+def barcode(diagrams: Sequence[Bars]) -> Chart:
+    """Draw the longest bars of one or several diagrams, in the order of their births."""
+    title = headlines(diagrams)
+    drawn = [each.positive[:MAX_BARS] for each in diagrams]
+    if not any(map(len, drawn)) and not any(each.unfinished() for each in diagrams):
+        return empty_chart("barcode", title, "Bars of length zero are not drawn.")
+    descending = is_descending(diagrams)
+    low, high = limits(np.concatenate([np.empty(0), *(pairs.ravel() for pairs in drawn)]))
+    margin = 0.02 * (high - low)
+    rows: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+    row = 0
+    for each, pairs in zip(diagrams, drawn, strict=True):
+        words = each.unfinished()
+        labels.append(
+            {"diagram": each.name, "row": row, "text": f"{each.name}  no finite death: {words}" if words else each.name}
+        )
+        row += GAP
+        for birth, death in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))][:: -1 if descending else 1].tolist():
+            rows.append(
+                {"diagram": each.name, "row": row, "birth": birth, "death": death, "lifetime": abs(death - birth)}
+            )
+            row += 1
+    names = [each.name for each in diagrams]
+    y = alt.Y("row:Q", axis=None, scale=alt.Scale(domain=[-1, row], reverse=True, nice=False))
+    axis = filtration_axis(low - margin, high + margin, "filtration value", descending=descending)
+    colour = alt.Color("diagram:N", scale=alt.Scale(domain=names), legend=None)
+    bars = alt.Chart(data(rows)).mark_rule(strokeWidth=2.5).encode(
+        x=alt.X("birth:Q", **axis), x2="death:Q", y=y, color=colour,
+        tooltip=["diagram:N", "birth:Q", "death:Q", "lifetime:Q"],
+    )  # fmt: skip
+    text = alt.Chart(data(labels)).mark_text(align="left", baseline="top").encode(
+        x=alt.value(0), y=y, text="text:N", color=colour
+    )  # fmt: skip
+    left_out = sum(len(each.positive) - len(pairs) for each, pairs in zip(diagrams, drawn, strict=True))
+    caption = "A bar runs from the birth to the death of a class; classes without a finite death are only counted."
+    if left_out:
+        caption += f" Drawn are the {MAX_BARS} longest of each diagram; {left_out:,} shorter ones are left out."
+    figure = alt.layer(bars, text).properties(height=max(60, BAR_HEIGHT * row))
+    return Chart("barcode", title, caption, f"Barcode. {title}.", figure)
+
+
+SIDE = 360
+"""Of the square, in pixels."""
+MAX_POINTS = 1000
+"""Marks of one diagram; the longest bars are drawn."""
+SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
+
+
+def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
+    """Draw the points of one or several diagrams.
+
+    Points that would cover each other are drawn as one, larger; bars of length zero are left out. Classes without a
+    death are counted on a line at infinity, since a diagram does not hold their births.
+    """
+    title = headlines(diagrams)
+    bars = [each.positive for each in diagrams]
+    low, high = limits(np.concatenate([np.empty(0), *(pairs.ravel() for pairs in bars)]))
+    unfinished = [f"{each.name} {words}" for each in diagrams if (words := each.unfinished())]
+    if not any(map(len, bars)) and not unfinished:
+        return empty_chart("persistence-diagram", title, "Bars of length zero are not drawn.")
+    margin = 0.04 * (high - low)
+    descending = is_descending(diagrams)
+    infinity = low - 2 * margin if descending else high + 2 * margin
+    ends = [min(low, infinity) - margin, max(high, infinity) + margin] if unfinished else [low - margin, high + margin]
+    scale = alt.Scale(domain=ends, nice=False, zero=False)
+    rows, n_drawn = [], 0
+    for each, pairs in zip(diagrams, bars, strict=True):
+        points, counts = merged(pairs, low, high, MAX_POINTS)
+        n_drawn += int(counts.sum())
+        rows += [
+            {"diagram": each.name, "birth": b, "death": d, "lifetime": abs(d - b), "bars": n}
+            for (b, d), n in zip(points.tolist(), counts.tolist(), strict=True)
+        ]
+    names = [each.name for each in diagrams]
+    legend = alt.Legend() if len(names) > 1 else None
+    largest = max((row["bars"] for row in rows), default=1)
+    points = alt.Chart(data(rows)).mark_point(opacity=0.65).encode(
+        x=alt.X("birth:Q", title="birth", scale=scale),
+        y=alt.Y("death:Q", title="death", scale=scale),
+        color=alt.Color("diagram:N", title=None, scale=alt.Scale(domain=names), legend=legend),
+        shape=alt.Shape("diagram:N", title=None, scale=alt.Scale(domain=names, range=_shapes(names)), legend=legend),
+        size=alt.Size("bars:Q", scale=alt.Scale(domain=[1, max(2, largest)], range=[30, 150]), legend=None),
+        tooltip=["diagram:N", "birth:Q", "death:Q", "lifetime:Q", "bars:Q"],
+    )  # fmt: skip
+    diagonal = alt.Chart(data([{"low": ends[0], "high": ends[1]}])).mark_rule(clip=True).encode(
+        x=alt.X("low:Q", scale=scale), y=alt.Y("low:Q", scale=scale), x2="high:Q", y2="high:Q"
+    )  # fmt: skip
+    layers = [diagonal, points]
+    if unfinished:
+        at = alt.Chart(data([{"at": infinity, "text": "no finite death: " + "; ".join(unfinished)}])).encode(
+            y=alt.Y("at:Q", scale=scale)
+        )
+        layers.append(at.mark_rule(strokeDash=[4, 3]))
+        layers.append(
+            # away from the diagonal
+            at.mark_text(align="right" if descending else "left", baseline="bottom", dy=-2).encode(
+                x=alt.value("width" if descending else 4), text="text:N", tooltip="text:N"
+            )
+        )
+    caption = _caption(len(rows), n_drawn, sum(map(len, bars)), sum(len(each.pairs) for each in diagrams))
+    figure = alt.layer(*layers).properties(width=SIDE, height=SIDE)
+    way = "below, as its filtration descends" if descending else "above"
+    return Chart(
+        "persistence-diagram", title, caption, f"Persistence diagram. {title}; points lie {way} the diagonal.", figure
+    )
+
+
+def _shapes(names: Sequence[str]) -> list[str]:
+    return [SHAPES[place % len(SHAPES)] for place in range(len(names))]
+
+
+def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
+    """Say how to read it, and what is merged or left out."""
+    parts = []
+    if n_marks < n_drawn:
+        parts.append(f"larger marks stand for several points ({n_drawn:,} on {n_marks:,} marks)")
+    if n_drawn < n_positive:
+        parts.append(f"the {n_positive - n_drawn:,} shortest are left out")
+    if n_positive < n_bars:
+        parts.append(f"bars of length zero are not drawn ({n_bars - n_positive:,})")
+    text = "; ".join(parts)
+    return "The farther from the diagonal, the longer a class lives." + (
+        f" {text[0].upper()}{text[1:]}." if text else ""
+    )
+
+
+IMAGE_SIDE = 320
+"""Of the square, in pixels."""
+
+
+def persistence_image(
+    name: str, image: Matrix, birth_edges: Vector, lifetime_edges: Vector, *, descending: bool = False
+) -> Chart:
+    """Draw a persistence image.
+
+    Parameters
+    ----------
+    name : str
+        Of the diagram.
+    image : ndarray, shape (h, w)
+        Weight of each pixel; rows are lifetimes, columns are births.
+    birth_edges, lifetime_edges : ndarray, shape (w + 1,) and (h + 1,)
+        Ascending and finite.
+    descending : bool
+        Whether the filtration runs from high to low values: the lower end of a bar is then its death.
+    """
+    end = "death" if descending else "birth"
+    caption = f"Each bar is a Gaussian at its {end} and lifetime, weighted by its lifetime; a pixel holds its integral."
+    if not image.any():
+        return empty_chart("persistence-image", f"{name}: no finite bars", caption)
+    row, column = np.unravel_index(image.argmax(), image.shape)
+    birth, lifetime = (float(edges[i : i + 2].mean()) for edges, i in ((birth_edges, column), (lifetime_edges, row)))
+    title = f"{name}: the heaviest pixel lies at {end} {birth:.3g}, lifetime {lifetime:.3g}"
+    rows = [
+        {
+            "birth": birth_edges[j], "birth_end": birth_edges[j + 1],
+            "lifetime": lifetime_edges[i], "lifetime_end": lifetime_edges[i + 1], "weight": weight,
+        }
+        for (i, j), weight in np.ndenumerate(image)
+    ]  # fmt: skip
+    exact = alt.Scale(nice=False, zero=False)
+    figure = alt.Chart(data(rows)).mark_rect().encode(
+        x=alt.X("birth:Q", title=end, scale=exact), x2="birth_end:Q",
+        y=alt.Y("lifetime:Q", title="lifetime", scale=exact), y2="lifetime_end:Q",
+        color=alt.Color("weight:Q", title="weight"),
+        tooltip=["birth:Q", "lifetime:Q", "weight:Q"],
+    ).properties(width=IMAGE_SIDE, height=IMAGE_SIDE)  # fmt: skip
+    return Chart(
+        "persistence-image", title, caption, f"Heat map of {image.shape[0]} by {image.shape[1]}. {title}.", figure
+    )
+
+
+def betti_curve(curves: Mapping[str, tuple[Vector, NDArray[np.int64]]], *, descending: bool = False) -> Chart:
+    """Draw Betti curves as step functions.
+
+    Parameters
+    ----------
+    curves : mapping of str to (ndarray, ndarray)
+        By name: filtration values, ascending, and the number of classes alive from each to the next.
+    descending : bool
+        Whether the filtration runs from high to low values.
+    """
+    title = "; ".join(
+        f"{name}: at most {int(counts.max()):,} alive at once" for name, (_, counts) in curves.items() if len(counts)
+    )
+    caption = "Finite bars alive at each filtration value; classes without a death are not counted."
+    if not title:
+        return empty_chart("betti-curve", f"{', '.join(curves)}: no finite bars", caption)
+    rows = [
+        {"diagram": name, "value": value, "alive": count}
+        for name, (at, counts) in curves.items()
+        for value, count in zip(at.tolist(), counts.tolist(), strict=True)
+    ]
+    axis = filtration_axis(
+        *limits(np.concatenate([at for at, _ in curves.values()])), "filtration value", descending=descending
+    )
+    legend = alt.Legend() if len(curves) > 1 else None
+    figure = alt.Chart(data(rows)).mark_line(interpolate="step-after").encode(
+        x=alt.X("value:Q", **axis),
+        y=alt.Y("alive:Q", title="classes alive"),
+        color=alt.Color("diagram:N", title=None, scale=alt.Scale(domain=list(curves)), legend=legend),
+        order=alt.Order("value:Q"),  # a step holds until the next higher value, also where the axis descends
+        tooltip=["diagram:N", "value:Q", "alive:Q"],
+    )  # fmt: skip
+    return Chart("betti-curve", title, caption, f"Step curve of the number of classes alive. {title}.", figure)
+
+
+def landscape(name: str, at: Vector, layers: Matrix, *, descending: bool = False) -> Chart:
+    """Draw persistence landscape functions.
+
+    Parameters
+    ----------
+    name : str
+        Of the diagram.
+    at : ndarray, shape (k,)
+        Filtration values, ascending.
+    layers : ndarray, shape (n, k)
+        Values of the functions, the largest first.
+    descending : bool
+        Whether the filtration runs from high to low values.
+    """
+    caption = "Function k at t is the k-th largest of the tents that bars span, half a lifetime high at their middle."
+    if not layers.any():
+        return empty_chart("landscape", f"{name}: no finite bars", caption)
+    title = f"{name}: the first landscape function peaks at {at[layers[0].argmax()]:.3g}, {layers[0].max():.3g} high"
+    order = [f"{k}" for k in range(1, len(layers) + 1)]
+    rows = [
+        {"value": value, "height": height, "function": k}
+        for k, layer in zip(order, layers, strict=True)
+        for value, height in zip(at.tolist(), layer.tolist(), strict=True)
+    ]
+    axis = filtration_axis(*limits(np.asarray(at)), "filtration value t", descending=descending)
+    figure = alt.Chart(data(rows)).mark_line().encode(
+        x=alt.X("value:Q", **axis),
+        y=alt.Y("height:Q", title="landscape"),
+        color=alt.Color("function:N", title="function", scale=alt.Scale(domain=order)),
+        tooltip=["function:N", "value:Q", "height:Q"],
+    )  # fmt: skip
+    return Chart("landscape", title, caption, f"Lines of {len(layers)} landscape functions. {title}.", figure)
