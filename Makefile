@@ -27,7 +27,7 @@ CALIBRATION := multi_power forecast forecast_odd_runs scaling_laws downstream do
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow coverage doctest wheel check format bench calibrate compare docs clean
+.PHONY: help demo test test-slow coverage doctest wheel extras check format bench calibrate compare docs clean
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,7 +35,7 @@ help:  ## list the verbs
 # Made anew when the dependencies change.
 $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e . -e experiments
+	$(PIP) -e '.[torch]' -e experiments
 	touch $(INSTALLED)
 
 $(READY): $(INSTALLED)
@@ -63,6 +63,9 @@ toposcope-demo: | $(READY)
 
 wheel: $(READY)  ## build both wheels and try them in an empty environment, without extras
 	.ci/wheel $(BIN)/python
+
+extras: $(READY)  ## the tests of each extra, as if no other were installed
+	.ci/extras $(BIN)/python
 
 check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/ruff format --check src tests benchmarks experiments/src experiments/tests

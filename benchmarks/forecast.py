@@ -19,10 +19,10 @@ import toposcope.forecasting
 from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
 from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
-from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest
+from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
-from toposcope.forecasting.forecasters.window import LATE_SHARE
+from toposcope.forecasting.forecasters.power_law_fit import LATE_SHARE
 from toposcope.forecasting.intervals import (
     LANGUAGE,
     SLOPE,
@@ -34,7 +34,6 @@ from toposcope.forecasting.intervals import (
     width_of,
 )
 from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.scores import scores, skills
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Log, read_logs
 

@@ -28,8 +28,7 @@ __all__ += ["RawEvaluations", "EvaluationFile", "as_raw"]
 # a forecaster, and what compares forecasters
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
-__all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN"]
-__all__ += ["STACKED_LAWS", "stack_features"]
+__all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
 # a sink
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted"]
 # an analysis of a study
@@ -107,19 +106,15 @@ if TYPE_CHECKING:
     from toposcope.csv_file import to_csv
     from toposcope.errors import ToposcopeError
     from toposcope.files import write_bytes
-    from toposcope.forecasting.backtesting import siblings_in_split
-    from toposcope.forecasting.caching import cached
-    from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
+    from toposcope.forecasting.backtesting import SKILLS, siblings_in_split, skills
+    from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, cached
     from toposcope.forecasting.forecaster_set import run_forecasters
+    from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
     from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
-    from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
-    from toposcope.forecasting.forecasters.ridge import fit_ridge
-    from toposcope.forecasting.forecasters.stack import STACKED_LAWS, stack_features
-    from toposcope.forecasting.forecasters.window import window
-    from toposcope.forecasting.schedules.known import known_schedule
-    from toposcope.forecasting.schedules.planned import planned
+    from toposcope.forecasting.forecasters.power_law_fit import window
+    from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
+    from toposcope.forecasting.schedules.planned import known_schedule, planned
     from toposcope.forecasting.schedules.schedule import Schedule
-    from toposcope.forecasting.scores import SKILLS, skills
     from toposcope.forecasting.siblings import complete_runs, usable_siblings
     from toposcope.homology.arrays import as_float_matrix
     from toposcope.homology.diagram import Diagram

@@ -7,6 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from toposcope.errors import ToposcopeError
+from toposcope.extras import missing
+
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package.
@@ -22,7 +25,12 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = import_module(homes[name])
+        try:
+            home = import_module(homes[name])
+        except ModuleNotFoundError as error:
+            if advice := missing(error):
+                raise ToposcopeError(f"{package}.{name}: {advice}") from error
+            raise
         value = home if homes[name] == f"{package}.{name}" else getattr(home, name)
         setattr(sys.modules[package], name, value)
         return value

@@ -13,8 +13,6 @@ from live_studies import LiveStudy, live_study
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
-pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 Opener = Callable[..., OpenPage]

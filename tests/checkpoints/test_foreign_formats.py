@@ -468,7 +468,7 @@ def test_without_the_library_quantised_weights_are_refused_and_plain_ones_read(
     model = {"blk.0.ffn_up.weight": floats(4, 32)}
     packed = written(tmp_path / "a.gguf", model, {"blk.0.ffn_up.weight": "Q8_0"})
     plain = written(tmp_path / "b.gguf", model, {})
-    monkeypatch.setattr("toposcope.checkpoints.formats.gguf_file.find_spec", lambda _: None)
+    monkeypatch.setattr("toposcope.checkpoints.formats.gguf_file.is_installed", lambda _: False)
     with refused(packed, "toposcope[gguf]"):
         read(packed)
     monkeypatch.setitem(sys.modules, "gguf", None)

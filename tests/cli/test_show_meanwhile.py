@@ -16,9 +16,6 @@ from toposcope.monitor import demonstration
 from toposcope.study import Declaration, Study
 from toposcope.study.declared_run import DeclaredRun
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
-pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
-
 COMMAND = (sys.executable, "-c", "from toposcope.cli import main; main()")
 
 

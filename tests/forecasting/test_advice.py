@@ -8,10 +8,8 @@ import pytest
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, decide, run_of_log
 from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
-from toposcope.forecasting.scaling.inference import best_for_budget
-from toposcope.forecasting.scaling.planner import optimal_split, over_training, plan
+from toposcope.forecasting.scaling.planner import best_for_budget, optimal_split, over_training, plan, plan_repeated
 from toposcope.forecasting.scaling.points import Points
-from toposcope.forecasting.scaling.repeated_data import plan_repeated
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.logs import Log

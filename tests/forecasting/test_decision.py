@@ -20,7 +20,7 @@ from toposcope.forecasting.decision.decision import (
     scaled,
     signals,
 )
-from toposcope.forecasting.scaling.repeated_data import plan_repeated, repeated_loss
+from toposcope.forecasting.scaling.planner import plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 
 LAW = ScalingLaw(E=1.8172, A=477.8, B=2143.0, alpha=0.3473, beta=0.3672)

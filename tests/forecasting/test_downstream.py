@@ -13,9 +13,8 @@ from property_examples import examples
 from scipy.optimize import least_squares
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.endpoints import endpoints
 from toposcope.forecasting.downstream.fits import Places, TaskFits
-from toposcope.forecasting.downstream.ladder import ladder_of
+from toposcope.forecasting.downstream.ladder import endpoints, ladder_of
 from toposcope.forecasting.downstream.methods import LADDER_METHODS
 from toposcope.forecasting.downstream.predicted import Model, TaskPrediction
 from toposcope.forecasting.downstream.prediction import METHODS, downstream

@@ -6,11 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.forecasting.downstream.choice import choose
-from toposcope.forecasting.downstream.endpoints import Endpoints
-from toposcope.forecasting.downstream.intervals import NORMAL, Miss, half_width, interval
-from toposcope.forecasting.downstream.least_squares import least_squares
-from toposcope.forecasting.downstream.left_out import COMPUTE_GAP, MIN_TRAINED, folds
+from toposcope.forecasting.downstream.held_out import (
+    COMPUTE_GAP,
+    MIN_TRAINED,
+    NORMAL,
+    Miss,
+    choose,
+    folds,
+    half_width,
+    interval,
+)
+from toposcope.forecasting.downstream.ladder import Endpoints
+from toposcope.forecasting.least_squares import least_squares
 
 
 def points(runs: list[tuple[float, float]]) -> Endpoints:
@@ -84,5 +91,5 @@ def test_problems_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def residuals(theta, rows):  # type: ignore[no-untyped-def]
         return np.stack([theta[:, 0] - truth[rows], np.exp(theta[:, 0]) - np.exp(truth[rows])], axis=1)
 
-    monkeypatch.setattr("toposcope.forecasting.downstream.least_squares.AT_ONCE", 6)
+    monkeypatch.setattr("toposcope.forecasting.least_squares.AT_ONCE", 6)
     np.testing.assert_allclose(least_squares(residuals, np.zeros((7, 1)))[0][:, 0], truth, atol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 from toposcope.charts.chart import Chart
 from toposcope.charts.forecast import MAX_POINTS, MAX_RAW_POINTS
 from toposcope.forecasting import forecast as forecast_run
-from toposcope.forecasting.forecast_report import ForecastReport, forecast_figure
+from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.siblings import siblings_among
 from toposcope.logs import Log, Logs
 
@@ -52,7 +52,7 @@ def report() -> ForecastReport:
 
 @pytest.mark.slow
 def test_it_shows_the_forecast(report: ForecastReport) -> None:
-    chart, default = forecast_figure(report), report.default
+    chart, default = report.plot(), report.default
     assert default is not None
     assert report.results is not None
     assert chart.title.startswith(f"Final training loss {default.loss:.{report.digits}f} nats (90%: ")
@@ -70,11 +70,11 @@ def test_it_shows_the_forecast(report: ForecastReport) -> None:
     assert curve["step"].max() == LAST
     rates = rows(chart, "step", "rate", "planned")
     assert rates.filter(pl.col("planned"))["step"].min() == rates.filter(~pl.col("planned"))["step"].max() == 1200
-    assert chart.render("svg") == forecast_figure(report).render("svg")
+    assert chart.render("svg") == report.plot().render("svg")
 
 
 def test_a_long_log_is_drawn_small() -> None:
-    chart = forecast_figure(forecast_run(log("long", 0.5, every=1, last=200_000)))
+    chart = forecast_run(log("long", 0.5, every=1, last=200_000)).plot()
     sizes = sorted(len(each) for each in chart.spec()["datasets"].values())
     assert MAX_POINTS in sizes
     assert sizes[-1] <= MAX_RAW_POINTS
@@ -84,10 +84,10 @@ def test_a_long_log_is_drawn_small() -> None:
 
 @pytest.mark.slow
 def test_a_complete_run_and_one_point() -> None:
-    done = forecast_figure(forecast_run(log("done", 1)))
+    done = forecast_run(log("done", 1)).plot()
     assert done.title.startswith("The run is complete")
     assert "dashed" not in done.caption
     assert done.render("png")
-    one = forecast_figure(forecast_run(Log("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10))
+    one = forecast_run(Log("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10).plot()
     assert one.render("png")
     assert not re.search(r"\bnan\b|None|\binf\b", one.title + one.caption + one.alt)

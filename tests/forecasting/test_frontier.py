@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from toposcope.forecasting.decision.figure import budgets_of, isoflop
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
-from toposcope.forecasting.scaling.isoflop import budgets_of, isoflop, isoflops
 from toposcope.forecasting.scaling.planner import optimal_split
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
@@ -103,6 +103,6 @@ def test_a_curve_is_the_law_at_equal_compute(fitted: FittedScalingLaw) -> None:
 def test_curves_span_the_points(fitted: FittedScalingLaw) -> None:
     budgets = budgets_of(fitted.points)
     assert budgets == pytest.approx(np.geomspace(1e19, 1e21, 5), rel=0.05)
-    assert [curve.best.budget_flops for curve in isoflops(fitted)] == list(budgets)
+    assert [isoflop(fitted, budget).best.budget_flops for budget in budgets] == list(budgets)
     bare = isoflop(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points), 1e20)
     assert np.isnan(bare.low).all()

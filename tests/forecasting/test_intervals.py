@@ -26,7 +26,7 @@ from toposcope.forecasting.intervals import (
     shipped_width,
     with_interval,
 )
-from toposcope.forecasting.schedules.known import known_schedule
+from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.schedules.schedule import Schedule
 
 Vector = NDArray[np.float64]

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from toposcope.charts.chart import Chart
-from toposcope.forecasting.scaling.figure import isoflop_figure
+from toposcope.forecasting.decision.figure import isoflop_figure
 from toposcope.forecasting.scaling.planner import plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law

@@ -10,7 +10,13 @@ from made_up_runs import LAWS, Truth, annealed, copied, flattened, made_up_famil
 from property_examples import examples
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.baseline_laws import Last, ProgressPowerLaw, StepPowerLaw, present_slope
+from toposcope.forecasting.forecasters.baseline_laws import (
+    Last,
+    LawForecaster,
+    ProgressPowerLaw,
+    StepPowerLaw,
+    present_slope,
+)
 from toposcope.forecasting.forecasters.cooldown_laws import (
     ANNEALING,
     COOLDOWN,
@@ -22,7 +28,6 @@ from toposcope.forecasting.forecasters.cooldown_laws import (
     Median,
     delayed_decay,
 )
-from toposcope.forecasting.forecasters.law_forecaster import LawForecaster
 from toposcope.forecasting.forecasters.multi_power import MultiPower
 from toposcope.forecasting.schedules.schedule import Schedule
 

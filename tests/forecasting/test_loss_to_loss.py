@@ -4,8 +4,7 @@ import pytest
 from made_recipes import SIZES, made, sweep
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.curves import training_corpus
-from toposcope.forecasting.downstream.loss_to_loss import loss_to_loss
+from toposcope.forecasting.downstream.loss_to_loss import loss_to_loss, training_corpus
 
 
 def test_matched_runs_and_laws_lead_to_the_same_link() -> None:

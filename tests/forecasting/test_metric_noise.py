@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.noise import metric_noise, spread_about_line
+from toposcope.forecasting.downstream.ladder import metric_noise, spread_about_line
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations import COLUMNS, Evaluations
 

@@ -9,16 +9,22 @@ from property_examples import examples
 from scipy.optimize import minimize_scalar
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.scaling.inference import best_for_budget, cheapest_for_loss
 from toposcope.forecasting.scaling.planner import (
+    BORROWED,
+    R_D,
+    R_N,
+    best_for_budget,
+    cheapest_for_loss,
     optimal_parameters,
     optimal_split,
     over_training,
     plan,
+    plan_repeated,
+    repeated_loss,
     tokens_for,
+    worth,
 )
 from toposcope.forecasting.scaling.points import Points
-from toposcope.forecasting.scaling.repeated_data import BORROWED, R_D, R_N, plan_repeated, repeated_loss, worth
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
 
 LAW = ScalingLaw(1.8172, 477.8, 2143.0, 0.3473, 0.3672)

@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from property_examples import examples
 from sklearn.linear_model import Ridge
 
-from toposcope.forecasting.forecasters import ridge
+from toposcope.forecasting.forecasters import stack as ridge
 from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL
-from toposcope.forecasting.forecasters.ridge import (
+from toposcope.forecasting.forecasters.stack import (
     LEVERAGE_FACTOR,
     MAX_COUNTED_ERROR,
     MAX_DEVIATIONS,

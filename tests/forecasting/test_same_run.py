@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from made_up_runs import made_up_run
 
-from toposcope.forecasting.same_run import is_same_run
-from toposcope.forecasting.siblings import complete_runs
+from toposcope.forecasting.siblings import complete_runs, is_same_run
 from toposcope.logs import Log
 
 NOISE = 0.003

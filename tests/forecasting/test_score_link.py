@@ -8,11 +8,9 @@ import pytest
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import decide
-from toposcope.forecasting.decision.in_tasks import in_tasks
-from toposcope.forecasting.downstream.forecast_scores import with_scores
+from toposcope.forecasting.downstream.in_scores import in_tasks, with_scores
 from toposcope.forecasting.downstream.ladder import ladder_of
-from toposcope.forecasting.downstream.score_link import score_link, task_scores
-from toposcope.forecasting.downstream.score_wording import score_sentences
+from toposcope.forecasting.downstream.score_link import score_link, score_sentences, task_scores
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw

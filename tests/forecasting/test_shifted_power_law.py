@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from scipy.optimize import curve_fit
 
-from toposcope.forecasting.downstream.shifted_power_law import ShiftedPowerLaw, fit_shifted_power_law
+from toposcope.forecasting.downstream.loss_to_loss import ShiftedPowerLaw, fit_shifted_power_law
 from toposcope.forecasting.forecaster import RefusedError
 
 LAW = ShiftedPowerLaw(K=0.7, E0=1.8, kappa=1.25, E1=1.4)

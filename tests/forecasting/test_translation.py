@@ -6,11 +6,10 @@ import pytest
 from made_recipes import LAWS, SIZES, made, only, small_runs, sweep
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.curves import loss_curve
+from toposcope.forecasting.downstream.loss_to_loss import loss_curve
 from toposcope.forecasting.downstream.predicted import Model
-from toposcope.forecasting.downstream.task_translation import translate_score
 from toposcope.forecasting.downstream.translation import translate
-from toposcope.forecasting.downstream.translations import translations
+from toposcope.forecasting.downstream.translations import translate_score, translations
 from toposcope.logs.evaluations import Evaluations
 
 LARGE = Model("large", 1e9, 2e10)
@@ -66,8 +65,6 @@ def test_faults_are_refused_or_named() -> None:
         translate(evaluations, "code", [])
     with pytest.raises(ToposcopeError, match="method shared: did you mean"):
         translate(evaluations, "code", [LARGE], method="shared")
-    with pytest.raises(ToposcopeError, match="recipe wiki"):
-        translate(evaluations, "code", [LARGE], donors=["wiki"])
     alone = translate(made({"code": SIZES}), "code", [Model("larger", 1e10, 1e11)])
     assert "no other recipe has a law to lend" in alone.predictions[0].refusal
     poor = translate(made({"web": SIZES[:2], "code": SMALL}), "code", [LARGE])

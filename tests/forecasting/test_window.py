@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.forecasters.window import MAX_BINS, MIN_POINTS, window
+from toposcope.forecasting.forecasters.power_law_fit import MAX_BINS, MIN_POINTS, window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 

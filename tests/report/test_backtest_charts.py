@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from toposcope.forecasting.scores import SCORES
+from toposcope.forecasting.backtesting import SCORES
 from toposcope.report.backtest import BacktestMaterial, BacktestResult
 from toposcope.report.backtest_sections.errors import backtest_charts
 

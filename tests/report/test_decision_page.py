@@ -10,9 +10,8 @@ from read_page import read
 
 from toposcope.forecasting.decision.advice import Advice, decide
 from toposcope.forecasting.decision.calibration import Bin
-from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale
+from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale, reasons
 from toposcope.forecasting.decision.figure import decision_figure
-from toposcope.forecasting.decision.reasons import reasons
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short

@@ -12,11 +12,18 @@ from read_page import read
 from toposcope.charts.theme import RUNS
 from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
 from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.downstream.link import Link
-from toposcope.forecasting.downstream.predicted import LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.methods import Link
+from toposcope.forecasting.downstream.predicted import (
+    LeftOut,
+    Model,
+    TaskPrediction,
+    basis,
+    headline,
+    left_out_table,
+    predictions_table,
+    rungs_table,
+)
 from toposcope.forecasting.downstream.prediction import DownstreamReport
-from toposcope.forecasting.downstream.tables import left_out_table, predictions_table, rungs_table
-from toposcope.forecasting.downstream.wording import basis, headline
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.report.downstream import left_out_chart, write_downstream
 
@@ -66,11 +73,11 @@ MADE = ((prediction, "bridges"), (refused, "riddles <b>"))
 
 
 def test_the_answer_is_said_first_and_what_it_rests_on(both: DownstreamReport) -> None:
-    assert headline(both) == [
+    assert headline(both.predictions) == [
         "large (7B parameters on 1T tokens): bridges 77.0% (90%: 71.0% to 83.0%); cannot be told: riddles <b>.",
         "larger (20B parameters on 4T tokens): bridges 77.0% (90%: 71.0% to 83.0%); cannot be told: riddles <b>.",
     ]
-    assert basis(both) == [
+    assert basis(both.predictions) == [
         "The ladder has 3 runs of 3 sizes, 100M to 400M parameters. "
         "The models have 1,094 to 12,500 times the compute of its largest run.",
         "2 predictions of rungs left out, from smaller ones, are 2.0 points off on average; "
@@ -80,14 +87,14 @@ def test_the_answer_is_said_first_and_what_it_rests_on(both: DownstreamReport) -
 
 def test_many_tasks_are_said_by_their_range() -> None:
     found = [replace(prediction(f"task-{i}", LARGE), score=0.3 + i / 10) for i in range(6)]
-    (line,) = headline(report(*found))
+    (line,) = headline(report(*found).predictions)
     assert line.endswith("6 tasks predicted, from 30.0% (task-0) to 80.0% (task-5).")
 
 
 def test_what_cannot_be_told_is_said_with_its_reason() -> None:
-    (line,) = headline(report(refused("riddles", LARGE)))
+    (line,) = headline(report(refused("riddles", LARGE)).predictions)
     assert line == f"large (7B parameters on 1T tokens): the score of riddles cannot be told: {REASON}."
-    (line,) = headline(report(refused("riddles", LARGE), refused("rebuses", LARGE)))
+    (line,) = headline(report(refused("riddles", LARGE), refused("rebuses", LARGE)).predictions)
     assert line.startswith("large (7B parameters on 1T tokens): none of 2 scores can be told: the ladder never")
 
 
@@ -96,7 +103,7 @@ def test_the_page(both: DownstreamReport, tmp_path: Path) -> None:
     page = write_downstream(tmp_path, both)
     tree = read(page.read_text(encoding="utf-8"))
     (verdict,) = (each for each in tree.all("section") if each.attributes.get("class") == "verdict")
-    assert [p.text() for p in verdict.all("p")] == [*headline(both), *basis(both)]
+    assert [p.text() for p in verdict.all("p")] == [*headline(both.predictions), *basis(both.predictions)]
     parts = [each for each in tree.all("main")[0].all() if each.attributes.get("class") == "part"]
     assert [part.attributes["data-part"] for part in parts] == ["predictions", "link", "left-out", "remarks"]
     drawn = [each.attributes["data-chart"] for each in tree.all() if "data-chart" in each.attributes]
@@ -118,7 +125,7 @@ def test_equal_reports_give_equal_bytes(both: DownstreamReport, tmp_path: Path) 
 
 
 def test_tables_hold_what_is_known_and_null_for_the_rest(both: DownstreamReport) -> None:
-    frame = predictions_table(both)
+    frame = predictions_table(both.predictions)
     assert frame.height == 4
     told, not_told = frame.row(0, named=True), frame.row(1, named=True)
     assert (told["score"], told["method"], told["error"], told["refused"]) == (0.77, "two_stage", 0.02, "")
@@ -128,41 +135,41 @@ def test_tables_hold_what_is_known_and_null_for_the_rest(both: DownstreamReport)
     assert told["largest_score"] == pytest.approx(float((LINK(rung.loss[8:]) + last).mean()))
     assert told["largest_noise"] is None, "two checkpoints at the end say nothing of their spread"
     assert (not_told["score"], not_told["method"], not_told["refused"]) == (None, None, REASON)
-    assert left_out_table(both).height == 3, "each rung left out once, not once a model"
-    assert rungs_table(both).height == 6
+    assert left_out_table(both.predictions).height == 3, "each rung left out once, not once a model"
+    assert rungs_table(both.predictions).height == 6
 
 
 @pytest.mark.slow
 def test_a_refused_task_is_drawn_without_a_prediction(both: DownstreamReport) -> None:
-    names = _marks(ladder_figure(both).spec(), "name")
+    names = _marks(ladder_figure(both.predictions).spec(), "name")
     assert sorted(names) == ["bridges", "riddles <b>"]
-    scores = _marks(ladder_figure(both).spec(), "model")
+    scores = _marks(ladder_figure(both.predictions).spec(), "model")
     assert sorted(scores) == ["large, predicted", "larger, predicted"]
-    link = link_figure(both)
+    link = link_figure(both.predictions)
     assert link is not None
     assert not link.has_panels, "the refused task has no link"
 
 
 def test_without_a_loss_there_is_no_link() -> None:
     direct = replace(prediction("bridges", LARGE), link=None, loss=np.nan, loss_low=np.nan, loss_high=np.nan)
-    assert link_figure(report(direct)) is None
-    assert ladder_figure(report(direct)).render("svg")
+    assert link_figure(report(direct).predictions) is None
+    assert ladder_figure(report(direct).predictions).render("svg")
 
 
 def test_rungs_left_out_are_counted_within_their_intervals(both: DownstreamReport) -> None:
-    chart = left_out_chart(both)
+    chart = left_out_chart(both.predictions)
     assert chart is not None
     assert chart.title == "The 90% interval holds the true score in 1 of 2 predictions of rungs left out"
     assert sorted(set(_marks(chart.spec(), "held"))) == ["beyond it", "within its interval"]
-    assert left_out_chart(report(refused("riddles", LARGE))) is None
+    assert left_out_chart(report(refused("riddles", LARGE)).predictions) is None
 
 
 def test_more_sizes_than_colours() -> None:
     many = report(prediction("bridges", LARGE, tuple(1e8 * 1.3**i for i in range(len(RUNS) + 2))))
-    spec = ladder_figure(many).spec()
+    spec = ladder_figure(many.predictions).spec()
     domains = [each for each in _all(spec, "domain") if isinstance(each, list) and each and isinstance(each[0], str)]
     assert all(domain == ["large, predicted"] for domain in domains)
-    assert ladder_figure(many).render("svg")
+    assert ladder_figure(many.predictions).render("svg")
 
 
 def test_an_empty_ladder_has_a_page(tmp_path: Path) -> None:

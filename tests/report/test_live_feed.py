@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from live_studies import LiveStudy, live_study
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
-
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, single, thinned
 from toposcope.report.live.feed import Feed, LayerTable, View, layer_map

@@ -14,9 +14,6 @@ from commands import complaint_of
 from live_server import LiveServer, served
 from live_studies import live_study
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
-pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
-
 MAX_MB = 150
 TOKEN = "a-token-of-the-test"
 
@@ -236,8 +233,3 @@ def test_mistakes_are_one_line(tmp_path: Path, server: LiveServer) -> None:
     assert "cannot listen" in complaint_of("show", tmp_path, "--port", str(server.port))
     assert "cannot listen" in complaint_of("show", tmp_path, "--host", "192.0.2.1")
     assert "does not exist" in complaint_of("show", tmp_path / "nowhere")
-
-
-def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'toposcope[live]'" in complaint_of("show", tmp_path)

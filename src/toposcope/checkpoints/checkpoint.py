@@ -19,6 +19,7 @@ from toposcope.checkpoints.matrices import main_embedding
 from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint, refuse_linked
 from toposcope.checkpoints.weights import Weights, weights_of
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.extras import require
 from toposcope.notebook import facts_table
 
 if TYPE_CHECKING:
@@ -194,8 +195,9 @@ class Checkpoint:
         Raises
         ------
         ToposcopeError
-            If one cannot be read.
+            If one cannot be read, or torch is not installed.
         """
+        require("torch", f"tensors of {self.location}")
         return {entry.name: as_tensor(entry.whole(), entry.dtype) for entry in self.weights.entries}
 
     def content_hash(self) -> str:

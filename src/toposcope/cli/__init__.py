@@ -10,6 +10,7 @@ import click
 
 from toposcope.cli.shared import INTERRUPTED, BadUse, Commands
 from toposcope.errors import ToposcopeError
+from toposcope.extras import missing
 from toposcope.plugins import collect
 from toposcope.version import __version__
 
@@ -69,6 +70,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except ToposcopeError as error:
         click.echo(f"Error: {error}", err=True)
+        sys.exit(BadUse.exit_code)
+    except ModuleNotFoundError as error:
+        if not (advice := missing(error)):
+            raise
+        click.echo(f"Error: {' '.join(['toposcope', *sys.argv[1:2]])}: {advice}", err=True)
         sys.exit(BadUse.exit_code)
     except OSError as error:
         if error.filename is None:

@@ -12,7 +12,7 @@ from toposcope.cli.shared import BadUse, bad_use, print_report, print_table, pro
 
 if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
-    from toposcope.forecasting.decision.in_tasks import AdviceInTasks
+    from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -84,7 +84,7 @@ def decide(
     if evaluations is None and (tasks or loss):
         raise BadUse(f"{'--task' if tasks else '--loss'}: it needs evaluations of runs; give --tasks FILE")
     from toposcope.forecasting import decide as advise
-    from toposcope.forecasting.scaling.family_points import points_of_runs
+    from toposcope.forecasting.scaling.points import points_of_runs
 
     if (points is None) == (siblings is None):
         raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
@@ -105,7 +105,7 @@ def decide(
         )
     scores: AdviceInTasks | None = None
     if evaluations is not None:
-        from toposcope.forecasting.decision.in_tasks import in_tasks
+        from toposcope.forecasting.downstream.in_scores import in_tasks
 
         with bad_use():
             scores = in_tasks(advice, evaluations, tasks=tasks or None, loss=loss, recipe=family)
@@ -118,7 +118,7 @@ def decide(
 
 
 def _print(advice: Advice, scores: AdviceInTasks | None) -> None:
-    from toposcope.forecasting.downstream.score_wording import score_sentences
+    from toposcope.forecasting.downstream.score_link import score_sentences
     from toposcope.report.decision import lead
 
     for sentence in (*lead(advice), *(score_sentences(scores.tasks) if scores is not None else ())):
@@ -133,8 +133,8 @@ def _print(advice: Advice, scores: AdviceInTasks | None) -> None:
 
 
 def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
-    from toposcope.forecasting.decision.reasons import reasons
-    from toposcope.forecasting.downstream.score_wording import scores_dicts
+    from toposcope.forecasting.decision.decision import reasons
+    from toposcope.forecasting.downstream.score_link import scores_dicts
 
     fitted, checked, decision = advice.fitted, advice.checked, advice.decision
     return {

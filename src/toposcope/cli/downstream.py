@@ -147,13 +147,12 @@ def _split(texts: tuple[str, ...]) -> list[str]:
 def _print(report: DownstreamReport) -> None:
     import polars as pl
 
-    from toposcope.forecasting.downstream.tables import predictions_table
-    from toposcope.forecasting.downstream.wording import basis, headline, points, written
+    from toposcope.forecasting.downstream.predicted import basis, headline, points, predictions_table, written
 
-    for sentence in (*headline(report), *basis(report)):
+    for sentence in (*headline(report.predictions), *basis(report.predictions)):
         click.echo(sentence)
     targets = {each.task: each.target for each in report.predictions}
-    frame = predictions_table(report)
+    frame = predictions_table(report.predictions)
     shown = [name for name in COLUMNS if frame[name].is_not_null().any()]
     for (model,), rows in frame.group_by("model", maintain_order=True):
         cells = []
@@ -179,9 +178,7 @@ def _write(report: DownstreamReport, out: Path) -> str:
         from toposcope.report.downstream import write_downstream
 
         return f"page: {write_downstream(out, report).resolve()}"
-    from toposcope.forecasting.downstream.figure import ladder_figure
-
-    ladder_figure(report).save(str(out))
+    report.plot().save(str(out))
     return f"figure: {out}"
 
 
@@ -199,9 +196,7 @@ def print_translations(report: TranslationReport, as_json: bool, out: Path | Non
 
 
 def _print_translations(report: TranslationReport) -> None:
-    from toposcope.forecasting.downstream.translation_wording import translations_headline
-
-    for sentence in (*translations_headline(report), *report.basis):
+    for sentence in (*report.headline, *report.basis):
         click.echo(sentence)
     rows = finite_or_null(report.rows)
     cells = [_cells(row) for row in rows if not row["refused"]]

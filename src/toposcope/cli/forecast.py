@@ -129,7 +129,7 @@ def forecast(
         return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
 
     def scored(report: ForecastReport, ladder: Path) -> ForecastReport:
-        from toposcope.forecasting.downstream.forecast_scores import with_scores
+        from toposcope.forecasting.downstream.in_scores import with_scores
         from toposcope.logs.evaluations import read_evaluations
 
         nonlocal evaluations
@@ -251,7 +251,7 @@ def _print(report: ForecastReport) -> None:
 def _scores(report: ForecastReport) -> list[str]:
     if not report.scores:
         return []
-    from toposcope.forecasting.downstream.score_wording import score_sentences
+    from toposcope.forecasting.downstream.score_link import score_sentences
 
     return score_sentences(report.scores)
 
@@ -262,7 +262,5 @@ def _write(report: ForecastReport, out: Path) -> str:
         from toposcope.report.forecast import write_forecast
 
         return f"page: {write_forecast(out, report).resolve()}"
-    from toposcope.forecasting.forecast_report import forecast_figure
-
-    forecast_figure(report).save(str(out))
+    report.plot().save(str(out))
     return f"figure: {out}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import INTERRUPTED, BadUse, bad_use
+from toposcope.cli.shared import INTERRUPTED, bad_use
 from toposcope.errors import ToposcopeError
 
 TOKEN = "TOPOSCOPE_TOKEN"
@@ -51,7 +51,6 @@ def show(directory: Path, host: str, port: int | None) -> None:
 
 def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None = None) -> None:
     """Serve a directory until interrupted; print the URL and how to reach it from another machine."""
-    check_installed()
     from toposcope.report.live.security import is_loopback, new_token
     from toposcope.report.live.server import bound_socket, serve
 
@@ -84,7 +83,6 @@ def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None =
 @contextmanager
 def shown_meanwhile(directory: Path) -> Iterator[None]:
     """Serve a directory from another process while the context writes to it; in a terminal, until interrupted."""
-    check_installed()
     directory.mkdir(parents=True, exist_ok=True)
     program = "import sys; from toposcope.cli.show import serve_until_stdin_ends; serve_until_stdin_ends(sys.argv[1])"
     server = subprocess.Popen([sys.executable, "-c", program, str(directory)], stdin=subprocess.PIPE)
@@ -115,11 +113,3 @@ def serve_until_stdin_ends(directory: str) -> None:
         return
     except (click.ClickException, ToposcopeError) as error:
         sys.exit(f"Error: no live page: {error}")
-
-
-def check_installed() -> None:
-    """Raise an error if the libraries of the live page are missing."""
-    from importlib.util import find_spec
-
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise BadUse("the live page needs Starlette and uvicorn: pip install 'toposcope[live]'")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.engine.pool import Engine, Result, Task, TaskFailure, do_nothing, no_cost, one_thread
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.extras import require
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
         return
     if name != "ray" and not name.startswith("ray://"):
         raise ToposcopeError(f"engine {name!r}: choose pool, ray or ray://address")
-    try:
-        import ray
-    except ImportError as error:
-        raise ToposcopeError("engine ray: Ray is not installed; pip install 'toposcope[ray]'") from error
+    require("ray", f"engine {name}")
+    import ray
+
     connected_before = ray.is_initialized()
     if not connected_before:
         try:

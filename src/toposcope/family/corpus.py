@@ -6,8 +6,9 @@ import sysconfig
 import tokenize
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from toposcope.errors import ToposcopeError
+from toposcope.extras import require
 from toposcope.files import write_bytes, write_whole
 
 if TYPE_CHECKING:
@@ -131,15 +133,16 @@ def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
         raise ToposcopeError(f"corpus {corpus.source}: the text is empty; give a longer one")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     if path.exists():
-        known = load(path)
-        if known.sha256 != digest:
+        with _opened(path, "numpy") as file:
+            known = _facts(file)
+        if known["sha256"] != digest:
             raise ToposcopeError(
-                f"{path}: made from another text (SHA-256 {known.sha256[:12]}, now {digest[:12]}); "
+                f"{path}: made from another text (SHA-256 {known['sha256'][:12]}, now {digest[:12]}); "
                 "restore the corpus or use another directory"
             )
-        if known.options != _options(corpus):
+        if known["options"] != _options(corpus):
             raise ToposcopeError(
-                f"{path}: made with other options ({known.options}, now {_options(corpus)}); "
+                f"{path}: made with other options ({known['options']}, now {_options(corpus)}); "
                 "restore them or use another directory"
             )
         return digest
@@ -153,12 +156,29 @@ def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
 
 def load(path: Path) -> Tokens:
     """Memory-map a corpus written by `prepare`."""
+    require("torch", f"the tokens of {path}")
+    with _opened(path, "pt") as file:
+        return Tokens(file.get_tensor("training"), file.get_tensor("validation"), **_facts(file))
+
+
+def text_digest(path: Path) -> str:
+    """Return the SHA-256 of the text that the tokens of a file were made from."""
+    with _opened(path, "numpy") as file:
+        return str(_facts(file)["sha256"])
+
+
+@contextmanager
+def _opened(path: Path, framework: str) -> Iterator[Any]:
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = msgspec.json.decode(file.metadata()["corpus"])
-            return Tokens(file.get_tensor("training"), file.get_tensor("validation"), **facts)
+        with safe_open(path, framework=framework) as file:
+            yield file
     except (SafetensorError, OSError, TypeError, KeyError) as error:
         raise ToposcopeError(f"{path}: damaged corpus ({error}); delete it and run again") from error
+
+
+def _facts(file: Any) -> dict[str, Any]:
+    stored = msgspec.json.decode(file.metadata()["corpus"])
+    return {name: stored[name] for name in ("sha256", "n_characters", "options")}
 
 
 def _options(corpus: Corpus) -> str:
@@ -246,10 +266,9 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def _hugging_face(corpus: Corpus) -> str:
-    try:
-        import datasets
-    except ImportError:
-        raise ToposcopeError(f'corpus {corpus.source}: needs the extra: pip install "toposcope[hf]"') from None
+    require("datasets", f"corpus {corpus.source}")
+    import datasets
+
     name, _, config = corpus.source.removeprefix("hf:").partition(":")
     try:
         rows = datasets.load_dataset(name, config or None, split=corpus.split)
@@ -268,6 +287,7 @@ Encoded = np.ndarray[tuple[int], np.dtype[np.uint8]] | np.ndarray[tuple[int], np
 def _encode(corpus: Corpus, training: str, validation: str, tokenizer_path: Path) -> tuple[Encoded, Encoded]:
     if corpus.tokenizer == "characters":
         return _characters(training), _characters(validation)
+    require("tokenizers", f'corpus {corpus.source}: tokenizer = "bpe"')
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

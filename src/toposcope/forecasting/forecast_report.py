@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.intervals import LEVEL, RISEN, band
@@ -21,15 +22,13 @@ from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.notebook import facts_table
-from toposcope.typing import Vector
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
-    from toposcope.forecasting.downstream.score_link import TaskScores
 
 
-MAX_SIBLINGS = 12
-N_RATES = 300
+MAX_SIBLINGS, N_RATES = 12, 300
+"""Siblings, and learning rates, in a figure."""
 MAX_PEERS = 4
 """Names of other losses in a headline."""
 
@@ -50,7 +49,7 @@ class ForecastReport:
     remarks : tuple of str
         Warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings.
     scores : tuple of TaskScores
-        Of tasks, by `toposcope.forecasting.downstream.forecast_scores.with_scores`; empty if none were asked for.
+        Of tasks, by `toposcope.forecasting.downstream.in_scores.with_scores`; empty if none were asked for.
     """
 
     log: Log
@@ -58,7 +57,7 @@ class ForecastReport:
     siblings: tuple[LoggedRun, ...]
     results: ForecastSet | None
     remarks: tuple[str, ...]
-    scores: "tuple[TaskScores, ...]" = ()
+    scores: tuple[TaskScores, ...] = ()
 
     def __repr__(self) -> str:
         return f"<ForecastReport of {self.log.name}: {self.headline()}>"
@@ -79,7 +78,42 @@ class ForecastReport:
         -------
         Chart
         """
-        return forecast_figure(self)
+        from toposcope.charts.forecast import binned_medians, forecast_chart
+
+        log, schedule, default, headline = self.log, self.schedule, self.default, self.headline()
+        curve = ends = None
+        if self.results is not None and default is not None:
+            low, high = band(default)
+            curve = pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
+            final = {name: each.loss for name, each in self.results.forecasts.items() if name != DEFAULT}
+            ends = pl.DataFrame({"forecaster": list(final), "loss": list(final.values())})
+        smooth = {
+            run: binned_medians(run.log.steps.astype(np.float64), run.log.loss)
+            for run in self.siblings
+            if run.log.unit == log.unit
+        }
+
+        def distance(run: LoggedRun) -> tuple[bool, float]:
+            """Return how far a sibling is from the run where this ends, at an equal share of the steps."""
+            there = np.interp(log.steps[-1] / schedule.last_step * run.schedule.last_step, *smooth[run])
+            return run.log.family != log.family, abs(float(np.log(there / log.final_loss()[0])))
+
+        siblings = [pl.DataFrame(schema={"run": pl.String, "step": pl.Float64, "loss": pl.Float64})]
+        for run in sorted(smooth, key=distance)[:MAX_SIBLINGS]:
+            steps, losses = smooth[run]
+            stretched = steps * (schedule.last_step / run.schedule.last_step)
+            siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
+        return forecast_chart(
+            pl.DataFrame({"step": log.steps, "loss": log.loss}),
+            f"{headline[:1].upper()}{headline[1:]}",
+            last_step=schedule.last_step,
+            unit=log.unit,
+            forecaster=self.chosen,
+            curve=curve,
+            ends=ends,
+            siblings=pl.concat(siblings),
+            rates=_rates(log, schedule),
+        )
 
     @property
     def chosen(self) -> str:
@@ -191,7 +225,7 @@ class ForecastReport:
             "forecasts": {},
             "refused": {},
             "curve": None,
-            "tasks": _scores(self.scores),
+            "tasks": scores_dicts(self.scores),
         }  # fmt: skip
         if results is not None and default is not None:
             low, high = band(default)
@@ -338,14 +372,6 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
 
 
-def _scores(scores: "tuple[TaskScores, ...]") -> list[dict[str, Any]]:
-    if not scores:
-        return []
-    from toposcope.forecasting.downstream.score_wording import scores_dicts
-
-    return scores_dicts(scores)
-
-
 def _column(log: Log) -> str:
     """Return the column of the losses, and those that could as well have been chosen."""
     peers = f" (also logged: {', '.join(map(repr, log.peers[:MAX_PEERS]))}" if log.peers else ""
@@ -376,64 +402,9 @@ def _learning_rate(log: Log, schedule: Schedule) -> str:
     )
 
 
-def forecast_figure(report: ForecastReport) -> "Chart":
-    """Draw the loss seen, the predicted curve with its band, siblings, and the end of each forecaster."""
-    from toposcope.charts.forecast import forecast_chart
-
-    log, schedule, default = report.log, report.schedule, report.default
-    headline = report.headline()
-    curve = ends = None
-    if report.results is not None and default is not None:
-        low, high = band(default)
-        curve = pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
-        final = {name: each.loss for name, each in report.results.forecasts.items() if name != DEFAULT}
-        ends = pl.DataFrame({"forecaster": list(final), "loss": list(final.values())})
-    return forecast_chart(
-        pl.DataFrame({"step": log.steps, "loss": log.loss}),
-        f"{headline[:1].upper()}{headline[1:]}",
-        last_step=schedule.last_step,
-        unit=log.unit,
-        forecaster=report.chosen,
-        curve=curve,
-        ends=ends,
-        siblings=_siblings(report),
-        rates=_rates(report),
-    )
-
-
-def _siblings(report: ForecastReport) -> pl.DataFrame:
-    """Return the nearest siblings; at equal shares of their steps runs are compared."""
-    frames = [pl.DataFrame(schema={"run": pl.String, "step": pl.Float64, "loss": pl.Float64})]
-    for run in _nearest(report):
-        steps, losses = _smooth(run.log)
-        stretched = steps * (report.schedule.last_step / run.schedule.last_step)
-        frames.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
-    return pl.concat(frames)
-
-
-def _nearest(report: ForecastReport) -> list[LoggedRun]:
-    """Return the siblings in the log's unit whose loss is nearest where it ends, those of its family first."""
-    log = report.log
-    now = log.final_loss()[0]
-
-    def distance(run: LoggedRun) -> tuple[bool, float]:
-        at = log.steps[-1] / report.schedule.last_step * run.schedule.last_step
-        there = np.interp(at, *_smooth(run.log))
-        return run.log.family != log.family, abs(float(np.log(there / now)))
-
-    alike = [run for run in report.siblings if run.log.unit == log.unit]
-    return sorted(alike, key=distance)[:MAX_SIBLINGS]
-
-
-def _smooth(log: Log) -> tuple[Vector, Vector]:
-    from toposcope.charts.forecast import binned_medians
-
-    return binned_medians(log.steps.astype(np.float64), log.loss)
-
-
-def _rates(report: ForecastReport) -> pl.DataFrame:
+def _rates(log: Log, schedule: Schedule) -> pl.DataFrame:
     """Return the learning rate, warm-up left out; the last step seen belongs to what is past and what is planned."""
-    schedule, last = report.schedule, int(report.log.steps[-1])
+    last = int(log.steps[-1])
     steps = np.linspace(schedule.warm_up, schedule.last_step, N_RATES).round().astype(np.int64)
     steps = np.unique(np.append(steps, np.clip(last, schedule.warm_up, schedule.last_step)))
     frame = pl.DataFrame({"step": steps, "rate": schedule.rates[steps] / schedule.peak})

@@ -1,25 +1,38 @@
-"""The input and the output of a forecaster."""
+"""The input and the output of a forecaster, and a cache of what was computed from a log."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.caching import cached
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.typing import Steps, Vector
 
+T = TypeVar("T")
+
+_results: WeakKeyDictionary[Log, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
 ROUNDING = 1e-6
 """Steps; a fraction of the last step may fall just short of a whole number."""
 MIN_FRACTION = 1e-6
 N_END_STEPS = 5
 """Steps over the last 2% of the plan whose mean loss is the final loss of a law."""
 MAX_CURVE_STEPS = 200
+
+
+def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
+    """Return what `compute` returned when `key` was first asked for with this log and schedule."""
+    results = _results.setdefault(log, {})
+    whole = schedule, key
+    if whole not in results:
+        results[whole] = compute()
+    value: T = results[whole]
+    return value
 
 
 class RefusedError(ToposcopeError):

@@ -94,7 +94,10 @@ def run_forecasters(
         for forecaster, each in made
     }
     # no law of a run that learns holds for one that diverges or does not change
-    stacks = sorted((name for name in STACKS if name in forecasts), key=lambda name: _sibling_error(forecasts[name]))
+    stacks = sorted(
+        (name for name in STACKS if name in forecasts),
+        key=lambda name: float(np.median(np.abs(forecasts[name].errors))),
+    )
     laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))
     learns = is_learning(log)
     preferred = (*stacks, *PREFERRED, *laws) if learns else ()
@@ -106,8 +109,3 @@ def run_forecasters(
             f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"
         )
     return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen, stage)
-
-
-def _sibling_error(forecast: Forecast) -> float:
-    """Return the median absolute error on the siblings, as large as is to be expected for a run like this."""
-    return float(np.median(np.abs(forecast.errors)))

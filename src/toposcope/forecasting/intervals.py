@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.forecasting.caching import cached
-from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
+from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError, cached
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
 from toposcope.forecasting.schedules.schedule import Schedule

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.extras import require
 from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
@@ -80,8 +81,8 @@ def rips(
     Raises
     ------
     ToposcopeError
-        If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, or the
-        distances would not fit in memory.
+        If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, the
+        distances would not fit in memory, or H2 is asked for without GUDHI (extra ``h2``).
 
     Notes
     -----
@@ -110,6 +111,7 @@ def rips(
         mend = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", mend, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
+        require("gudhi.sklearn", f"max_dimension={max_dimension}")
         mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
     lengths, births = None, None

@@ -4,20 +4,24 @@ Numba's own cache notices a change of the file a function stands in, but not of 
 it writes the index of a function before the code that the index names, so that of two processes that compile at once
 one may run what the other has not written yet, or what an older version left under that name. Here the names of the
 files hold the digest of the sources, code is written before its index, and of several processes that need a function
-one compiles it while the others wait. Where nothing can be written, every process compiles for itself.
+one compiles it while the others wait. Where nothing can be written, or there is no filelock, every process compiles for
+itself.
 """
 
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 import numpy as np
-from filelock import FileLock, Timeout
 from numba.core.compiler_lock import global_compiler_lock
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,6 +31,9 @@ SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.gl
 
 SUMS_IN_ANY_ORDER = {"reassoc", "contract"}
 """The liberties that let a compiler add up several terms at once."""
+
+IS_KEPT = find_spec("filelock") is not None
+"""Whether code is kept on disk: two processes that wrote there at once would mix up their functions."""
 
 MAX_WAIT_SECONDS = 300
 """After so long, what another process compiles is compiled here too, and not stored."""
@@ -64,11 +71,11 @@ def _compiled(function: Function, fastmath: bool | set[str]) -> Function:
     # Nobody calls these through a C pointer.
     options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True}
     try:
-        kernel = numba.njit(cache=True, **options)(function)
+        kernel = numba.njit(cache=IS_KEPT, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written
         kernel = numba.njit(**options)(function)
     else:
-        if kernel is not function:  # as it is under NUMBA_DISABLE_JIT
+        if IS_KEPT and kernel is not function:  # as it is under NUMBA_DISABLE_JIT
             _keep(kernel)
     dispatcher: Function = kernel
     return dispatcher
@@ -76,6 +83,8 @@ def _compiled(function: Function, fastmath: bool | set[str]) -> Function:
 
 def _keep(kernel: Any) -> None:
     """Have the code of a function written as this module says."""
+    from filelock import FileLock
+
     cache = kernel._cache  # there is no public door to it
     file = cache._cache_file
     index = Path(file._index_path)
@@ -86,8 +95,10 @@ def _keep(kernel: Any) -> None:
     kernel.compile = partial(_compile_once, kernel.compile, cache, FileLock(f"{file._index_path}.lock"))
 
 
-def _compile_once(compile: Callable[[Any], Any], cache: Any, lock: FileLock, signature: Any) -> Any:
+def _compile_once(compile: Callable[[Any], Any], cache: Any, lock: "FileLock", signature: Any) -> Any:
     """Compile a function for some types, or load what another process has compiled by then."""
+    from filelock import Timeout
+
     # The lock of this process's threads comes first: a thread that holds it waits for files.
     with global_compiler_lock:
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import Access, StoredFile, is_remote, roots
 from toposcope.errors import ToposcopeError
+from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
 from toposcope.models.family_model import RUN, family_model, is_of_family, size_of
 from toposcope.models.language_model import LanguageModel
@@ -51,6 +52,7 @@ def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
     ToposcopeError
         If its architecture is unknown, a weight is missing, or the extra is not installed.
     """
+    require("torch", f"the model of {checkpoint.location}")
     import torch
 
     from toposcope.models.transformers_model import transformers_model

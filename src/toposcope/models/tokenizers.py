@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
 
 BY_CHARACTERS = "characters"
@@ -118,6 +119,7 @@ class FastTokenizer:
     @cached_property
     def _opened(self) -> tuple[Any, tuple[int, ...]]:
         """Return the library's tokenizer and the prefix."""
+        require("tokenizers", f"tokenizer {self.location}")
         from tokenizers import Tokenizer
 
         with self._naming_the_file():

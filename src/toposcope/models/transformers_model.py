@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.extras import require
 
 _CODE = {"auto_map", "custom_pipelines", "num_labels", "id2label", "label2id"} | {
     f"{prefix}{what}_implementation{suffix}"
@@ -73,12 +74,9 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
         If transformers has no such model or it is not causal, a weight is missing or of another shape, or the extra is
         not installed.
     """
-    try:
-        import transformers
-    except ImportError:
-        raise ToposcopeError(
-            f'{checkpoint.location}: a model of transformers needs the extra: pip install "toposcope[hf]"'
-        ) from None
+    require("transformers", checkpoint.location)
+    import transformers
+
     _check_causal(transformers, content, checkpoint)
     content = _without_code(content)
     if (n_values := _n_values(content)) > MAX_VALUES:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
+from toposcope.extras import require
 from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.budget import Clock
@@ -126,6 +127,7 @@ class Monitor:
         quiet: bool = False,
         clock: Clock = time.perf_counter,
     ) -> None:
+        require("torch", "the monitor")
         if not 0 < budget < 1:
             raise ToposcopeError(f"budget is {budget}; give a share of the training time between 0 and 1, such as 0.01")
         # The loop may change the working directory later.

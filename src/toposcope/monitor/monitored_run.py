@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.alerts.wording import MAX_NAMED
@@ -335,11 +333,15 @@ def n_parameters(model: "nn.Module") -> int:
 
 def _is_captured() -> bool:
     """Return whether a CUDA graph is being captured; a measurement must not become part of it."""
+    import torch
+
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _copied_number(value: Any) -> Any:
     """Return a copy of a logged number without waiting for a GPU; None for a tensor with more than one element."""
+    import torch
+
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import decide
-from toposcope.forecasting.decision.reasons import reasons
+from toposcope.forecasting.decision.decision import reasons
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.scaling.points import points_of
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself

@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
-from toposcope.forecasting.backtesting import Split
+from toposcope.forecasting.backtesting import Split, scores, skills
 from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.forecasting.scores import scores, skills
 from toposcope.progress import Progress, silent
 from toposcope.report.material import Tables
 from toposcope.report.tables import NOTHING, Column, Spec, p_value, plain, whole
@@ -51,7 +50,7 @@ class BacktestResult:
     remarks : tuple of str
         Of the runs that were read.
     scores, skills, families : polars.DataFrame
-        `toposcope.forecasting.scores`, over all runs; ``families`` has the scores of each family, with ``family``.
+        `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``.
     """
 
     rows: pl.DataFrame

@@ -12,17 +12,22 @@ from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Bin, Calibration, brier_score, calibration_error, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
-from toposcope.forecasting.decision.figure import decision_figure
-from toposcope.forecasting.decision.in_tasks import AdviceInTasks
-from toposcope.forecasting.decision.reasons import SIGNALS, reasons
-from toposcope.forecasting.downstream.score_figure import scores_figure
-from toposcope.forecasting.downstream.score_wording import score_sentences, scores_frame
-from toposcope.forecasting.scaling.figure import isoflop_figure
-from toposcope.forecasting.scaling.inference import INFERENCE_FLOP, InferencePlan, best_for_budget
-from toposcope.forecasting.scaling.planner import Interval, over_bootstrap, over_training
-from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
+from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
+from toposcope.forecasting.downstream.figure import scores_figure
+from toposcope.forecasting.downstream.in_scores import AdviceInTasks
+from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
+from toposcope.forecasting.scaling.planner import (
+    INFERENCE_FLOP,
+    InferencePlan,
+    Interval,
+    RepeatedPlan,
+    best_for_budget,
+    over_bootstrap,
+    over_training,
+    plan_repeated,
+)
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.report.composing import ReportData

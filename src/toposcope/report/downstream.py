@@ -11,19 +11,24 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
-from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction
-from toposcope.forecasting.downstream.prediction import DownstreamReport
-from toposcope.forecasting.downstream.tables import left_out_table, methods_table, predictions_table, rungs_table
-from toposcope.forecasting.downstream.wording import (
+from toposcope.forecasting.downstream.predicted import (
+    TaskPrediction,
     basis,
     chosen_left_out,
+    frame_of,
     headline,
     held_of,
     is_share,
+    left_out_table,
+    methods_table,
     points,
-    predictions_by_task,
+    predictions_by,
+    predictions_table,
+    rungs_table,
+    task_of,
     written,
 )
+from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
 from toposcope.report.composing import ReportData
@@ -35,9 +40,11 @@ from toposcope.report.writing import write_sections
 WITHIN, BEYOND = "within its interval", "beyond it"
 
 
-def left_out_chart(report: Predictions) -> Chart | None:
+def left_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
     """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
-    by_task = {task: found[0] for task, found in predictions_by_task(report).items() if chosen_left_out(found[0])}
+    by_task = {
+        task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_left_out(found[0])
+    }
     if not by_task:
         return None
     figures = {task: _panel(found) for task, found in by_task.items()}
@@ -55,16 +62,13 @@ def left_out_chart(report: Predictions) -> Chart | None:
 
 def _panel(prediction: TaskPrediction) -> alt.LayerChart:
     share = is_share(prediction.target)
-    rows = pl.DataFrame(
+    rows = frame_of(
         [
             (rung.run, short(rung.N), short(rung.D), rung.true, rung.predicted, rung.low, rung.high)
             for rung in chosen_left_out(prediction)
         ],
-        schema={
-            **dict.fromkeys(("run", "N", "D"), pl.String),
-            **dict.fromkeys(("true", "predicted", "low", "high"), pl.Float64),
-        },
-        orient="row",
+        ("run", "N", "D"),
+        ("true", "predicted", "low", "high"),
     )
     known = pl.col("low").is_finite() & pl.col("high").is_finite()
     beyond = known & ~pl.col("true").is_between("low", "high")
@@ -212,25 +216,28 @@ SECTIONS = (
         title="Predictions",
         position=10,
         tables={
-            "predictions": lambda data: predictions_table(data.report),
-            "rungs": lambda data: rungs_table(data.report),
+            "predictions": lambda data: predictions_table(data.report.predictions),
+            "rungs": lambda data: rungs_table(data.report.predictions),
         },
-        charts=(lambda data: ladder_figure(data.report),),
+        charts=(lambda data: ladder_figure(data.report.predictions),),
         blocks=_predictions,
-        summary=lambda data: [*headline(data.report), *basis(data.report)],
+        summary=lambda data: [*headline(data.report.predictions), *basis(data.report.predictions)],
     ),
     ReportSection[Data](
-        anchor="link", title="From loss to score", position=20, charts=(lambda data: link_figure(data.report),)
+        anchor="link",
+        title="From loss to score",
+        position=20,
+        charts=(lambda data: link_figure(data.report.predictions),),
     ),
     ReportSection[Data](
         anchor="left-out",
         title="Rungs left out",
         position=30,
         tables={
-            "methods": lambda data: methods_table(data.report),
-            "left_out": lambda data: left_out_table(data.report),
+            "methods": lambda data: methods_table(data.report.predictions),
+            "left_out": lambda data: left_out_table(data.report.predictions),
         },
-        charts=(lambda data: left_out_chart(data.report),),
+        charts=(lambda data: left_out_chart(data.report.predictions),),
         blocks=_left_out,
     ),
     ReportSection[Data](

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.forecasting.downstream.score_figure import scores_figure
-from toposcope.forecasting.downstream.score_wording import score_sentences, scores_frame
-from toposcope.forecasting.forecast_report import ForecastReport, forecast_figure
+from toposcope.forecasting.downstream.figure import scores_figure
+from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
+from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
 from toposcope.report.composing import ReportData
@@ -85,7 +85,7 @@ SECTIONS = (
         title="The forecast",
         position=10,
         tables={"forecasts": lambda data: forecasts_frame(data.report), "curve": _curve, "seen": _seen},
-        charts=(lambda data: forecast_figure(data.report),),
+        charts=(lambda data: data.report.plot(),),
         blocks=_blocks,
         summary=lambda data: [sentence(data.report.headline())],
     ),

@@ -12,13 +12,8 @@ from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED
 from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
-from toposcope.forecasting.downstream.prediction import DownstreamReport
+from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation
-from toposcope.forecasting.downstream.translation_wording import (
-    translations_headline,
-    translations_left_out,
-    translations_table,
-)
 from toposcope.forecasting.downstream.translations import TranslationReport
 from toposcope.forecasting.wording import counted
 from toposcope.report.composing import ReportData
@@ -65,8 +60,7 @@ def _loss_panel(translation: Translation, x: alt.X) -> alt.LayerChart:
         for each in translation.predictions
         if not each.refusal
     ]
-    floats = dict.fromkeys(("compute", "loss", "low", "high"), pl.Float64)
-    predicted = pl.DataFrame(rows, schema={"model": pl.String, **floats}, orient="row")
+    predicted = frame_of(rows, ("model",), ("compute", "loss", "low", "high"))
     y = alt.Y("loss:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
     colour = alt.Color("model:N", title=None, sort=None, legend=alt.Legend(symbolOpacity=1))
     ranges = alt.Chart(predicted.filter(pl.col("low").is_finite())).mark_rule(strokeWidth=2)
@@ -86,8 +80,7 @@ def _left_out_panel(translation: Translation) -> alt.LayerChart | None:
     ]
     if not rows:
         return None
-    texts, floats = dict.fromkeys(("recipe", "loss", "run"), pl.String), ("reach", "predicted", "true")
-    frame = pl.DataFrame(rows, schema={**texts, **dict.fromkeys(floats, pl.Float64)}, orient="row")
+    frame = frame_of(rows, ("recipe", "loss", "run"), ("reach", "predicted", "true"))
     frame = frame.gather_every(-(-len(frame) // MAX_POINTS))
     true = frame.get_column("true").to_list()
     colour = alt.Color("recipe:N", title=None, legend=alt.Legend(symbolOpacity=1))
@@ -115,10 +108,7 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     names = (text_of("of", "of", names_row=True), text_of("", "what"), text_of("model", "model"))
     columns = (
         *names,
-        *(
-            number_of(title, name, plain)
-            for title, name in (("predicted", "predicted"), ("low", "low"), ("high", "high"))
-        ),
+        *(number_of(name, name, plain) for name in ("predicted", "low", "high")),
         text_of("method", "method"),
         percent_of("left-out error, %", "error"),
         number_of("intervals held", "held", share),
@@ -156,7 +146,7 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
 
 def _link_chart(data: Data) -> Chart | None:
     predictions = tuple(each for task in data.report.scores for each in task.predictions)
-    return link_figure(DownstreamReport(predictions, {})) if predictions else None
+    return link_figure(predictions) if predictions else None
 
 
 SECTIONS = (
@@ -164,19 +154,16 @@ SECTIONS = (
         anchor="predictions",
         title="Predictions",
         position=10,
-        tables={"predictions": lambda data: translations_table(data.report)},
+        tables={"predictions": lambda data: data.report.table},
         charts=(lambda data: translated_losses_chart(data.report.recipe, data.report.losses), _link_chart),
         blocks=_predictions,
-        summary=lambda data: [
-            *translations_headline(data.report),
-            *(sentence(each) for each in data.report.basis),
-        ],
+        summary=lambda data: [*data.report.headline, *map(sentence, data.report.basis)],
     ),
     ReportSection[Data](
         anchor="left-out",
         title="Runs left out",
         position=20,
-        tables={"left_out": lambda data: translations_left_out(data.report)},
+        tables={"left_out": lambda data: data.report.left_out},
         charts=(lambda data: translation_left_out_chart(data.report.losses),),
         blocks=_left_out,
     ),

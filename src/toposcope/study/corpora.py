@@ -64,7 +64,7 @@ class StudyCorpora:
     def load_digest(self, corpus: Corpus) -> None:
         """Look up the text that the existing tokens of a corpus were made from, without reading that text."""
         try:
-            self.sha256[corpus] = corpora.load(self.path(corpus)).sha256
+            self.sha256[corpus] = corpora.text_digest(self.path(corpus))
         except ToposcopeError as error:
             self.errors[corpus] = str(error)
 

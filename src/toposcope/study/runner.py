@@ -17,7 +17,9 @@ from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.cluster import engine_named
 from toposcope.engine.pool import Engine, TaskFailure, Workers, processors
 from toposcope.errors import ToposcopeError
+from toposcope.extras import require
 from toposcope.family import Run
+from toposcope.family.run_folder import finished
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import CheckpointSummary, n_parameters
 from toposcope.logs import LogTable, log_beside, read_log, read_logs
@@ -90,10 +92,12 @@ def run_study(
     Raises
     ------
     ToposcopeError
-        If another process runs the study, the disk is full, or the declaration is not one that can be run.
+        If another process runs the study, the disk is full, the declaration is not one that can be run, or a library
+        that it needs is not installed.
     """
     check_declaration(declaration)
     directory = Path(directory)
+    _require_extras(declaration, directory)
     with locked(directory):
         refuse_another(directory, declaration)
         write_text(directory / "study.toml", declaration.to_toml())
@@ -113,6 +117,21 @@ def run_study(
                 ).go()
         finally:
             store.close()
+
+
+def _require_extras(declaration: Declaration, directory: Path) -> None:
+    """Refuse what needs a library that is not installed before anything is written; what is done needs none."""
+    for run in declaration.resolved_runs():
+        if finished(run, directory / "runs" / run.name) is None:
+            require("torch", f"training {run.name}")
+            break
+    if (directory / "study.db").exists():
+        return
+    for probe in declaration.resolved_probes():
+        if any(need.reads_text for need in needs_of(probe)):
+            require("torch", f"probe {probe.name()}")
+        if getattr(probe, "max_dimension", 0) > 1:
+            require("gudhi.sklearn", f"probe {probe.name()}: H2")
 
 
 @contextmanager

@@ -352,13 +352,16 @@ STOPPING_SHARE, STOPPING_ROUNDS = 0.2, 10
 """Rounds end when a fifth of the runs that are learned from has not been predicted better for ten."""
 
 
+def is_boosted(problem: Problem) -> bool:
+    """Return whether a problem is fitted by boosting: at few fractions, with 50 runs or more."""
+    return len(problem.values) >= MIN_RUNS and problem.columns.fraction in BOOSTED_FRACTIONS
+
+
 def boosted_predictions(problem: Problem) -> dict[str, Vector]:
     """Return the predictions of the models with norms and spectra, all topology and the controls, shape (n,) each.
 
-    Configurations are left out, in five folds. Empty with fewer than 50 runs.
+    Configurations are left out, in five folds.
     """
-    if len(problem.values) < MIN_RUNS or problem.columns.fraction not in BOOSTED_FRACTIONS:
-        return {}
     blocks, further = problem.columns.blocks, further_tables(problem)
     plain = np.hstack([blocks[LOSS], blocks[SCHEDULE], blocks[PLAIN]])
     tables = {WITH_PLAIN: plain}

@@ -17,6 +17,7 @@ from toposcope.analysis.nested_models.fitting import (
     boosted_predictions,
     folds,
     further_tables,
+    is_boosted,
     predictions,
     widths,
 )
@@ -25,6 +26,7 @@ from toposcope.analysis.nested_models.skill import NOISE_LEVELS, Draws, compare,
 from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
+from toposcope.extras import install, is_installed
 from toposcope.typing import Vector
 
 MIN_RUNS = 20
@@ -151,8 +153,10 @@ def fit_problem(problem: Problem) -> Fitted:
         others = folds(problem, left_out) if left_out != CONFIGURATIONS else []
         if others:
             rows += _rows(problem, left_out, RIDGE, predictions(problem, others))
-    boosted = boosted_predictions(problem)
-    rows += _rows(problem, CONFIGURATIONS, BOOSTING, boosted) if boosted else []
+    if is_boosted(problem) and is_installed("sklearn"):
+        rows += _rows(problem, CONFIGURATIONS, BOOSTING, boosted_predictions(problem))
+    elif is_boosted(problem):
+        rows.append({**_place(problem, CONFIGURATIONS, BOOSTING), "model": f"not installed; {install('sklearn')}"})
     base = found[WITH_PLAIN]
     return Fitted(rows, shuffled(problem, fitted, base), planted(problem, fitted, base))
 
@@ -175,13 +179,8 @@ def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str,
     rows: list[dict[str, object]] = []
     for name in names:
         row: dict[str, object] = {
-            **dict.fromkeys(MODELS),
-            "target": problem.target,
-            "fraction": problem.columns.fraction,
-            "left_out": left_out,
-            "learner": learner,
+            **_place(problem, left_out, learner),
             "model": name,
-            "n_runs": len(groups),
             "n_groups": skills.n_groups,
             "n_columns": width[name],
             "mae": float(errors[name].mean()),
@@ -196,6 +195,17 @@ def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str,
                 row |= {f"p_beside_{_BESIDE[probe]}": float(against.p[i])}
         rows.append(row)
     return rows
+
+
+def _place(problem: Problem, left_out: str, learner: str) -> dict[str, object]:
+    return {
+        **dict.fromkeys(MODELS),
+        "target": problem.target,
+        "fraction": problem.columns.fraction,
+        "left_out": left_out,
+        "learner": learner,
+        "n_runs": len(problem.values),
+    }
 
 
 def tested_rows() -> pl.Expr:

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib.util import find_spec
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,6 +18,7 @@ from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
+from toposcope.extras import install, is_installed
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _VERSIONS = (2, 3)
@@ -34,7 +34,6 @@ MAX_AXES = 4  # of a tensor in GGML
 MAX_TENSORS = 1 << 18
 _KINDS = {"model", "mmproj", ""}
 """Kinds of file that hold weights; the others are adapters, statistics and vocabularies."""
-_INSTALL = "pip install 'toposcope[gguf]'"
 
 
 def claims(names: Collection[str]) -> bool:
@@ -253,8 +252,8 @@ def _block(file: StoredFile, tensor: _Tensor) -> tuple[int, int]:
     """Return how many numbers a block has, and how many bytes."""
     if tensor.kind in _PLAIN:
         return 1, itemsize(_PLAIN[tensor.kind])
-    if find_spec("gguf") is None:
-        raise unsupported(file, f"its weights are quantised; to read them, {_INSTALL}")
+    if not is_installed("gguf"):
+        raise unsupported(file, f"its weights are quantised; to read them, {install('gguf')}")
     if tensor.kind not in _quantised() or not tensor.shape:
         raise unsupported(file, f"{tensor.name[:80]!a} is of the unknown type {tensor.kind}; convert it to F16 or BF16")
     name, numbers, size, is_read = _quantised()[tensor.kind]

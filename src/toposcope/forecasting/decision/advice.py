@@ -9,15 +9,20 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import calibration_of
-from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale
+from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
-from toposcope.forecasting.decision.reasons import reasons
-from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
-from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
-from toposcope.forecasting.scaling.planner import OverTraining, Plan, over_training, plan
-from toposcope.forecasting.scaling.points import Points
-from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
+from toposcope.forecasting.scaling.planner import (
+    InferencePlan,
+    OverTraining,
+    Plan,
+    RepeatedPlan,
+    best_for_budget,
+    over_training,
+    plan,
+    plan_repeated,
+)
+from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log
@@ -157,9 +162,17 @@ def decide(
     _check(budget, extra, log, parameters, tokens, cool_down)
     points = points_of_family(points, family)
     run: RunInProgress | None = None
-    assumed: tuple[str, ...] = ()
+    assumed: list[str] = []
     if extra is not None:
-        run, assumed = _run_in_progress(points, log, parameters, tokens, extra, cool_down, unique_tokens)
+        if log is not None and not isinstance(log, Log):
+            log = read_log(log)
+        N0, D0 = float(parameters or 0), float(tokens or 0)
+        if log is not None:
+            N0, D0, known = run_of_log(log, points, parameters, tokens)
+            assumed = [known, *log.remarks]
+        share, reason = cool_down_of(points, log, cool_down)
+        run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
+        assumed += [reason, *(beyond_plan(log, run) if log is not None else ())]
     flops = extra if extra is not None else float(budget or 0)
     fitted = scaling_law(points, resamples=resamples, seed=seed, progress=progress)
     law, best = fitted.law, plan(fitted, flops)
@@ -224,29 +237,6 @@ def _check(
     missing = [name for name in ("parameters", "tokens") if of_a_run[name] is None]
     if extra is not None and log is None and missing:
         raise ToposcopeError(f"{missing[0]} of the run in progress missing; give it, or the log of the run")
-
-
-def _run_in_progress(
-    points: Points,
-    log: Log | str | Path | None,
-    parameters: float | None,
-    tokens: float | None,
-    extra: float,
-    cool_down: float | None,
-    unique_tokens: float | None,
-) -> tuple[RunInProgress, tuple[str, ...]]:
-    """Return the run in progress and what was assumed of it."""
-    if log is not None and not isinstance(log, Log):
-        log = read_log(log)
-    assumed: tuple[str, ...] = ()
-    if log is None:
-        N0, D0 = float(parameters or 0), float(tokens or 0)
-    else:
-        N0, D0, known = run_of_log(log, points, parameters, tokens)
-        assumed = (known, *log.remarks)
-    share, reason = cool_down_of(points, log, cool_down)
-    run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
-    return run, (*assumed, reason, *(beyond_plan(log, run) if log is not None else ()))
 
 
 def cool_down_of(points: Points, log: Log | None = None, declared: float | None = None) -> tuple[float, str]:

@@ -7,18 +7,19 @@ blur the probability is the plain share of the laws.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.forecasting.scaling.posterior import ASSUMED_RUNS, ASSUMED_SCATTER
-from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.forecasting.scaling.scaling_law import ASSUMED_RUNS, ASSUMED_SCATTER, FittedScalingLaw
 from toposcope.typing import Vector
 
 Flags = NDArray[np.bool_]
 
 NORMAL_QUARTILE = 0.6745
 """Median of the absolute value of a standard normal number."""
+N_BINS = 10
 CLOSEST = 1e-3
 """Of a probability to 0 or 1 in a log score."""
 
@@ -119,21 +120,8 @@ def brier_score(probability: Vector, won: Flags | Vector, weight: Vector) -> flo
     return float(np.average((probability - won) ** 2, weights=weight))
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Pairs that were given about the same probability.
-
-    Attributes
-    ----------
-    low, high : float
-        Ends of the bin.
-    n : int
-        Pairs in it.
-    said, came : float
-        Mean probability, and the share that came true; weighted.
-    weight : float
-        Share of all pairs, weighted.
-    """
+class Bin(NamedTuple):
+    """Pairs that were given about the same probability: its range, their number, means said and come, and weight."""
 
     low: float
     high: float
@@ -143,12 +131,12 @@ class Bin:
     weight: float
 
 
-def reliability(probability: Vector, won: Flags | Vector, weight: Vector, n_bins: int = 10) -> list[Bin]:
+def reliability(probability: Vector, won: Flags | Vector, weight: Vector) -> list[Bin]:
     """Return what came true among pairs of about the same probability, for bins of equal width that hold any."""
-    edges = np.linspace(0, 1, n_bins + 1)
-    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, n_bins - 1)
+    edges = np.linspace(0, 1, N_BINS + 1)
+    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, N_BINS - 1)
     found = []
-    for i in range(n_bins):
+    for i in range(N_BINS):
         inside = place == i
         if inside.any():
             w = weight[inside]

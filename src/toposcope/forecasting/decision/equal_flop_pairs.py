@@ -163,11 +163,12 @@ def checked_calibration(fitted: FittedScalingLaw, seed: int = 0) -> CheckedCalib
     Where the runs are too few for the check, or determine no law when some are held out, a remark says so.
     """
     calibration = calibration_of(fitted)
+    judged, probability, n_runs = None, np.empty(0), len(np.unique(fitted.points.run))
+    problem = f"there are {n_runs}, and at least {MIN_RUNS} are needed" if n_runs < MIN_RUNS else ""
     remark = (
         f"single runs scatter about the law by {calibration.scatter:.3f} nats, as the residuals of "
-        f"{len(np.unique(fitted.points.run))} runs show; probabilities allow for it"
+        f"{n_runs} runs show; probabilities allow for it"
     )
-    judged, probability, problem = None, np.empty(0), _too_few(fitted.points)
     if not problem:
         points = thinned(fitted.points)
         fit = partial(scaling_law, resamples=RESAMPLES, seed=seed)
@@ -180,11 +181,6 @@ def checked_calibration(fitted: FittedScalingLaw, seed: int = 0) -> CheckedCalib
     if problem:
         remark += f"; they cannot be checked on held-out runs: {problem}"
     return CheckedCalibration(calibration, judged, probability, remark)
-
-
-def _too_few(points: Points) -> str:
-    n_runs = len(np.unique(points.run))
-    return f"there are {n_runs}, and at least {MIN_RUNS} are needed" if n_runs < MIN_RUNS else ""
 
 
 def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:

@@ -1,23 +1,116 @@
-"""The chart of a decision: the loss by either way to spend a budget, over the budget."""
+"""The charts of a decision and of a scaling law: loss over budget by either way, and over size at fixed compute."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import budget_axis
+from toposcope.charts.axes import budget_axis, count_axis
 from toposcope.charts.chart import Chart
-from toposcope.forecasting.decision.decision import Decision, continued, scaled
-from toposcope.forecasting.decision.reasons import reasons
+from toposcope.forecasting.decision.decision import Decision, continued, reasons, scaled
+from toposcope.forecasting.scaling.frontier import by_law
+from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.forecasting.wording import short
+from toposcope.typing import Vector
 
+SPAN = 12.0
+"""A curve goes from N* / 12 to 12 N*."""
+N_SIZES = 121
+MAX_CURVES = 5
+MAX_COMPUTE_RATIO = 1.2
+"""Points are of a budget if their compute is within this factor of it."""
+ISOFLOP_HEIGHT = 340
 BUDGET_FACTOR = 30.0
 """Budgets are drawn from the one asked about divided by this factor to that multiplied by it."""
 N_BUDGETS = 81
 MAX_LAWS = 200
 """Bootstrapped laws that the bands are computed from."""
 HEIGHT = 320
+
+
+class IsoFlop(NamedTuple):
+    """The loss of each size at a fixed compute with its 95% interval (NaN without a bootstrap), and the points near."""
+
+    best: Plan
+    N: Vector
+    loss: Vector
+    low: Vector
+    high: Vector
+    points: Points
+
+
+def isoflop(fitted: FittedScalingLaw, budget_flops: float) -> IsoFlop:
+    """Return the curve of a budget."""
+    best = plan(fitted, budget_flops)
+    N = np.geomspace(best.N.value / SPAN, best.N.value * SPAN, N_SIZES)
+    D = budget_flops / (FLOP * N)
+    low = high = np.full(len(N), np.nan)
+    if fitted.bootstrap:
+        resampled = np.array([law.loss(N, D) for law in fitted.bootstrap])
+        low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    near = np.abs(np.log(fitted.points.C / budget_flops)) <= np.log(MAX_COMPUTE_RATIO)
+    return IsoFlop(best, N, fitted.law.loss(N, D), low, high, fitted.points.where(near))
+
+
+def budgets_of(points: Points, n: int = MAX_CURVES) -> Vector:
+    """Return budgets of two digits, evenly in the logarithm over the middle nine tenths of the points; n at most."""
+    low, high = np.quantile(np.log(points.C), [0.05, 0.95])
+    return np.unique([float(f"{budget:.1e}") for budget in np.exp(np.linspace(low, high, n))])
+
+
+def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Chart:
+    """Draw the loss over parameters at a few budgets, one of them that of a plan, with bands, points and best sizes."""
+    budgets = {*budgets_of(fitted.points, MAX_CURVES - (planned is not None)).tolist()}
+    is_planned = planned.budget_flops if planned else np.nan
+    curves = {
+        _power(budget) + (" (planned)" if budget == is_planned else ""): isoflop(fitted, budget)
+        for budget in sorted(budgets | ({planned.budget_flops} if planned else set()))
+    }
+    loss = pl.concat([
+        pl.DataFrame({"budget": name, "N": c.N, "loss": c.loss, "low": c.low, "high": c.high})
+        for name, c in curves.items()
+    ])  # fmt: skip
+    points = pl.concat([
+        pl.DataFrame({"N": c.points.N, "loss": c.points.loss}).with_columns(budget=pl.lit(name))
+        for name, c in curves.items()
+    ])  # fmt: skip
+    best = pl.DataFrame({
+        "budget": [*curves], "N": [c.best.N.value for c in curves.values()],
+        "loss": [c.best.loss.value for c in curves.values()],
+    })  # fmt: skip
+    sizes = [*loss["N"], *points["N"]]
+    x = count_axis("N", "parameters N", min(sizes), max(sizes))
+    y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(zero=False))
+    legend = alt.Legend(columns=3, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
+    colour = alt.Color("budget:N", scale=alt.Scale(domain=[*curves]), title="compute (FLOP)", legend=legend)
+    lines, dots = (alt.Chart(frame).encode(x, y, color=colour) for frame in (loss, points))
+    of_best = alt.Chart(best).encode(x, y, tooltip=["budget", "N", "loss"])
+    layers = [
+        lines.mark_line().encode(tooltip=["budget", "N", "loss"]),
+        dots.mark_point(filled=True, opacity=0.8).encode(tooltip=["budget", "N", "loss"]),
+        of_best.mark_line(strokeDash=[5, 4], color="gray"),
+        of_best.mark_point(shape="diamond", size=90, filled=True, opacity=1).encode(color=colour),
+    ]
+    has_bands = bool(loss["low"].is_finite().all())
+    if has_bands:
+        layers.insert(0, lines.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title="loss (nats)"), y2="high:Q"))
+    caption = (
+        f"Lines: the fitted law at equal compute C = 6 N D{', with 95% intervals' if has_bands else ''}; dots: runs "
+        "within a factor of 1.2 of a budget; diamonds: the best size of each budget."
+    )
+    title = f"Compute-optimal parameters grow as C^{by_law(fitted).a.value:.2f}"
+    if planned is not None:
+        title = f"With {_power(planned.budget_flops)} FLOP the best model has {short(planned.N.value)} parameters"
+    text = f"Line chart of the loss against parameters, a U-shaped curve for each of {len(curves)} budgets. {title}."
+    return Chart("isoflop", title, caption, text, alt.LayerChart(layer=layers).properties(height=ISOFLOP_HEIGHT))
+
+
+def _power(value: float) -> str:
+    return f"{value:.3g}".replace("e+", "e")
 
 
 def decision_figure(fitted: FittedScalingLaw, decision: Decision) -> Chart:

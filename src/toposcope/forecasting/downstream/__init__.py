@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["DownstreamReport", "Model", "downstream"]
 
@@ -11,7 +11,4 @@ if TYPE_CHECKING:
     from toposcope.forecasting.downstream.prediction import DownstreamReport, downstream
 
 # So that `import toposcope.forecasting` is quick.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    dict.fromkeys(__all__, "toposcope.forecasting.downstream.prediction"),
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -1,7 +1,7 @@
-"""Charts of predicted scores, a panel for each task: the ladder over compute, and the link from loss to score."""
+"""Charts of predicted scores: a ladder and its link, a panel for each task; and models in the units of tasks."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import altair as alt
 import numpy as np
@@ -11,9 +11,16 @@ from toposcope.charts.axes import budget_axis
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED, RUNS
-from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.downstream.predicted import Predictions, TaskPrediction
-from toposcope.forecasting.downstream.wording import is_share, predictions_by_task, times_largest
+from toposcope.forecasting.downstream.ladder import Ladder
+from toposcope.forecasting.downstream.predicted import (
+    TaskPrediction,
+    frame_of,
+    is_share,
+    predictions_by,
+    task_of,
+    times_largest,
+)
+from toposcope.forecasting.downstream.score_link import TaskScores, scores_frame
 from toposcope.forecasting.wording import counted, short
 
 MAX_CHECKPOINTS = 250
@@ -24,32 +31,34 @@ FLOPS = 6.0
 """Of training, for each parameter and token."""
 N_CURVE = 120
 """Points of a fitted curve."""
+ROW, MAX_LABEL = 40, 150
+"""Height of a row and greatest width of its label, in pixels."""
 
 
-def ladder_figure(report: Predictions) -> Chart:
+def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
     """Draw the scores of the rungs at the end of their training over compute, with chance and what is predicted."""
-    colours = _Colours(report)
-    compute = [_compute(rung.N, rung.D[-1]) for each in report.predictions for rung in each.ladder.rungs]
-    compute += [_compute(each.model.N, each.model.D) for each in report.predictions]
+    colours = _Colours.of(predictions)
+    compute = [_compute(rung.N, rung.D[-1]) for each in predictions for rung in each.ladder.rungs]
+    compute += [_compute(each.model.N, each.model.D) for each in predictions]
     x = budget_axis("compute", "training compute 6 N D (FLOP)", min(compute) / 1.6, max(compute) * 1.6)
-    figures = {task: _ladder_panel(found, x, colours) for task, found in predictions_by_task(report).items()}
+    figures = {task: _ladder_panel(found, x, colours) for task, found in predictions_by(predictions, task_of).items()}
     caption = "Dots: models of the ladder at the end of their training, the largest ringed; dotted: chance."
-    if any(not each.refusal for each in report.predictions):
+    if any(not each.refusal for each in predictions):
         caption += " Diamonds: predictions with 90% intervals."
-    if any(each.own is not None for each in report.predictions):
+    if any(each.own is not None for each in predictions):
         caption += " Squares: what these models reached so far."
-    far = times_largest(report)
+    far = times_largest(predictions)
     title = f"Predicted at {far} times the compute of the largest rung" if far else "No run of the ladder has a score"
     text = f"Scatter chart of scores over training compute, {counted(len(figures), 'panel')}. {title}."
     return Chart("ladder", title, caption, text, panels(figures))
 
 
-def link_figure(report: Predictions) -> Chart | None:
+def link_figure(predictions: Sequence[TaskPrediction]) -> Chart | None:
     """Draw score against loss, with the fitted link and the predicted points; None if no prediction has a loss."""
-    colours = _Colours(report)
+    colours = _Colours.of(predictions)
     figures = {
         task: _link_panel(found, colours)
-        for task, found in predictions_by_task(report).items()
+        for task, found in predictions_by(predictions, task_of).items()
         if any(each.link is not None and np.isfinite(each.loss) for each in found)
     }
     if not figures:
@@ -63,12 +72,12 @@ def link_figure(report: Predictions) -> Chart | None:
     return Chart("link", title, caption, text, panels(figures))
 
 
-def score_axis(title: str | None, found: Sequence[TaskPrediction], scores: Sequence[float], field: str) -> alt.Y:
+def _score_axis(found: Sequence[TaskPrediction], scores: Sequence[float]) -> alt.Y:
     """Return the vertical axis of the scores of a task, with chance on it."""
     target = found[0].target
     low, high = limits(scores if target.chance is None else [*scores, target.chance], share=is_share(target))
     axis = alt.Axis(format="~%" if is_share(target) else "~g", tickCount=4)
-    return alt.Y(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
+    return alt.Y("score:Q", title=None, axis=axis, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
 
 
 def limits(scores: Sequence[float], *, share: bool) -> tuple[float, float]:
@@ -79,39 +88,36 @@ def limits(scores: Sequence[float], *, share: bool) -> tuple[float, float]:
     return (max(low, 0.0), min(high, 1.0)) if share else (low, high)
 
 
-class _Colours:
+class _Colours(NamedTuple):
     """One colour for each size of the ladder and each model that is predicted; sizes share one if they are many."""
 
-    def __init__(self, report: Predictions) -> None:
-        sizes = sorted({rung.N for each in report.predictions for rung in each.ladder.rungs})
-        models = dict.fromkeys(_predicted(each) for each in report.predictions if not each.refusal)
-        names = dict.fromkeys(map(short, sizes))
-        self.are_sizes_coloured = len(names) + len(models) <= len(RUNS)
-        self.scale = alt.Scale(domain=[*(names if self.are_sizes_coloured else ()), *models])
+    sizes: Any
+    models: alt.Color
 
-    def of_sizes(self) -> Any:
-        return self._of("N") if self.are_sizes_coloured else alt.value(MUTED)
-
-    def of_models(self) -> alt.Color:
-        return self._of("model")
-
-    def _of(self, field: str) -> alt.Color:
-        return alt.Color(f"{field}:N", scale=self.scale, title=None, legend=alt.Legend(symbolOpacity=1))
+    @classmethod
+    def of(cls, predictions: Sequence[TaskPrediction]) -> Self:
+        names = dict.fromkeys(map(short, sorted({rung.N for each in predictions for rung in each.ladder.rungs})))
+        models = dict.fromkeys(_predicted(each) for each in predictions if not each.refusal)
+        are_sizes_coloured = len(names) + len(models) <= len(RUNS)
+        scale = alt.Scale(domain=[*(names if are_sizes_coloured else ()), *models])
+        legend = alt.Legend(symbolOpacity=1)
+        sizes, of_models = (alt.Color(f"{field}:N", scale=scale, title=None, legend=legend) for field in ("N", "model"))
+        return cls(sizes if are_sizes_coloured else alt.value(MUTED), of_models)
 
 
 def _ladder_panel(found: Sequence[TaskPrediction], x: alt.X, colours: _Colours) -> alt.LayerChart:
     rungs, predicted, own = _ends(found[0].ladder), _predictions(found), _own(found)
-    y = score_axis(None, found, [*rungs["score"], *own["score"], *_values(predicted, "score", "low", "high")], "score")
+    y = _score_axis(found, [*rungs["score"], *own["score"], *_values(predicted, "score", "low", "high")])
     number = _number(found[0])
     tooltip: list[Any] = ["run:N", "N:N", alt.Tooltip("tokens:Q", format=".3~s"), alt.Tooltip("score:Q", format=number)]
     largest = alt.Chart(rungs.sort("compute").tail(1))
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
         largest.mark_point(size=130, filled=False, color=MUTED).encode(x, y),
-        _dots(rungs).encode(x, y, color=colours.of_sizes(), tooltip=tooltip),
+        _dots(rungs).encode(x, y, color=colours.sizes, tooltip=tooltip),
         *_diamonds(predicted, x, y, colours, number),
         alt.Chart(own).mark_point(shape="square", size=60, filled=False).encode(
-            x, y, color=colours.of_models(), tooltip=["model:N", alt.Tooltip("score:Q", format=number)]
+            x, y, color=colours.models, tooltip=["model:N", alt.Tooltip("score:Q", format=number)]
         ),
     ])  # fmt: skip
 
@@ -127,7 +133,7 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
         "loss:Q", title=f"{ladder.loss_name.replace('_', ' ')}, falling to the right",
         scale=alt.Scale(domain=[low, high], nice=False, zero=False, reverse=True),
     )  # fmt: skip
-    y = score_axis(None, found, [*along["score"], *ends["score"], *_values(predicted, "score", "low", "high")], "score")
+    y = _score_axis(found, [*along["score"], *ends["score"], *_values(predicted, "score", "low", "high")])
     number = _number(found[0])
     tooltip: list[Any] = ["run:N", "N:N", alt.Tooltip("loss:Q", format=".4~g"), alt.Tooltip("score:Q", format=number)]
     reach = alt.Chart(predicted.filter(pl.col("loss_low").is_finite())).mark_rule(strokeWidth=2)
@@ -137,10 +143,10 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
     curve = pl.DataFrame({"loss": at, "score": np.asarray(link(at), dtype=np.float64)})
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
-        faint.encode(x, y, color=colours.of_sizes()),
+        faint.encode(x, y, color=colours.sizes),
         alt.Chart(curve).mark_line(color=MUTED, clip=True).encode(x, y),
-        _dots(ends).encode(x, y, color=colours.of_sizes(), tooltip=tooltip),
-        reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.of_models()),
+        _dots(ends).encode(x, y, color=colours.sizes, tooltip=tooltip),
+        reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.models),
         *_diamonds(predicted, x, y, colours, number),
     ])  # fmt: skip
 
@@ -156,8 +162,8 @@ def _diamonds(predicted: pl.DataFrame, x: alt.X, y: alt.Y, colours: _Colours, nu
     with_interval = alt.Chart(predicted.filter(pl.col("low").is_finite()))
     diamonds = alt.Chart(predicted).mark_point(shape="diamond", size=110, filled=True, opacity=1)
     return [
-        with_interval.mark_rule(strokeWidth=2).encode(x, _as(y, "low"), alt.Y2("high:Q"), color=colours.of_models()),
-        diamonds.encode(x, y, color=colours.of_models(), tooltip=tooltip),
+        with_interval.mark_rule(strokeWidth=2).encode(x, _as(y, "low"), alt.Y2("high:Q"), color=colours.models),
+        diamonds.encode(x, y, color=colours.models, tooltip=tooltip),
     ]
 
 
@@ -178,22 +184,18 @@ def _ends(ladder: Ladder) -> pl.DataFrame:
         for rung in ladder.rungs
         if np.isfinite(rung.final_score)
     ]
-    floats = dict.fromkeys(("compute", "tokens", "loss", "score"), pl.Float64)
-    return pl.DataFrame(rows, schema={"run": pl.String, "N": pl.String, **floats}, orient="row")
+    return frame_of(rows, ("run", "N"), ("compute", "tokens", "loss", "score"))
 
 
 def _checkpoints(ladder: Ladder) -> pl.DataFrame:
     """Return ``N, loss, score`` along the training of the rungs, thinned."""
-    most = max(2, MAX_CHECKPOINTS // max(1, len(ladder.rungs)))
-    rows = [row for rung in ladder.rungs for row in _thinned(rung, most)]
-    return pl.DataFrame(rows, schema={"N": pl.String, "loss": pl.Float64, "score": pl.Float64}, orient="row")
-
-
-def _thinned(rung: Rung, most: int) -> list[tuple[str, float, float]]:
-    known = np.flatnonzero(np.isfinite(rung.loss + rung.score))
-    known = known[int(np.ceil(SKIPPED * len(known))) :] if len(known) > 1 else known
-    kept = known[np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))]
-    return [(short(rung.N), float(rung.loss[i]), float(rung.score[i])) for i in kept]
+    most, rows = max(2, MAX_CHECKPOINTS // max(1, len(ladder.rungs))), []
+    for rung in ladder.rungs:
+        known = np.flatnonzero(np.isfinite(rung.loss + rung.score))
+        known = known[int(np.ceil(SKIPPED * len(known))) :] if len(known) > 1 else known
+        kept = known[np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))]
+        rows += [(short(rung.N), float(rung.loss[i]), float(rung.score[i])) for i in kept]
+    return frame_of(rows, ("N",), ("loss", "score"))
 
 
 def _predictions(found: Sequence[TaskPrediction]) -> pl.DataFrame:
@@ -203,8 +205,7 @@ def _predictions(found: Sequence[TaskPrediction]) -> pl.DataFrame:
         for each in found
         if not each.refusal
     ]
-    floats = dict.fromkeys(("compute", *names), pl.Float64)
-    return pl.DataFrame(rows, schema={"model": pl.String, **floats}, orient="row")
+    return frame_of(rows, ("model",), ("compute", *names))
 
 
 def _own(found: Sequence[TaskPrediction]) -> pl.DataFrame:
@@ -214,7 +215,7 @@ def _own(found: Sequence[TaskPrediction]) -> pl.DataFrame:
         for each in found
         if each.own is not None and np.isfinite(each.own.final_score) and not each.refusal
     ]
-    return pl.DataFrame(rows, schema={"model": pl.String, "compute": pl.Float64, "score": pl.Float64}, orient="row")
+    return frame_of(rows, ("model",), ("compute", "score"))
 
 
 def _values(rows: pl.DataFrame, *columns: str) -> list[float]:
@@ -234,3 +235,35 @@ def _as(axis: Any, field: str) -> Any:
     renamed = axis.copy()
     renamed["shorthand"] = f"{field}:Q"
     return renamed
+
+
+def scores_figure(tasks: Sequence[TaskScores]) -> Chart | None:
+    """Draw the scores of the models on each task with their 90% intervals, and chance; None if all are refused."""
+    frame = scores_frame(tasks).filter(pl.col("score").is_not_null())
+    if frame.is_empty():
+        return None
+    models = frame["model"].unique(maintain_order=True).to_list()
+    names = frame["task"].unique(maintain_order=True).to_list()
+    values = [*frame["low"], *frame["high"], *frame["chance"]]
+    margin = 0.04 * (max(values) - min(values)) or 0.01
+    domain = [max(min(values) - margin, 0), min(max(values) + margin, 1)]
+    x, low, chance = (
+        alt.X(f"{name}:Q", title="score (90% interval)", axis=alt.Axis(format="~%", tickCount=5), scale=scale)
+        for name, scale in ((each, alt.Scale(domain=domain, nice=False)) for each in ("score", "low", "chance"))
+    )
+    y = alt.Y("task:N", title=None, sort=names, axis=alt.Axis(labelLimit=MAX_LABEL))
+    colour = alt.Color("model:N", scale=alt.Scale(domain=models), title=None, legend=alt.Legend(columns=1))
+    layers: list[alt.Chart] = [alt.Chart(frame).mark_tick(color=MUTED, thickness=2, size=ROW - 8).encode(chance, y)]
+    for i, model in enumerate(models):
+        shift = ROW / 3 * (i - (len(models) - 1) / 2)
+        base = alt.Chart(frame.filter(pl.col("model") == model)).encode(y, color=colour)
+        layers.append(base.mark_rule(strokeWidth=2, yOffset=shift, y2Offset=shift).encode(low, x2="high:Q"))
+        tooltip = ["task", "model", "score", "low", "high"]
+        layers.append(base.mark_point(filled=True, size=70, opacity=1, yOffset=shift).encode(x, tooltip=tooltip))
+    figure = alt.LayerChart(layer=layers).properties(height=ROW * len(names))
+    clear = [each for each in tasks if each.probability > 0.8 or each.probability < 0.2]
+    title = f"Scores of {counted(len(names), 'task')}"
+    if len(models) > 1:
+        title = f"On {len(clear)} of {counted(len(names), 'task')} one model is ahead with 80% or more"
+    caption = "Dots: scores by the link from the predicted loss, with 90% intervals; grey ticks: chance."
+    return Chart("scores", title, caption, f"Dot plot of predicted scores with intervals. {title}.", figure)

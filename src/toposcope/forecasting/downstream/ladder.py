@@ -1,4 +1,4 @@
-"""A ladder: small models of one recipe, with a task's loss and its score along their training."""
+"""A ladder: small models of one recipe, a task's loss and score along their training and at its end, their noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,126 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.forecasting.downstream.noise import spread_about_line
 from toposcope.logs.columns import Target
 from toposcope.logs.evaluations import Evaluations
 from toposcope.typing import Vector
 
+LAST = 5
+"""Evaluations at the end of a run whose scatter is the noise from checkpoint to checkpoint."""
+MIN_LAST = 4
+"""Fewer leave too little beside a line."""
+SAME_TOKENS = 0.01
+"""Share by which the tokens of runs may differ that are of one size and length."""
 LOSS_ROLES = ("loss", "likelihood")
 """Roles of what a score may be predicted from, of the same task."""
-
 WINDOW, END_SHARE = 5, 0.1
 """The end of a run: at most so many evaluations, in the last so large share of its tokens."""
 BITS_PER_BYTE = ("bits_per_byte", "bpb")
 LOSSES = (1e-9, 1e9)
 """Numbers outside are no losses."""
+MIN_SCATTERED = 12
+"""Runs about a surface of six coefficients whose scatter says something."""
+
+
+def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
+    """Return the standard deviation of the last values about the line through them.
+
+    A score that still rises has no noise for that: the line takes the trend out, and with it two degrees of freedom.
+
+    Parameters
+    ----------
+    D : ndarray, shape (m,), float64
+        Tokens, increasing.
+    values : ndarray, shape (m,), float64
+        NaN where nothing was logged.
+    k : int
+        How many of the last values.
+
+    Returns
+    -------
+    float
+        In the unit of the values; NaN for fewer than 4 values.
+
+    Examples
+    --------
+    >>> spread_about_line(np.arange(5.0), np.array([0.40, 0.42, 0.44, 0.46, 0.48])) < 1e-12
+    True
+    """
+    logged = np.isfinite(values)
+    D, values = D[logged][-k:], values[logged][-k:]
+    if len(values) < MIN_LAST or not np.ptp(D):
+        return np.nan
+    x = (D - D.mean()) / np.ptp(D)
+    rest = values - values.mean() - (x @ values) / (x @ x) * x
+    return float(np.sqrt(rest @ rest / (len(rest) - 2)))
+
+
+def metric_noise(evaluations: Evaluations, task: str, *, metric: str = "", k: int = LAST) -> pl.DataFrame:
+    """Return the noise of a task's score, or of another metric of it, at the end of each run.
+
+    Parameters
+    ----------
+    evaluations : Evaluations
+    task : str
+    metric : str
+        By default the task's score.
+    k : int
+        How many of the last evaluations of a run count.
+
+    Returns
+    -------
+    polars.DataFrame
+        Sorted by recipe, N, D and run, a row for each run: ``recipe, run, N, D`` at its end; ``last``, the evaluations
+        that were used, ``k`` at most; ``value``, their mean; ``checkpoint_noise``, their standard deviation about a
+        line, null for fewer than 4; ``question_error``, the standard error by the questions of the last; ``seeds``,
+        the runs of this recipe, size and length that differ by their seed, and ``seed_noise``, the standard deviation
+        between the means of these, null for one.
+
+    Raises
+    ------
+    ToposcopeError
+        If the task has no such metric, or ``k`` is below 1.
+    """
+    if k < 1:
+        raise ToposcopeError(f"metric_noise: k is {k}; expected 1 or more")
+    table = evaluations.table.filter(pl.col("task") == task)
+    chosen = pl.col("metric") == metric if metric else pl.col("role") == "score"
+    rows = table.filter(chosen)
+    if rows.is_empty():
+        known = sorted(table["metric"].unique()) if len(table) else evaluations.tasks
+        raise ToposcopeError(f"{metric or 'score'} of task {task}: {choices(metric if len(table) else task, known)}")
+    order = pl.coalesce("D", "step", pl.lit(0.0))
+    ends = [_end(run, k) for _, run in rows.sort("recipe", "run", order).group_by("recipe", "run", maintain_order=True)]
+    return _between_seeds(pl.DataFrame(ends, infer_schema_length=None)).sort("recipe", "N", "D", "run", nulls_last=True)
+
+
+def _end(run: pl.DataFrame, k: int) -> dict[str, object]:
+    """Return the end of a run, evaluations in the order of its training."""
+    last = run.tail(k)
+    place = next((run[name] for name in ("D", "step") if not run[name].null_count()), pl.Series(range(len(run))))
+    noise = spread_about_line(place.to_numpy().astype(np.float64), run["value"].to_numpy(), k)
+    end = last.row(-1, named=True)
+    return {
+        **{name: end[name] for name in ("recipe", "run", "N", "D", "seed")},
+        "last": len(last),
+        "value": last["value"].mean(),
+        "checkpoint_noise": noise if np.isfinite(noise) else None,
+        "question_error": end["standard_error"],
+    }
+
+
+def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with the spread between runs of one recipe, size and length."""
+    # a column of nulls alone has no type yet
+    ends = ends.with_columns(
+        pl.col("N", "D", "checkpoint_noise", "question_error").cast(pl.Float64), pl.col("seed").cast(pl.String)
+    )
+    length = (pl.col("D").log() / np.log1p(SAME_TOKENS)).round()
+    group = ["recipe", "N", length]
+    stated = pl.col("seed").is_not_null() & pl.col("N").is_not_null()
+    seeds = pl.when(stated).then(pl.col("seed").n_unique().over(group)).otherwise(1)
+    spread = pl.when(seeds > 1).then(pl.col("value").std().over(group))
+    return ends.with_columns(seeds=seeds.cast(pl.Int64), seed_noise=spread).drop("seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +156,12 @@ class Rung:
     @property
     def final_loss(self) -> float:
         """The mean of the last losses; NaN without any."""
-        return _mean(self._last(self.loss))
+        return _mean_of(self._last(self.loss))
 
     @property
     def final_score(self) -> float:
         """The mean of the last scores; NaN without any."""
-        return _mean(self._last(self.score))
+        return _mean_of(self._last(self.score))
 
     @property
     def score_noise(self) -> float:
@@ -125,7 +232,8 @@ def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str |
     scores = _along(known.filter((pl.col("task") == task) & is_score), "score")
     if scores.is_empty():
         raise ToposcopeError(f"task {task}: {_sizeless(table.filter((pl.col('task') == task) & is_score))}")
-    name = loss or _own_loss(known, task)
+    own = known.filter((pl.col("task") == task) & (pl.col("role") == "loss"))
+    name = loss or usual_metric(own["metric"])
     losses = _along(known.filter(_is_loss(task, name)), "loss")
     if name and losses.is_empty():
         offered = [*known.filter((pl.col("task") == task) & pl.col("role").is_in(LOSS_ROLES))["metric"].unique()]
@@ -182,10 +290,6 @@ def _sizeless(scores: pl.DataFrame) -> str:
     )
 
 
-def _own_loss(table: pl.DataFrame, task: str) -> str:
-    return usual_metric(table.filter((pl.col("task") == task) & (pl.col("role") == "loss"))["metric"])
-
-
 def _is_loss(task: str, name: str) -> pl.Expr:
     own = (pl.col("task") == task) & (pl.col("metric") == name) & pl.col("role").is_in(LOSS_ROLES)
     return own | ((pl.col("task") == name) & (pl.col("role") == "corpus_loss"))
@@ -196,5 +300,79 @@ def _along(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     return rows.group_by("run", "N", "D").agg(pl.col("value").mean().alias(name))
 
 
-def _mean(values: Vector) -> float:
+def _mean_of(values: Vector) -> float:
     return float(values.mean()) if len(values) else np.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Endpoints:
+    """Ends of the runs of a ladder, in its order.
+
+    Attributes
+    ----------
+    run : tuple of str
+    N, D, loss, score : ndarray, shape (n,), float64
+        Means over the last evaluations; ``loss`` NaN where it is unknown.
+    noise : float
+        Standard deviation of a score from checkpoint to checkpoint, pooled over the runs; 0 if it is unknown.
+    scatter : float
+        Standard deviation of the scores about a smooth surface over ln N and ln D: what is known of their noise where
+        neither the number of questions nor checkpoints tell it; else 0.
+    """
+
+    run: tuple[str, ...]
+    N: Vector
+    D: Vector
+    loss: Vector
+    score: Vector
+    noise: float
+    scatter: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    @property
+    def compute(self) -> Vector:
+        """Operations of training, 6 N D."""
+        return np.asarray(6 * self.N * self.D)
+
+    def where(self, known: NDArray[np.bool_]) -> "Endpoints":
+        """Return some of the runs; the noise stays."""
+        runs = tuple(run for run, is_known in zip(self.run, known, strict=True) if is_known)
+        N, D, loss, score = (values[known] for values in (self.N, self.D, self.loss, self.score))
+        return Endpoints(runs, N, D, loss, score, self.noise, self.scatter)
+
+
+def endpoints(ladder: Ladder) -> Endpoints:
+    """Return the ends of the runs that have a score there."""
+    rungs = [rung for rung in ladder.rungs if np.isfinite(rung.final_score)]
+    spreads = np.array([rung.score_noise for rung in rungs])
+    known = spreads[np.isfinite(spreads)]  # each of a few values, so that one alone says little
+    N, D = np.array([rung.N for rung in rungs]), np.array([rung.D[-1] for rung in rungs])
+    score = np.array([rung.final_score for rung in rungs])
+    return Endpoints(
+        tuple(rung.run for rung in rungs),
+        N,
+        D,
+        np.array([rung.final_loss for rung in rungs]),
+        score,
+        float(np.sqrt(np.mean(known**2))) if len(known) else 0.0,
+        _scatter(np.log(N), np.log(D), score) if ladder.target.n is None and not len(known) else 0.0,
+    )
+
+
+def score_error(score: float, points: Endpoints, n: int | None) -> float:
+    """Return the standard error of a score: of n questions, and of the last checkpoints; or the scatter."""
+    questions = max(score * (1 - score), 0.0) / n if n else 0.0
+    return float(np.sqrt(questions + points.noise**2 / WINDOW + points.scatter**2))
+
+
+def _scatter(x: Vector, y: Vector, score: Vector) -> float:
+    """Return the standard deviation of scores about a quadratic surface; 0 with too few runs to tell."""
+    if len(score) < MIN_SCATTERED:
+        return 0.0
+    x, y = x - x.mean(), y - y.mean()
+    terms = np.stack([np.ones_like(x), x, y, x**2, x * y, y**2], axis=1)
+    found, _, rank, _ = np.linalg.lstsq(terms, score)
+    residual = score - terms @ found
+    return float(np.sqrt(residual @ residual / (len(score) - rank)))

@@ -1,24 +1,18 @@
-"""Ways from parameters and tokens to a score, each fitted to many weightings of one ladder at once.
+"""Ways from parameters and tokens to a score, each fitted to many weightings of one ladder at once."""
 
-All are monotone: more parameters or tokens never lower a score; and guessing is the lowest score they know. Weak
-priors, which a ladder of a dozen runs outweighs, keep what few runs do not determine within reason.
-"""
-
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from toposcope.forecasting.downstream.endpoints import Endpoints
-from toposcope.forecasting.downstream.least_squares import least_squares
-from toposcope.forecasting.downstream.link import ExponentialLink, Link
-from toposcope.forecasting.scaling.posterior import EXPONENT
+from toposcope.forecasting.downstream.ladder import Endpoints
+from toposcope.forecasting.least_squares import least_squares
+from toposcope.forecasting.scaling.scaling_law import EXPONENT
 from toposcope.typing import Matrix, Vector
-
-Complexes = NDArray[np.complex128]
 
 SCORE_ERROR = 0.01
 """What a law misses a score by: the unit in which its residuals stand beside the priors."""
@@ -31,6 +25,64 @@ WRONG_LABELS = (float(np.log(0.05)), 1.0)
 (Northcutt et al. 2021: 3.3% on average; Gema et al. 2024: 6.5% of MMLU). Small models cannot show it."""
 CEILING = (3.0, 1.0)
 """The same, of the log-odds of the highest score."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """score = low + (high - low) / (1 + exp(slope (loss - midpoint))).
+
+    Attributes
+    ----------
+    low, high : float
+        Asymptotes of the score at high and at low loss; ``low`` is chance where that is known.
+    slope, midpoint : float
+        Of the loss, in its units.
+
+    Examples
+    --------
+    >>> float(Link(low=0.25, high=1.0, slope=4.0, midpoint=1.0)(1.0))
+    0.625
+    """
+
+    low: float
+    high: float
+    slope: float
+    midpoint: float
+
+    def __call__(self, loss: ArrayLike) -> Vector:
+        """Return the score, of the shape of the losses."""
+        from scipy.special import expit
+
+        above = expit(-self.slope * (np.asarray(loss, dtype=np.float64) - self.midpoint))
+        score: Vector = self.low + (self.high - self.low) * above
+        return score
+
+
+@dataclass(frozen=True)
+class ExponentialLink:
+    """score = low + (1 - low) exp(-rate (loss - best)), 1 from ``best`` on (Gadre et al. 2024, equation 5).
+
+    Attributes
+    ----------
+    low : float
+        The score of chance.
+    rate : float
+    best : float
+        The loss of a perfect score.
+    """
+
+    low: float
+    rate: float
+    best: float
+
+    def __call__(self, loss: ArrayLike) -> Vector:
+        """Return the score, of the shape of the losses."""
+        above = np.exp(-self.rate * np.maximum(np.asarray(loss, dtype=np.float64) - self.best, 0))
+        score: Vector = self.low + (1 - self.low) * above
+        return score
+
+
+Complexes = NDArray[np.complex128]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,29 +105,33 @@ class Resampled:
         return Resampled(self.parents[:, columns], self.shifts[:, columns])
 
 
-class LadderMethod(Protocol):
-    """A way from parameters and tokens to a score."""
+class LadderMethod(ABC):
+    """A way from parameters and tokens to a score; by default one that needs no loss and has no link."""
 
     name: str
-    needs_loss: bool
+    needs_loss = False
 
+    @abstractmethod
     def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
         """Return parameters, shape (k, p), for weights of the runs, shape (k, n).
 
         Where weights are those of a resample, ``resampled`` tells what to start from, and where priors lie.
         """
 
+    @abstractmethod
     def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
         """Return scores, shape (k, m)."""
 
     def loss(self, points: Endpoints, theta: Matrix, N: Vector, D: Vector) -> Matrix:
         """Return losses, shape (k, m); NaN of a method without."""
+        return np.full((len(theta), len(N)), np.nan)
 
     def link(self, points: Endpoints, chance: float, theta: Vector) -> Link | ExponentialLink | None:
         """Return the link of the loss to the score; None of a method without."""
+        return None
 
 
-class LogAccuracy:
+class LogAccuracy(LadderMethod):
     """-ln of the score above chance is A / N^alpha + B / D^beta + E.
 
     The score of guessing is taken off and the rest is divided by what is left to gain. Of -ln accuracy as a power of
@@ -83,7 +139,6 @@ class LogAccuracy:
     """
 
     name = "log_accuracy"
-    needs_loss = False
 
     def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
         """Fit by least squares of the score."""
@@ -101,16 +156,8 @@ class LogAccuracy:
         law = _power_law(theta, *_centred(points, N, D))
         return np.asarray(chance + (1 - chance) * np.exp(-law))
 
-    def loss(self, points: Endpoints, theta: Matrix, N: Vector, D: Vector) -> Matrix:
-        """Return NaN."""
-        return np.full((len(theta), len(N)), np.nan)
 
-    def link(self, points: Endpoints, chance: float, theta: Vector) -> None:
-        """Return None."""
-        return
-
-
-class TwoStage:
+class TwoStage(LadderMethod):
     """First the loss, A / N^alpha + B / D^beta + E, then the score in it: a sigmoid with chance at its foot."""
 
     name = "two_stage"

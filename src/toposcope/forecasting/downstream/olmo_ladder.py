@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.downstream.link import Link
+from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, Rung
+from toposcope.forecasting.downstream.methods import LadderMethod, Link, Resampled
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.typing import Vector
+from toposcope.typing import Matrix, Vector
 
 DELTA = 1e-3
 """Residuals of the logarithm of the loss beyond this count linearly."""
@@ -29,6 +29,8 @@ MIDPOINTS, SLOPES = (0.0, 0.1, 0.5, 0.9), (0.5, 1.0, 3.0)
 MIN_RUNGS = 5
 MAX_LOG = 700.0
 """Of a term on the way to an optimum: its exponential is still finite."""
+PARAMETERS = 9
+"""Five of the law and four of the link."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,3 +161,47 @@ def _trailing(values: Vector) -> Vector:
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - WINDOW, 0)
     return np.asarray((sums[ends] - sums[begins]) / (ends - begins))
+
+
+class OlmoLadderMethod(LadderMethod):
+    """`olmo_ladder`, which needs the ladder itself: it looks at whole runs.
+
+    It has no bootstrap of its own: how sure it is follows from runs left out alone.
+    """
+
+    name = "olmo_ladder"
+    needs_loss = True
+
+    def __init__(self, ladder: Ladder) -> None:
+        self.ladder = ladder
+
+    def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
+        """Fit to the runs that have a weight; NaN where these are too few."""
+        if resampled is not None:
+            return resampled.parents
+        return np.stack([self._fit([run for run, w in zip(points.run, row, strict=True) if w == 0]) for row in weights])
+
+    def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
+        """Return scores, shape (k, m)."""
+        return np.stack([_fitted_of(row).link(_fitted_of(row).law.loss(N, D)) for row in theta])
+
+    def loss(self, points: Endpoints, theta: Matrix, N: Vector, D: Vector) -> Matrix:
+        """Return losses, shape (k, m)."""
+        return np.stack([_fitted_of(row).law.loss(N, D) for row in theta])
+
+    def link(self, points: Endpoints, chance: float, theta: Vector) -> Link:
+        """Return the sigmoid."""
+        return _fitted_of(theta).link
+
+    def _fit(self, left_out: list[str]) -> Vector:
+        try:
+            fitted = olmo_ladder(self.ladder.without(left_out))
+        except ToposcopeError:
+            return np.full(PARAMETERS, np.nan)
+        law, link = fitted.law, fitted.link
+        return np.array([law.E, law.A, law.B, law.alpha, law.beta, link.low, link.high, link.slope, link.midpoint])
+
+
+def _fitted_of(theta: Vector) -> OlmoLadder:
+    values = theta.tolist()
+    return OlmoLadder(ScalingLaw(*values[:5]), Link(*values[5:]))

@@ -1,6 +1,6 @@
 """Scores that models which are not trained yet would reach on tasks, from a ladder of small ones."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.forecasting.downstream.choice import choose, mean_errors, weights_of
-from toposcope.forecasting.downstream.endpoints import endpoints, score_error
-from toposcope.forecasting.downstream.fits import MOVEMENT_ERROR, Places, TaskFits
-from toposcope.forecasting.downstream.intervals import Miss, half_width, interval
-from toposcope.forecasting.downstream.ladder import Ladder, Rung, ladder_of, scored_tasks
+from toposcope.forecasting.downstream.fits import FINISHED, MOVEMENT_ERROR, Places, TaskFits, correction
+from toposcope.forecasting.downstream.held_out import Miss, choose, half_width, interval, mean_errors, weights_of
+from toposcope.forecasting.downstream.ladder import Ladder, Rung, endpoints, ladder_of, score_error, scored_tasks
 from toposcope.forecasting.downstream.methods import LADDER_METHODS
-from toposcope.forecasting.downstream.predicted import LeftOut, Model, Predictions, TaskPrediction
+from toposcope.forecasting.downstream.predicted import (
+    LeftOut,
+    Model,
+    TaskPrediction,
+    basis,
+    headline,
+    left_out_table,
+    points,
+    predictions_table,
+    score_of,
+)
 from toposcope.forecasting.downstream.refusals import (
     chance_of,
     refusal_of_fit,
@@ -23,10 +31,9 @@ from toposcope.forecasting.downstream.refusals import (
     refusal_of_width,
 )
 from toposcope.forecasting.downstream.selection import models_of
-from toposcope.forecasting.downstream.unfinished import FINISHED, Correction, correction
-from toposcope.forecasting.downstream.wording import headline, html
 from toposcope.forecasting.wording import counted
 from toposcope.logs.evaluations import Evaluations, read_evaluations
+from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 from toposcope.typing import Vector
 
@@ -41,7 +48,7 @@ METHODS = (*(method.name for method in LADDER_METHODS), "olmo_ladder")
 
 
 @dataclass(frozen=True, eq=False)
-class DownstreamReport(Predictions):
+class DownstreamReport:
     """Predictions of tasks.
 
     Attributes
@@ -54,11 +61,22 @@ class DownstreamReport(Predictions):
         Of the evaluations and of the ladder, a sentence each.
     """
 
+    predictions: tuple[TaskPrediction, ...]
+    loss_names: Mapping[str, str]
+    remarks: tuple[str, ...] = ()
+
     def __repr__(self) -> str:
-        return f"<DownstreamReport: {' '.join(headline(self)).rstrip('.')}>"
+        return f"<DownstreamReport: {' '.join(headline(self.predictions)).rstrip('.')}>"
 
     def _repr_html_(self) -> str:
-        return html(self)
+        rows = [
+            (each.task, each.model.name, each.refusal or score_of(each), each.method,
+             points(each.errors.get(each.method), each.target))
+            for each in self.predictions
+        ]  # fmt: skip
+        facts = {"ladder": " ".join(basis(self.predictions)), "remarks": " · ".join(self.remarks)}
+        columns = ("task", "model", "score", "method", "error on rungs left out")
+        return facts_table("Predicted scores", facts, columns, rows)
 
     def plot(self) -> "Chart":
         """Draw the scores of the ladder over compute, with the predictions and their intervals.
@@ -69,20 +87,17 @@ class DownstreamReport(Predictions):
         """
         from toposcope.forecasting.downstream.figure import ladder_figure
 
-        return ladder_figure(self)
+        return ladder_figure(self.predictions)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as numbers, strings, lists and dictionaries; what is unknown is None."""
-        from toposcope.forecasting.downstream.tables import left_out_table, predictions_table
-
-        left_out = left_out_table(self)
         predictions = [
             {**row, "methods": dict(each.methods), "errors": dict(each.errors)}
-            for row, each in zip(predictions_table(self).to_dicts(), self.predictions, strict=True)
+            for row, each in zip(predictions_table(self.predictions).to_dicts(), self.predictions, strict=True)
         ]
         return {
             "predictions": predictions,
-            "left_out": left_out.to_dicts(),
+            "left_out": left_out_table(self.predictions).to_dicts(),
             "losses": dict(self.loss_names),
             "remarks": list(self.remarks),
         }
@@ -133,15 +148,17 @@ def downstream(
     >>> _ = file.write_text("\n".join(rows))
     >>> found = downstream(file, [Model("large", 3e9, 1e12)]).predictions[0]
     >>> found.method, f"{found.score:.1%} ({found.low:.1%} to {found.high:.1%})"
-    ('log_accuracy', '55.5% (50.0% to 61.0%)')
+    ('log_accuracy', '55.5% (50.4% to 60.6%)')
     """
     if isinstance(evaluations, (str, Path)):
         evaluations = read_evaluations(evaluations)
     if method not in (DEFAULT, *METHODS):
         raise ToposcopeError(f"method {method}: {choices(method, (DEFAULT, *METHODS))}")
-    models = _models(models, evaluations)
+    if not models:
+        raise ToposcopeError("no model to predict; name its parameters N and its tokens D")
+    asked = [model if isinstance(model, Model) else models_of([model], evaluations)[0] for model in models]
     ladders, remarks = _ladders(evaluations, tasks, loss, recipe)
-    names = [model.name for model in models]
+    names = [model.name for model in asked]
     own = {task: {rung.run: rung for rung in ladder.rungs if rung.run in names} for task, ladder in ladders.items()}
     ladders = {task: ladder.without(names) for task, ladder in ladders.items()}
     fits: dict[str, TaskFits] = {}
@@ -161,88 +178,71 @@ def downstream(
     for task in [task for task, fit in fits.items() if chosen[task] not in fit.names]:
         refusals[task] = f"{method} cannot be fitted to this ladder: it needs a loss and more runs; use another method"
         del fits[task]
-    judged = {}
+    left_out = {}
     if fits:
         progress("rungs left out", 0, len(fits))
     for i, (task, fit) in enumerate(fits.items()):
-        judged[task] = _left_out(fit, chosen[task], weights)
+        left_out[task] = _left_out(fit, chosen[task], weights)
         progress("rungs left out", i + 1, len(fits))
-    misses = [miss for each in judged.values() for miss, _, _ in each]
+    misses = [miss for each in left_out.values() for miss, _, _ in each]
+    known = {task: tuple(_with_interval(*each, misses) for each in found) for task, found in left_out.items()}
     predictions, corrected = [], set[str]()
-    for model in models:
+    for model in asked:
         for task, ladder in ladders.items():
-            if task in fits:
-                known = tuple(_with_interval(*each, misses) for each in judged[task])
-                found = _Basis(task, fits[task], chosen[task], mean_errors(errors[task]), weights, known)
-                own_rung = own[task].get(model.name)
-                by_itself = _own_correction(found, model, own_rung)
-                corrected |= {model.name} if by_itself is not None else set()
-                predictions.append(_predict(found, model, own_rung, by_itself, half_width(misses)))
-            else:
-                nothing = (np.nan, np.nan, np.nan, refusals[task])
-                itself = own[task].get(model.name)
-                predictions.append(TaskPrediction(task, ladder.target, model, *nothing, own=itself, ladder=ladder))
+            rung = own[task].get(model.name)
+            nothing = TaskPrediction(
+                task, ladder.target, model, np.nan, np.nan, np.nan, refusals[task], own=rung, ladder=ladder
+            )
+            if task not in fits:
+                predictions.append(nothing)
+                continue
+            found, is_corrected = _predict(nothing, fits[task], chosen[task], weights, half_width(misses))
+            corrected |= {model.name} if is_corrected else set()
+            predictions.append(replace(found, errors=mean_errors(errors[task]), left_out=known[task]))
     loss_names = {task: ladder.loss_name for task, ladder in ladders.items()}
     remarks += [
-        f"{task}: {ladders[task].loss_name} is missing or not positive at the end of {counted(len(runs), 'run')}, such "
-        f"as {runs[0]}: no method uses it"
-        for task, runs in ((task, fit.without_loss) for task, fit in fits.items())
-        if runs
+        f"{task}: {loss_names[task]} is missing or not positive at the end of {counted(len(fit.without_loss), 'run')}, "
+        f"such as {fit.without_loss[0]}: no method uses it"
+        for task, fit in fits.items()
+        if fit.without_loss
     ]
-    remarks += _remarks(models, own, corrected, errors, chosen)
+    for model in asked:
+        shares = [_share_done(rungs[model.name], model) for rungs in own.values() if model.name in rungs]
+        if shares:
+            remarks.append(_remark_on_own(model, max(shares), model.name in corrected))
+    remarks += _remarks_on_methods(errors, chosen)
     return DownstreamReport(tuple(predictions), loss_names, (*evaluations.remarks, *remarks))
-
-
-def _models(models: Sequence[Model | str], evaluations: Evaluations) -> list[Model]:
-    if not models:
-        raise ToposcopeError("no model to predict; name its parameters N and its tokens D")
-    return [model if isinstance(model, Model) else models_of([model], evaluations)[0] for model in models]
 
 
 def _ladders(
     evaluations: Evaluations, tasks: Sequence[str] | None, loss: str, recipe: str | None
 ) -> tuple[dict[str, Ladder], list[str]]:
     """Return the ladder of each task, and a remark on each that has none; tasks that were named must have one."""
-    named = scored_tasks(evaluations, tasks)
-    if tasks:
-        return {task: ladder_of(evaluations, task, loss, recipe) for task in named}, []
     ladders, faults = {}, []
-    for task in named:
+    for task in scored_tasks(evaluations, tasks):
         try:
             ladders[task] = ladder_of(evaluations, task, loss, recipe)
         except ToposcopeError as fault:
+            if tasks:
+                raise
             faults.append(str(fault))
     if not ladders:
         raise ToposcopeError(faults[0])
     return ladders, [f"left out: {fault}" for fault in faults]
 
 
-@dataclass(frozen=True, eq=False)
-class _Basis:
-    """What predictions of one task rest on."""
-
-    task: str
-    fits: TaskFits
-    method: str
-    errors: Mapping[str, float]
-    weights: Mapping[str, float]
-    left_out: tuple[LeftOut, ...]
-
-
 def _left_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list[tuple[Miss, LeftOut, float]]:
     """Return each rung that was left out, in each fold whose other runs left chance, with its standard deviation."""
-    found = []
+    found, points = [], fits.points
     for i, fold in enumerate(fits.folds):
         if not fits.leaves_chance(fold.trained):
             continue
         predicted = fits.predicted(method, fits.ends, weights, i)
-        unseen = frozenset(run for run, seen in zip(fits.points.run, fold.trained, strict=True) if not seen)
         for j in np.flatnonzero(fold.predicted & np.isfinite(predicted.score)):
-            score, error, true = float(predicted.score[j]), float(predicted.error[j]), float(fits.points.score[j])
-            miss = Miss(fits.points.run[j], unseen, abs(score - true) / error)
-            N, D = float(fits.points.N[j]), float(fits.points.D[j])
-            rung = LeftOut(fits.points.run[j], N, D, method, score, np.nan, np.nan, true, fold.name)
-            found.append((miss, rung, error))
+            score, error, true = (float(each[j]) for each in (predicted.score, predicted.error, points.score))
+            miss = Miss(points.run[j], fold.unseen(points), abs(score - true) / error)
+            N, D = float(points.N[j]), float(points.D[j])
+            found.append((miss, LeftOut(points.run[j], N, D, method, score, np.nan, np.nan, true, fold.name), error))
     return found
 
 
@@ -252,52 +252,39 @@ def _with_interval(miss: Miss, rung: LeftOut, error: float, misses: Sequence[Mis
     return replace(rung, low=low, high=high)
 
 
-def _own_correction(basis: _Basis, model: Model, own: Rung | None) -> Correction | None:
-    """Return what the evaluations of an unfinished run add; None without any, or if the run is finished."""
-    if own is None or _share_done(own, model) >= FINISHED:
-        return None
-    return correction(basis.fits, basis.method, own, model.D)
-
-
 def _predict(
-    basis: _Basis, model: Model, own: Rung | None, by_itself: Correction | None, width: float
-) -> TaskPrediction:
-    fits, method = basis.fits, basis.method
+    nothing: TaskPrediction, fits: TaskFits, method: str, weights: Mapping[str, float], width: float
+) -> tuple[TaskPrediction, bool]:
+    """Return the prediction, and whether the model's own evaluations corrected it."""
+    model, own = nothing.model, nothing.own
     place = Places(np.array([model.N]), np.array([model.D]))
-    predicted = fits.predicted(method, place, basis.weights)
+    predicted = fits.predicted(method, place, weights)
     score, error = float(predicted.score[0]), float(predicted.error[0])
+    n = fits.ladder.target.n
     refusal = refusal_of_model(fits.points, model.N, model.D)
-    refusal = refusal or refusal_of_fit(
-        fits.points, fits.points.score - fits.score(method, fits.ends), fits.ladder.target.n
-    )
+    refusal = refusal or refusal_of_fit(fits.points, fits.points.score - fits.score(method, fits.ends), n)
+    unfinished = own is not None and _share_done(own, model) < FINISHED
+    by_itself = correction(fits, method, own, model.D) if own is not None and unfinished else None
     if by_itself is not None:
         score = float(np.clip(score + by_itself.shift, 0, 1))
-        noise = score_error(score, fits.points, fits.ladder.target.n)
+        noise = score_error(score, fits.points, n)
         error = float(np.sqrt(noise**2 + by_itself.error**2 + (MOVEMENT_ERROR * (score - by_itself.observed)) ** 2))
     low, high = interval(score, error, width)
     refusal = refusal or refusal_of_width(low, high, fits.chance)
     # A direct method has no link; that of the two stages is drawn beside it.
     staged = method if fits.link(method) is not None else TWO_STAGE
     loss, loss_low, loss_high = fits.loss(staged, place)[:, 0].tolist() if staged in fits.names else [np.nan] * 3
-    return TaskPrediction(
-        task=basis.task,
-        target=fits.ladder.target,
-        model=model,
-        score=np.nan if refusal else score,
-        low=np.nan if refusal else low,
-        high=np.nan if refusal else high,
+    found = replace(
+        nothing,
         refusal=refusal,
         loss=loss,
         loss_low=loss_low,
         loss_high=loss_high,
         method=method,
         methods={name: float(fits.score(name, place)[0]) for name in fits.names},
-        errors=basis.errors,
-        left_out=basis.left_out,
         link=fits.link(staged) if staged in fits.names else None,
-        own=own,
-        ladder=fits.ladder,
     )
+    return (found if refusal else replace(found, score=score, low=low, high=high)), by_itself is not None
 
 
 def _share_done(own: Rung, model: Model) -> float:
@@ -305,24 +292,17 @@ def _share_done(own: Rung, model: Model) -> float:
     return float(known[-1] / model.D) if len(known) else 1.0
 
 
-def _remarks(
-    models: Sequence[Model],
-    own: Mapping[str, Mapping[str, Rung]],
-    corrected: Set[str],
-    errors: Mapping[str, Mapping[str, Vector]],
-    chosen: Mapping[str, str],
-) -> list[str]:
-    """Return what was done with the models' own evaluations, and how the methods did on rungs left out."""
+def _remark_on_own(model: Model, share: float, is_corrected: bool) -> str:
+    if share >= FINISHED:
+        return f"{model.name} is already evaluated at its end: it is predicted without these evaluations"
+    then = "this corrects its predictions"
+    if not is_corrected:
+        then = "this corrects nothing: too few runs of the ladder were evaluated at that share of theirs"
+    return f"{model.name} is evaluated up to {share:.0%} of its tokens; {then}"
+
+
+def _remarks_on_methods(errors: Mapping[str, Mapping[str, Vector]], chosen: Mapping[str, str]) -> list[str]:
     found = []
-    for model in models:
-        shares = [_share_done(rungs[model.name], model) for rungs in own.values() if model.name in rungs]
-        if shares and max(shares) >= FINISHED:
-            found.append(f"{model.name} is already evaluated at its end: it is predicted without these evaluations")
-        elif shares:
-            then = "this corrects its predictions"
-            if model.name not in corrected:
-                then = "this corrects nothing: too few runs of the ladder were evaluated at that share of theirs"
-            found.append(f"{model.name} is evaluated up to {max(shares):.0%} of its tokens; {then}")
     by_method = {name: [of[name] for of in errors.values() if name in of] for name in METHODS}
     pooled = {name: np.concatenate(of) for name, of in by_method.items() if of}
     means = {name: 100 * mean for name, mean in mean_errors(pooled).items() if np.isfinite(mean)}

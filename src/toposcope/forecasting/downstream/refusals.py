@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from toposcope.forecasting.downstream.endpoints import Endpoints, score_error
-from toposcope.forecasting.downstream.ladder import Ladder
-from toposcope.forecasting.downstream.left_out import Mask
+from toposcope.forecasting.downstream.held_out import Mask
+from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, score_error
 from toposcope.forecasting.scaling.scaling_law import MIN_INDEPENDENT_SPREAD
+from toposcope.forecasting.wording import counted
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector
 
@@ -69,7 +69,7 @@ def refusal_of_ladder(ladder: Ladder, points: Endpoints, chance: float | None) -
         )
     if len(points) < MIN_RUNGS:
         more = MIN_RUNGS - len(points)
-        return f"only {_runs(len(points))}; at least {MIN_RUNGS} are needed: {more} more, best of other sizes"
+        return f"only {counted(len(points), 'run')}; at least {MIN_RUNGS} are needed: {more} more, best of other sizes"
     if falls := _falling(points, ladder.target.n):
         return falls
     return _at_chance(points, chance, ladder.target.n)
@@ -80,7 +80,7 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
     sizes = len(np.unique(np.round(np.log(points.N), 2)))
     if sizes < MIN_SIZES and REACH_OF_FEW_SIZES * points.N.max() < N:
         return (
-            f"the runs have {sizes} size{'' if sizes == 1 else 's'}, and the model is "
+            f"the runs have {counted(sizes, 'size')}, and the model is "
             f"{N / points.N.max():.1f} times the largest; at least {MIN_SIZES} sizes are needed beyond "
             f"{REACH_OF_FEW_SIZES:.0f} times"
         )
@@ -156,7 +156,7 @@ def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
         )
     if leaving < MIN_ABOVE_CHANCE:
         return (
-            f"only {_runs(leaving)} leave{'s' if leaving == 1 else ''} chance ({100 * chance:.1f}%) by "
+            f"only {counted(leaving, 'run')} leave{'s' if leaving == 1 else ''} chance ({100 * chance:.1f}%) by "
             f"{MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least {MIN_ABOVE_CHANCE} are "
             "needed: larger runs or more questions would help"
         )
@@ -194,7 +194,3 @@ def _beside(why: str, value: float, expected: float, unit: str, mend: str) -> st
     if abs(np.log(value / expected)) <= np.log(SAME_RATIO):
         return ""
     return f"{why}: {value:.3g} {unit} are not near {expected:.3g}; add runs of {mend}"
-
-
-def _runs(n: int) -> str:
-    return f"{n} run{'' if n == 1 else 's'}"

@@ -1,20 +1,19 @@
-"""Scores of a task from a loss that is predicted elsewhere, with the error of the link between them."""
+"""Scores of a task from a loss that is predicted elsewhere, with the error of the link, in sentences and tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.endpoints import Endpoints, endpoints, score_error
 from toposcope.forecasting.downstream.fits import MOVEMENT_ERROR
-from toposcope.forecasting.downstream.intervals import NORMAL, Miss, half_width
-from toposcope.forecasting.downstream.ladder import Ladder
-from toposcope.forecasting.downstream.left_out import Fold, folds
-from toposcope.forecasting.downstream.link import ExponentialLink, Link
-from toposcope.forecasting.downstream.methods import Resampled, TwoStage, TwoStageExponential
+from toposcope.forecasting.downstream.held_out import NORMAL, Fold, Miss, folds, half_width
+from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, score_error
+from toposcope.forecasting.downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
+from toposcope.forecasting.downstream.predicted import table_of, with_interval
 from toposcope.forecasting.downstream.refusals import (
     chance_of,
     leaves_chance,
@@ -33,7 +32,7 @@ N_LAW = 5
 """Parameters of a two-stage method before those of its link."""
 REACH = 0.5
 """How far a loss may lie outside the losses of the ladder, in units of their range."""
-NOTHING: tuple[Link | ExponentialLink, ...] = ()
+COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +67,7 @@ class ScoreLink:
     chance: float
     points: Endpoints
     link: Link | ExponentialLink | None = None
-    resampled: tuple[Link | ExponentialLink, ...] = NOTHING
+    resampled: tuple[Link | ExponentialLink, ...] = ()
     scatter: float = 0.0
     widening: float = 1.0
     held: int = 0
@@ -129,7 +128,8 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     seed : int
         Of the resampling.
     """
-    points, chance = _with_losses(endpoints(ladder)), chance_of(ladder)
+    points, chance = endpoints(ladder), chance_of(ladder)
+    points = points.where(np.isfinite(points.loss) & (points.loss > 0))
     found = ScoreLink(task, ladder.target, ladder.loss_name, np.nan if chance is None else chance, points)
     if refusal := refusal_of_ladder(ladder, points, chance) or _refusal_of_losses(points):
         return replace(found, refusal=refusal)
@@ -144,10 +144,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     if refusal := refusal_of_fit(points, residuals, ladder.target.n):
         return replace(found, refusal=refusal)
     scatter = _scatter(points, residuals, ladder.target.n)
-    misses = []
-    for each in _with_spreads(method, points, chance, parts, judged[best], ladder.target.n, seed):
-        deviation = float(np.sqrt(each.spread**2 + each.scatter**2 + (MOVEMENT_ERROR * each.movement) ** 2))
-        misses.append(Miss(each.run, each.unseen, each.error / max(deviation, 1e-6)))
+    misses = _misses(method, points, chance, parts, judged[best], ladder.target.n, seed)
     return replace(
         found,
         link=link,
@@ -157,13 +154,6 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
         held=sum(each.off <= half_width(misses, each.fold) for each in misses),
         judged=len(misses),
     )
-
-
-def _with_losses(points: Endpoints) -> Endpoints:
-    known = np.isfinite(points.loss) & (points.loss > 0)
-    names = tuple(run for run, keep in zip(points.run, known, strict=True) if keep)
-    N, D, loss, score = (each[known] for each in (points.N, points.D, points.loss, points.score))
-    return Endpoints(names, N, D, loss, score, points.noise, points.scatter)
 
 
 def _refusal_of_losses(points: Endpoints) -> str:
@@ -181,16 +171,12 @@ def _scatter(points: Endpoints, residuals: Vector, n: int | None) -> float:
 
 
 class _Judged(NamedTuple):
-    """A run left out: how far its score was off, and what was known of that."""
+    """A run left out: in which fold, how far its score was off, and how far the link moved from the nearest loss."""
 
     fold: int
     place: int
-    run: str
-    unseen: frozenset[str]
     error: float
     movement: float
-    spread: float = 0.0
-    scatter: float = 0.0
 
 
 def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[Fold]) -> list[_Judged]:
@@ -201,18 +187,17 @@ def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[
     thetas = method.fit_link(points, chance, np.stack([each.trained for each in parts]).astype(np.float64))
     for i, (fold, theta) in enumerate(zip(parts, thetas, strict=True)):
         link = link_of(method, points, chance, theta)
-        unseen = frozenset(run for run, seen in zip(points.run, fold.trained, strict=True) if not seen)
         for place in np.flatnonzero(fold.predicted).tolist():
             if not _within_reach(points.loss[fold.trained], float(points.loss[place])):
                 continue  # it would be refused
             score = float(link(points.loss[place]))
             moved = abs(score - float(link(_nearest(points.loss[fold.trained], points.loss[place]))))
             error = abs(score - float(points.score[place]))
-            found.append(_Judged(i, place, points.run[place], unseen, error, moved))
+            found.append(_Judged(i, place, error, moved))
     return found
 
 
-def _with_spreads(
+def _misses(
     method: TwoStage,
     points: Endpoints,
     chance: float,
@@ -220,8 +205,9 @@ def _with_spreads(
     judged: Sequence[_Judged],
     n: int | None,
     seed: int,
-) -> Iterator[_Judged]:
-    """Yield the runs left out with what the others show: the spread of links of resampled runs, and their scatter."""
+) -> list[Miss]:
+    """Return the runs left out, their errors in units of what the others show: spread of links, scatter of scores."""
+    found = []
     for i, fold in enumerate(parts):
         theta = method.fit_link(points, chance, fold.trained[None].astype(np.float64))[0]
         residuals = points.score - link_of(method, points, chance, theta)(points.loss)
@@ -230,7 +216,10 @@ def _with_spreads(
         for each in judged:
             if each.fold == i:
                 spread = float(np.std([link(points.loss[each.place]) for link in links]))
-                yield each._replace(spread=spread, scatter=scatter)
+                deviation = float(np.sqrt(spread**2 + scatter**2 + (MOVEMENT_ERROR * each.movement) ** 2))
+                off = each.error / max(deviation, 1e-6)
+                found.append(Miss(points.run[each.place], fold.unseen(points), off))
+    return found
 
 
 def _within_reach(losses: Vector, loss: float) -> bool:
@@ -341,3 +330,63 @@ def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], 
     clear = len(models) > 1 and not any(each.refusal for each in found)
     higher = (scores[-1] > scores[0]).mean() + (scores[-1] == scores[0]).mean() / 2
     return TaskScores(link, tuple(found), float(higher) if clear else np.nan)
+
+
+def score_sentences(tasks: Sequence[TaskScores]) -> list[str]:
+    """Return a sentence for each task: the scores with 90% intervals, or why they cannot be told."""
+    return [_sentence(each) for each in tasks]
+
+
+def _sentence(each: TaskScores) -> str:
+    predicted = [arm for arm in each.arms if not arm.refusal]
+    if not predicted:
+        return f"{each.task}: cannot be told, {each.refusal.rstrip('.')}."
+    if len(each.arms) == 1:
+        return f"{each.task}: {_score(predicted[0], each)}{_held(each)}."
+    scores = ", ".join(f"{arm.name} {_score(arm, each)}" for arm in predicted)
+    unknown = "".join(f"; {arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal)
+    higher = ""
+    if np.isfinite(each.probability):
+        higher = f"; {each.arms[-1].name} scores higher with a probability of {_percent(each.probability)}"
+    return f"{each.task}: {scores}{higher}{unknown}{_held(each)}."
+
+
+def _score(arm: ArmScore, each: TaskScores) -> str:
+    return with_interval(arm.score, arm.low, arm.high, each.link.target)
+
+
+def _held(each: TaskScores) -> str:
+    if not each.link.judged:
+        return "; no run could be left out to test the link"
+    return f"; the link's intervals held {each.link.held} of {each.link.judged} runs left out"
+
+
+def _percent(share: float) -> str:
+    return "under 1%" if share < 0.01 else "over 99%" if share > 0.99 else f"{100 * share:.0f}%"
+
+
+def scores_frame(tasks: Sequence[TaskScores]) -> pl.DataFrame:
+    """Return a row for each task and model.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``task, model, N, D``, its predicted ``loss``, the ``score`` with its 90% interval ``low, high``, the
+        ``probability`` that the last model scores higher than the first, ``chance``, the loss of the ``link``, and
+        ``refused``, the reason, else empty. What is unknown is null.
+    """
+    rows: list[dict[str, Any]] = [
+        {
+            "task": each.task, "model": arm.name, "N": arm.N, "D": arm.D, "loss": arm.loss, "score": arm.score,
+            "low": arm.low, "high": arm.high, "probability": each.probability, "chance": each.link.chance,
+            "link": each.link.loss_name, "refused": arm.refusal,
+        }
+        for each in tasks for arm in each.arms
+    ]  # fmt: skip
+    return table_of(rows, COLUMNS)
+
+
+def scores_dicts(tasks: Sequence[TaskScores]) -> list[dict[str, Any]]:
+    """Return the rows of `scores_frame`, with how often the link's intervals held."""
+    counts = {each.task: {"held": each.link.held, "left_out": each.link.judged} for each in tasks}
+    return [{**row, **counts[row["task"]]} for row in scores_frame(tasks).to_dicts()]

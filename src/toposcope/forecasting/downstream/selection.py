@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.forecasting.downstream.predicted import Model
-from toposcope.forecasting.downstream.wording import unnamed
+from toposcope.forecasting.downstream.predicted import Model, unnamed
 from toposcope.logs.cleaning import size_of
 from toposcope.logs.evaluations import Evaluations
 

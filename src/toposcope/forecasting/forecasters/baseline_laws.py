@@ -1,17 +1,118 @@
-"""``last``, ``power_law`` and ``s1``: laws that know no gain from a falling learning rate."""
+"""Forecasters that fit a law of the steps; ``last``, ``power_law`` and ``s1`` know no gain from a falling rate."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from toposcope.forecasting.caching import cached
-from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
-from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
-from toposcope.forecasting.forecasters.window import LATE_SHARE, MAX_SPIKE, window
+from toposcope.forecasting.forecaster import (
+    Forecast,
+    LoggedRun,
+    RefusedError,
+    cached,
+    curve_steps,
+    end_steps,
+    fraction_seen,
+)
+from toposcope.forecasting.forecasters.power_law_fit import LATE_SHARE, MAX_SPIKE, fit_power_law, window
+from toposcope.forecasting.schedules.planned import held_out
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log, final_losses
 from toposcope.typing import Steps, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class FittedLossCurve:
+    """The loss over the steps of one schedule, by a law that was fitted to its beginning.
+
+    Attributes
+    ----------
+    loss : callable
+        Steps -> the loss there, in the log's unit.
+    schedule : Schedule
+    diagnostics, remarks
+        As in `Forecast`.
+    """
+
+    loss: Callable[[Steps], Vector]
+    schedule: Schedule
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def _final(self) -> float:
+        return float(self.loss(end_steps(self.schedule)).mean())
+
+    def final(self) -> float:
+        """Return the final loss.
+
+        Raises
+        ------
+        RefusedError
+            If it is not finite and positive.
+        """
+        if not (np.isfinite(self._final) and self._final > 0):
+            raise RefusedError("the law that fits ends at a loss that is not positive; more of the run has to be seen")
+        return self._final
+
+
+class LawForecaster(ABC):
+    """Forecasts by a law; a subclass has a `name` and fits the law."""
+
+    name: str
+
+    @abstractmethod
+    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+        """Fit the law to what was seen; arguments and errors as those of `fit`."""
+
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+        """Forecast the run, and the siblings from the same fraction, each without the runs of its size.
+
+        Raises
+        ------
+        RefusedError
+            If the forecaster cannot say anything honest here.
+        """
+        fitted = self.law(log, schedule, siblings)
+        errors, relatives = self._errors(log, schedule, siblings)
+        steps = curve_steps(log, schedule)
+        return Forecast(
+            forecaster=self.name,
+            loss=fitted.final(),
+            steps=steps,
+            curve=fitted.loss(steps),
+            errors=errors,
+            relatives=relatives,
+            diagnostics=fitted.diagnostics,
+            remarks=fitted.remarks,
+        )
+
+    def _errors(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
+        """Return log(predicted / final) of the siblings that can be forecast, and which are of the log's family."""
+        runs = tuple(usable_siblings(log, siblings))
+        errors = _sibling_errors(self, runs, fraction_seen(log, schedule), schedule.assumed)
+        known = np.isfinite(errors)
+        relatives = np.array([run.log.family == log.family for run in runs], dtype=bool)
+        return errors[known], relatives[known]
+
+
+@lru_cache(maxsize=512)
+def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> Vector:
+    """Return log(predicted / final) of each run, predicted without the runs of its size; NaN if it cannot be."""
+    errors = np.full(len(runs), np.nan)
+    for i, case in enumerate(held_out(runs, fraction, assumed)):
+        if case is None:
+            continue
+        try:
+            law = forecaster.law(case.seen, case.schedule, case.others)
+            errors[i] = np.log(law.final() / case.run.final())
+        except RefusedError:
+            continue
+    return errors
 
 
 class Last(LawForecaster):

@@ -14,17 +14,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from toposcope.forecasting.caching import cached
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw, present_slope
-from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError, cached
+from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster, StepPowerLaw, present_slope
 from toposcope.forecasting.forecasters.power_law_fit import (
+    LATE_SHARE,
     NORMAL,
     PowerLawFit,
     fit_annealing_coefficient,
     fit_power_law,
+    window,
 )
-from toposcope.forecasting.forecasters.window import LATE_SHARE, window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log

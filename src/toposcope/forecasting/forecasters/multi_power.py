@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.caching import cached
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError, cached
+from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
 from toposcope.forecasting.forecasters.multi_power_law import (
     MIN_CURVE_POINTS,
     MIN_RESIDUAL_SCALE,
@@ -28,8 +27,7 @@ from toposcope.forecasting.forecasters.multi_power_law import (
     lr_decay_terms,
     summed_rate,
 )
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL, fit_power_law
-from toposcope.forecasting.forecasters.window import LATE_SHARE, MIN_POINTS, window
+from toposcope.forecasting.forecasters.power_law_fit import HUBER, LATE_SHARE, MIN_POINTS, NORMAL, fit_power_law, window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log

@@ -15,8 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL
-from toposcope.forecasting.forecasters.window import MIN_POINTS, window
+from toposcope.forecasting.forecasters.power_law_fit import HUBER, MIN_POINTS, NORMAL, window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.typing import Indices, Matrix, Steps, Vector
 

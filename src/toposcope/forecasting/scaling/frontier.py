@@ -5,6 +5,7 @@ equal compute (3.2), and the law of N and D (3.3). The first two know nothing of
 two exponents add up to 1.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,13 +120,12 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
             f"envelope: {len(np.unique(best))} sizes are best at some budget between smaller and larger ones; "
             f"at least {MIN_BUDGETS} are needed, with training curves that overlap in compute"
         )
-    random = np.random.default_rng(derive_seed(seed, "frontier", "envelope"))
-    slopes = []
-    for _ in range(resamples):
+
+    def resampled(random: np.random.Generator) -> tuple[Vector, Vector] | None:
         there, others = found(np.bincount(random.integers(0, len(N), len(N)), minlength=len(N)) > 0)
-        if len(np.unique(others)) >= MIN_BUDGETS:
-            slopes.append(_slope(there, others))
-    return _frontier("envelope", C, best, slopes, resamples)
+        return (there, others) if len(np.unique(others)) >= MIN_BUDGETS else None
+
+    return _frontier("envelope", C, best, resampled, resamples, seed)
 
 
 def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -> Frontier:
@@ -163,14 +163,13 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
             f"parabolas: {len(C)} budgets have points of equal compute on both sides of the best size; "
             f"at least {MIN_BUDGETS} are needed"
         )
-    random = np.random.default_rng(derive_seed(seed, "frontier", "parabolas"))
-    slopes = []
-    for _ in range(resamples):
+
+    def resampled(random: np.random.Generator) -> tuple[Vector, Vector] | None:
         counts = np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs).astype(np.float64)
         there, others = found(counts[runs])
-        if len(there) >= MIN_BUDGETS:
-            slopes.append(_slope(there, others))
-    return _frontier("parabolas", C, best, slopes, resamples)
+        return (there, others) if len(there) >= MIN_BUDGETS else None
+
+    return _frontier("parabolas", C, best, resampled, resamples, seed)
 
 
 def _curves(points: Points) -> tuple[Vector, Vector, NDArray[np.float64]]:
@@ -223,7 +222,17 @@ def _slope(C: Vector, N: Vector) -> float:
     return float(np.polyfit(np.log(C), np.log(N), 1)[0])
 
 
-def _frontier(approach: str, C: Vector, N: Vector, slopes: list[float], resamples: int) -> Frontier:
+def _frontier(
+    approach: str,
+    C: Vector,
+    N: Vector,
+    resampled: Callable[[np.random.Generator], tuple[Vector, Vector] | None],
+    resamples: int,
+    seed: int,
+) -> Frontier:
+    """Return a frontier with the intervals of resampled runs; those that determine no exponent are None."""
+    random = np.random.default_rng(derive_seed(seed, "frontier", approach))
+    slopes = [_slope(*found) for found in (resampled(random) for _ in range(resamples)) if found is not None]
     value, remarks = _slope(C, N), []
     low = high = np.nan
     if len(slopes) > MIN_RESAMPLE_SHARE * resamples:

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.forecasting.least_squares import Damping, damped_descent, shortened
 from toposcope.typing import Matrix, Vector
 
 DELTA = 1e-3
@@ -173,34 +174,17 @@ def _descend(problem: Problem, starts: Matrix, weights: Matrix) -> tuple[Matrix,
 
 
 def _newton(problem: Problem, starts: Matrix, weights: Matrix, steps: int) -> tuple[Matrix, Vector, NDArray[np.bool_]]:
-    """Newton's method with a damping of its own for each row; negative curvature is turned round.
-
-    A step that would raise the objective, or make it infinite, is not taken, and the damping grows until one is.
-    """
-    theta = starts.copy()
-    objective, gradient, hessian = _derivatives(problem, theta, weights)
+    """Newton's method with a damping of its own for each row; negative curvature is turned round."""
     negligible = ROUNDING * DELTA**2 * weights.sum(axis=1)
-    damping = np.full(len(theta), 1e-3)
-    converged = np.zeros(len(theta), dtype=bool)
-    live = np.arange(len(theta))
-    for _ in range(steps):
-        step, gain = _step(gradient[live], hessian[live], damping[live])
-        step[np.isneginf(theta[live, 0]), 0] = 0
-        tried = theta[live] + step
-        lower, slope, curvature = _derivatives(problem, tried, weights[live])
-        better = lower <= objective[live]
-        taken = live[better]
-        theta[taken], objective[taken] = tried[better], lower[better]
-        gradient[taken], hessian[taken] = slope[better], curvature[better]
-        damping[live] = np.where(better, np.maximum(damping[live] / 10, 1e-16), damping[live] * 8)
-        # Where no step lowers the objective any more, rounding is all that is left of it.
-        left = np.maximum(TOLERANCE * objective[live], negligible[live])
-        done = (better & (gain <= left)) | (damping[live] > 1e8)
-        converged[live[done]] = True
-        live = live[~done & (np.abs(theta[live, 3:]).max(axis=1) < LOST)]
-        if not len(live):
-            break
-    return theta, objective, converged
+    return damped_descent(
+        lambda theta, rows: _derivatives(problem, theta, weights[rows]),
+        _step,
+        starts,
+        Damping(10, 8, 1e-16, 1e8),
+        steps,
+        lambda objective, rows: np.maximum(TOLERANCE * objective, negligible[rows]),
+        lambda theta: np.abs(theta[:, 3:]).max(axis=1) >= LOST,
+    )
 
 
 def _step(gradient: Matrix, hessian: NDArray[np.float64], damping: Vector) -> tuple[Matrix, Vector]:
@@ -210,8 +194,7 @@ def _step(gradient: Matrix, hessian: NDArray[np.float64], damping: Vector) -> tu
     largest = np.abs(curvature).max(axis=1, keepdims=True)
     steep = np.maximum(np.abs(curvature), FLAT * largest) + np.finfo(float).tiny
     step = -np.einsum("kij,kj->ki", axes, along / (steep + damping[:, None] * largest))
-    longest = np.abs(step).max(axis=1, keepdims=True)
-    return step * np.minimum(1, LONGEST / np.maximum(longest, LONGEST)), (along**2 / steep).sum(axis=1) / 2
+    return shortened(step, LONGEST), (along**2 / steep).sum(axis=1) / 2
 
 
 def _shares(problem: Problem, theta: Matrix) -> tuple[Matrix, Matrix, Matrix]:

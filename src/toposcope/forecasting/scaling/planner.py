@@ -1,7 +1,4 @@
-"""What to train with a given compute: parameters, tokens and the loss to expect.
-
-Training compute is taken to be C = 6 N D floating-point operations (Kaplan et al. 2020, section 2.1).
-"""
+"""What to train with a given compute: the best model, a smaller one, one of scarce data, one that pays inference."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +18,15 @@ MAX_SIZE_SPAN = 30.0
 """Ends of the interval of the best size, one over the other, beyond which the points do not determine it."""
 MIN_EXTRAPOLATION = 1.01
 """Within this factor of the points there is no remark on extrapolation."""
+INFERENCE_FLOP = 2.0
+"""Floating-point operations of inference, for each parameter and token."""
+R_D, R_N = 15.387756, 5.309743
+"""R*_D and R*_N as published: how fast repetitions, and parameters beyond what the unique data warrant, lose their
+worth. They are borrowed: points whose data were read once hold no information on them."""
+BORROWED = (
+    "what repeated tokens are worth is borrowed (Muennighoff et al. 2023, R*_D 15.4 and R*_N 5.3), not fitted to these "
+    "points"
+)
 
 
 @dataclass(frozen=True)
@@ -227,3 +233,176 @@ def check_positive(name: str, value: float) -> None:
     """Raise a ToposcopeError if a number is not finite and positive."""
     if not (np.isfinite(value) and value > 0):
         raise ToposcopeError(f"{name}: {value:g} given; expected a number above 0")
+
+
+@dataclass(frozen=True)
+class InferencePlan:
+    """A model whose training and inference are paid together.
+
+    Attributes
+    ----------
+    N, D : float
+        Parameters and training tokens.
+    loss : float
+        Nats.
+    training_flops, inference_flops : float
+        6 N D and 2 N D_inf.
+    """
+
+    N: float
+    D: float
+    loss: float
+    training_flops: float
+    inference_flops: float
+
+    @property
+    def flops(self) -> float:
+        """Their sum."""
+        return self.training_flops + self.inference_flops
+
+
+def cheapest_for_loss(law: ScalingLaw, loss: float, inference_tokens: float) -> InferencePlan:
+    """Return the model of a loss for which 6 N D + 2 N D_inf is least (Sardana et al. 2023, equation 3).
+
+    Parameters
+    ----------
+    law : ScalingLaw
+    loss : float
+        To be reached, nats.
+    inference_tokens : float
+        D_inf over the model's life, prompts and answers; 0 gives the compute-optimal model of that loss.
+
+    Raises
+    ------
+    ToposcopeError
+        If the loss is not above the law's floor E, or the tokens are negative.
+    """
+    gap = loss - law.E
+    if not (np.isfinite(loss) and gap > 0):
+        raise ToposcopeError(f"loss: {loss:g} given; no model gets below E = {law.E:.4g}")
+
+    def at(logit: float) -> tuple[float, float]:
+        """Return N and D, where parameters make up so much of the loss above E."""
+        share_n, share_d = 1 / (1 + np.exp(-logit)), 1 / (1 + np.exp(logit))
+        return float((law.A / (share_n * gap)) ** (1 / law.alpha)), float((law.B / (share_d * gap)) ** (1 / law.beta))
+
+    # Without inference the shares are as beta to alpha.
+    return _with_inference(law, at, np.log(law.beta / law.alpha), inference_tokens)
+
+
+def best_for_budget(law: ScalingLaw, budget_flops: float, inference_tokens: float) -> InferencePlan:
+    """Return the model of least loss with 6 N D + 2 N D_inf = C.
+
+    Raises
+    ------
+    ToposcopeError
+        If the budget is not finite and positive, or the tokens are negative.
+    """
+    check_positive("budget", budget_flops)
+
+    def at(log_d: float) -> tuple[float, float]:
+        D = float(np.exp(log_d))
+        return budget_flops / (FLOP * D + INFERENCE_FLOP * inference_tokens), D
+
+    return _with_inference(law, at, np.log(optimal_split(law, budget_flops)[1]), inference_tokens)
+
+
+def _with_inference(
+    law: ScalingLaw, at: Callable[[float], tuple[float, float]], start: float, inference_tokens: float
+) -> InferencePlan:
+    """Return the plan at the place where 1% more parameters and 1% more tokens bring as much for what they cost.
+
+    1% more parameters cost 6 N D + 2 N D_inf and 1% more tokens 6 N D, so their gains have the ratio 1 + D_inf / (3 D)
+    there: the score is its logarithm.
+    """
+    from scipy.optimize import brentq
+
+    if not (np.isfinite(inference_tokens) and inference_tokens >= 0):
+        raise ToposcopeError(f"inference tokens: {inference_tokens:g} given; expected 0 or more")
+
+    def rising(place: float) -> float:
+        N, D = at(place)
+        return float(law.score(N, D) - np.log1p(INFERENCE_FLOP * inference_tokens / (FLOP * D)))
+
+    width = 1.0
+    while rising(start - width) > 0 or rising(start + width) < 0:
+        width *= 2
+    N, D = at(float(brentq(rising, start - width, start + width, xtol=1e-13)))
+    return InferencePlan(N, D, float(law.loss(N, D)), FLOP * N * D, INFERENCE_FLOP * N * inference_tokens)
+
+
+@dataclass(frozen=True)
+class RepeatedPlan:
+    """The model of least loss for a budget and so many unique tokens.
+
+    Attributes
+    ----------
+    N, D : float
+        Parameters, and tokens trained on with repetitions; C = 6 N D.
+    epochs : float
+        D over the unique tokens; below 1 if they are not all needed.
+    loss : float
+        Nats.
+    loss_of_fresh_data : float
+        Loss that the budget would reach without repetitions.
+    remarks : tuple of str
+    """
+
+    N: float
+    D: float
+    epochs: float
+    loss: float
+    loss_of_fresh_data: float
+    remarks: tuple[str, ...]
+
+
+def worth(total: float, unique: float, constant: float) -> float:
+    """Return D' = U + U R* (1 - exp(-R / R*)), R = D / U - 1: how many fresh tokens D of them are worth.
+
+    Muennighoff et al. 2023, section 3; without repetitions D' = D. Parameters beyond U_N likewise, with R*_N.
+    """
+    if total <= unique:
+        return total
+    return float(unique * (1 - constant * np.expm1(-(total / unique - 1) / constant)))
+
+
+def repeated_loss(law: ScalingLaw, N: float, D: float, unique_tokens: float) -> float:
+    """Return E + A / N'^alpha + B / D'^beta, nats: the loss of D tokens of which so many are unique.
+
+    N' counts parameters beyond U_N, the compute-optimal number for the unique tokens that are read, at less than one.
+    """
+    unique = min(unique_tokens, D)
+    warranted = min(optimal_parameters(law, unique), N)
+    return float(law.loss(worth(N, warranted, R_N), worth(D, unique, R_D)))
+
+
+def plan_repeated(law: ScalingLaw, budget_flops: float, unique_tokens: float) -> RepeatedPlan:
+    """Return the model of least loss for a budget and so many unique tokens.
+
+    Raises
+    ------
+    ToposcopeError
+        If the budget or the number of tokens is not finite and positive.
+    """
+    from scipy.optimize import brentq
+
+    check_positive("unique tokens", unique_tokens)
+    N, D = optimal_split(law, budget_flops)
+    fresh = float(law.loss(N, D))
+    if unique_tokens >= D:
+        return RepeatedPlan(N, D, D / unique_tokens, fresh, fresh, ())
+    warranted = optimal_parameters(law, unique_tokens)
+
+    def score(log_n: float) -> float:
+        """Return the logarithm of what 1% more parameters bring over what 1% more tokens bring; it falls with N."""
+        N, D = np.exp(log_n), budget_flops / (FLOP * np.exp(log_n))
+        worth_n, worth_d = worth(N, warranted, R_N), worth(D, unique_tokens, R_D)
+        faded = (N / warranted - 1) / R_N - (D / unique_tokens - 1) / R_D
+        return float(law.score(worth_n, worth_d) + np.log(N / worth_n * worth_d / D) - faded)
+
+    # With U_N parameters more of them bring more; with every token read once, more tokens do.
+    most = budget_flops / (FLOP * unique_tokens)
+    N = float(np.exp(brentq(score, np.log(warranted), np.log(most), xtol=1e-13)))
+    D = budget_flops / (FLOP * N)
+    loss = repeated_loss(law, N, D, unique_tokens)
+    return RepeatedPlan(N, D, D / unique_tokens, loss, fresh, (BORROWED,))

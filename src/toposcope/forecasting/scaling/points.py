@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.logs import read_logs
 from toposcope.logs.columns import identify_columns, target_of
 from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
@@ -116,7 +118,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
             f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
             "give parameters and tokens themselves"
         )
-    return Points(points.N, points.D, points.loss, points.run, points.family, (*raws[0].remarks, *points.remarks))
+    return replace(points, remarks=(*raws[0].remarks, *points.remarks))
 
 
 def points_of(logs: Iterable[Log]) -> Points:
@@ -166,7 +168,8 @@ def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Point
         remarks.append(f"tokens are computed from compute ({source['C']}): D = C / (6 N)")
     run, family = (_labels(table, source.get(column)) for column in ("run", "family"))
     complete = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
-    first = _first_of_equals([N, D, loss, run, family])
+    keys = pl.DataFrame({"N": N, "D": D, "loss": loss, "run": run.tolist(), "family": family.tolist()})
+    first = keys.select(pl.struct(pl.all()).is_first_distinct()).to_series().to_numpy()
     for n, what in (
         ((~complete).sum(), "without a positive N, D and loss: ignored"),
         ((complete & ~first).sum(), "twice in the table: counted once"),
@@ -226,9 +229,29 @@ def _labels(table: pl.DataFrame, name: str | None) -> Labels:
     return table[name].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
 
 
-def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
-    """Return which rows equal none before them."""
-    keys = np.stack([np.unique(column, return_inverse=True)[1] for column in columns])
-    first = np.zeros(keys.shape[1], dtype=bool)
-    first[np.unique(keys, axis=1, return_index=True)[1]] = True
-    return first
+def points_of_family(points: Points | str | Path, family: str | None = None) -> Points:
+    """Return the points of one family, read from a table if a path is given.
+
+    Raises
+    ------
+    ToposcopeError
+        If the table cannot be read, there are several families and none is chosen, or none of that name.
+    """
+    if not isinstance(points, Points):
+        points = read_points(points)
+    names = np.unique(points.family).tolist()
+    if family is not None:
+        if family not in names:
+            known = ", ".join(filter(None, names)) or "an unknown one"
+            raise ToposcopeError(f"family {family}: no such points; they are of {known}")
+        return points.where(points.family == family)
+    if len(names) > 1:
+        raise RefusedError(f"points are of {len(names)} families ({', '.join(names)}); choose one with --family NAME")
+    return points
+
+
+def points_of_runs(path: str | Path, family: str | None = None) -> Points:
+    """Read logs and return a point from the end of each; only of the family, if there are any logs of it."""
+    logs, remarks = read_logs(path)
+    points = points_of([log for log in logs if log.family == family] or logs)
+    return replace(points, remarks=(*points.remarks, *remarks))

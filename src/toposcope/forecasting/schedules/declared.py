@@ -119,7 +119,8 @@ def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, fi
         rates = factor ** np.searchsorted(places, t, side="right").astype(np.float64)
     elif declared.kind == "wsd":
         begin = max(warm_up, last_step - _in_steps(declared.numbers.get("decay", DEFAULT_DECAY), last_step))
-        rates = _decayed(declared.shape, t, begin, last_step, final)
+        share = np.clip((t - begin) / max(1.0, last_step - begin), 0, 1)
+        rates = final + (1 - final) * falling(declared.shape, share)
     else:
         cycles = declared.numbers.get("cycles", 1)
         share = np.clip((t - warm_up) / max(1, last_step - warm_up), 0, 1) * cycles
@@ -136,10 +137,6 @@ def falling(shape: str, share: Vector) -> Vector:
     if shape == "cosine":
         return 0.5 * (1 + np.cos(np.pi * share))
     return 1 - (np.sqrt(share) if shape == "sqrt" else share)
-
-
-def _decayed(shape: str, t: Vector, begin: float, end: float, final: float) -> Vector:
-    return final + (1 - final) * falling(shape, np.clip((t - begin) / max(1.0, end - begin), 0, 1))
 
 
 def _in_steps(value: float, last_step: int) -> float:

@@ -1,15 +1,24 @@
 """The schedule of a run: the logged learning rate, continued as declared, as in siblings, or as recognised."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.caching import cached
-from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecaster import LoggedRun, cached
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
-from toposcope.forecasting.schedules.logged_rates import LoggedRates, known_rates, logged_rates
-from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, Recognised, recognise, warm_up_end
+from toposcope.forecasting.schedules.recognised import (
+    CONSTANT,
+    LoggedRates,
+    Plan,
+    Recognised,
+    known_rates,
+    logged_rates,
+    recognise,
+    warm_up_end,
+)
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
 from toposcope.logs import Log
@@ -277,3 +286,56 @@ def _apart(logged: LoggedRates, plan: Plan) -> list[str]:
     if abs(there - rate) <= MAX_DIFFERENCE * logged.peak:
         return []
     return [f"at step {step:,} the declared schedule has a learning rate of {there:.3g}, the log {rate:.3g}"]
+
+
+def known_schedule(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun]) -> Schedule:
+    """Return the schedule of a complete run as it was known from its beginning, to the end of its log.
+
+    It is what `toposcope.forecasting.forecast` would assume, given the siblings and the number of steps planned: by the
+    learning rates that were seen, then as in the siblings, then by the shape so far. Nothing else of the run's schedule
+    is used.
+
+    Raises
+    ------
+    ToposcopeError
+        If a rate that was seen is negative.
+    """
+
+    def known() -> Schedule:
+        end = run.schedule.last_step
+        # a log may end shortly before the plan does; the shape of the plan is known all the same
+        schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=siblings)
+        if schedule.last_step != end:
+            schedule = Schedule(schedule.rates[: end + 1], schedule.remarks, assumed=schedule.assumed)
+        # equal schedules are one object, so that what was computed with them is found again
+        return cached(seen, run.schedule, schedule.rates.tobytes(), lambda: schedule)
+
+    return cached(seen, run.schedule, ("known schedule", tuple(siblings)), known)
+
+
+class HeldOut(NamedTuple):
+    """A sibling seen at a fraction, the schedule that it is forecast with, and the runs of other sizes."""
+
+    run: LoggedRun
+    seen: Log
+    schedule: Schedule
+    others: tuple[LoggedRun, ...]
+
+
+@lru_cache(maxsize=64)
+def held_out(runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> tuple[HeldOut | None, ...]:
+    """Return what each run is forecast from without those of its size; None for runs of which nothing was seen.
+
+    Schedules are assumed where that of the run to forecast is: errors of siblings then hold what comes of wrong
+    assumptions as well.
+    """
+    others = {size: tuple(run for run in runs if run.size != size) for size in {run.size for run in runs}}
+    cases: list[HeldOut | None] = []
+    for run in runs:
+        seen, siblings = run.seen(fraction), others[run.size]
+        if seen is None:
+            cases.append(None)
+            continue
+        schedule = known_schedule(run, seen, siblings) if assumed else run.schedule
+        cases.append(HeldOut(run, seen, schedule, siblings))
+    return tuple(cases)

@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.caching import cached
-from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.schedules.logged_rates import LoggedRates, logged_rates, rounding
-from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, warm_up_end
+from toposcope.forecasting.forecaster import LoggedRun, cached
+from toposcope.forecasting.schedules.recognised import CONSTANT, LoggedRates, Plan, logged_rates, rounding, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.forecasting.wording import counted
 from toposcope.logs import Log

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.extras import require
 from toposcope.logs.raw import RawLog
 from toposcope.logs.splitting import pivot_long
 
@@ -63,13 +64,9 @@ def _run(path: Path) -> RawLog | None:
 
 def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]:
     """Yield tag, step and value of the scalars of a file, as they were written."""
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-    except ImportError as error:
-        raise ToposcopeError(
-            "TensorBoard event files are read with TensorBoard: pip install 'toposcope[tensorboard]'"
-        ) from error
+    require("tensorboard.compat.proto.event_pb2", f"log {file}")
     from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
 
     content = file.read_bytes()
     place = 0

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from toposcope.extras import require
 from toposcope.monitor.adapters.guarding import Watcher, guarded
 from toposcope.monitor.adapters.values import scalar_values
 
@@ -15,6 +16,7 @@ def trainer_callback(monitor: Watcher) -> Any:
 
     Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.
     """
+    require("transformers", "for_trainer")
     from transformers import TrainerCallback
 
     class MonitorCallback(TrainerCallback):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 
 from toposcope.analysis.table import SEED
+from toposcope.extras import EXTRAS, is_installed
 from toposcope.report.document import Block, Code, Picture, details, say
 from toposcope.report.document import Preformatted as Lines
 from toposcope.report.material import Material
@@ -14,8 +15,9 @@ PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and the main packages."""
-    return {"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+    """Return the versions of Python and of the main packages that are installed."""
+    found = {name: metadata.version(name) for name in PACKAGES if name not in EXTRAS or is_installed(name)}
+    return {"Python": platform.python_version(), **found}
 
 
 def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:

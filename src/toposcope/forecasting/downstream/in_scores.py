@@ -1,29 +1,34 @@
-"""A decision in the units of tasks: the scores that a run, a larger model or a planned one would reach."""
+"""Losses that are predicted elsewhere, in scores of tasks: the arms of a decision, the final loss of a forecast."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import continued, scaled
-from toposcope.forecasting.downstream.endpoints import endpoints
-from toposcope.forecasting.downstream.ladder import ladder_of, losses_for, scored_tasks
+from toposcope.forecasting.downstream.held_out import NORMAL
+from toposcope.forecasting.downstream.ladder import endpoints, ladder_of, losses_for, scored_tasks
 from toposcope.forecasting.downstream.score_link import TaskScores, score_link, task_scores
+from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.logs.columns import target_of
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.seeds import derive_seed
-from toposcope.typing import Matrix
+from toposcope.typing import Matrix, Vector
 
 MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2
 """Relative difference, in the middle of the ladder's runs, between their losses and those that the law of the points
 gives such runs: beyond the first a loss is not that of the points, beyond the second not even if the user says so."""
 MAX_LAWS = 400
 """Laws of the bootstrap that losses are drawn from."""
+SEED = 0
+N_DRAWS = 2000
+"""Of the final loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +53,6 @@ def in_tasks(
     tasks: Sequence[str] | None = None,
     loss: str = "",
     recipe: str | None = None,
-    seed: int = 0,
 ) -> AdviceInTasks:
     """Put the losses of an advice into scores of tasks, with the errors of the law and of the link.
 
@@ -63,7 +67,6 @@ def in_tasks(
         The loss of the evaluations that is that of the points; by default the one whose values agree with the law.
     recipe : str, optional
         Needed where the evaluations hold several.
-    seed : int
 
     Raises
     ------
@@ -74,12 +77,12 @@ def in_tasks(
         evaluations = read_evaluations(evaluations)
     recipes = evaluations.table["recipe"].unique().to_list()
     recipe = recipe if recipe in recipes or len(recipes) > 1 else None
-    models, draws = _losses(advice, seed)
+    models, draws = _losses(advice)
     found, remarks = [], []
     for task in scored_tasks(evaluations, tasks):
         name, off = _loss_of_points(advice.fitted, evaluations, task, loss, recipe)
-        link = score_link(ladder_of(evaluations, task, name, recipe), task, seed)
-        found.append(task_scores(link, models, draws, seed))
+        link = score_link(ladder_of(evaluations, task, name, recipe), task, SEED)
+        found.append(task_scores(link, models, draws, SEED))
         if off > MAX_MISMATCH:
             remarks.append(f"{name} is {off:.0%} from the loss of the points at equal N and D: is it the same loss?")
     judged = sum(each.link.judged for each in found)
@@ -89,7 +92,7 @@ def in_tasks(
     return AdviceInTasks(tuple(found), tuple(dict.fromkeys((*evaluations.remarks, *remarks))))
 
 
-def _losses(advice: Advice, seed: int) -> tuple[list[tuple[str, float, float, float]], Matrix]:
+def _losses(advice: Advice) -> tuple[list[tuple[str, float, float, float]], Matrix]:
     """Return the models with their losses, and draws of these: laws of the bootstrap, with the scatter of runs."""
     fitted, decision = advice.fitted, advice.decision
     calibration = calibration_of(fitted)
@@ -102,7 +105,7 @@ def _losses(advice: Advice, seed: int) -> tuple[list[tuple[str, float, float, fl
         plan = advice.plan
         models = [("best fresh run", plan.N.value, plan.D.value, plan.loss.value)]
         drawn = np.array([[float(law.loss(plan.N.value, plan.D.value)) for law in laws]])
-    random = np.random.default_rng(derive_seed(seed, "decision", "in tasks"))
+    random = np.random.default_rng(derive_seed(SEED, "decision", "in tasks"))
     middle = np.median(drawn, axis=1, keepdims=True)
     scatter = calibration.scatter * random.standard_t(calibration.degrees_of_freedom, drawn.shape)
     return models, np.maximum(middle + calibration.narrowing * (drawn - middle) + scatter, 1e-6)
@@ -138,3 +141,91 @@ def _mismatch(fitted: FittedScalingLaw, evaluations: Evaluations, task: str, nam
         return float("inf")
     expected = fitted.law.loss(points.N[known], points.D[known])
     return float(np.median(np.abs(np.log(points.loss[known] / expected))))
+
+
+def with_scores(
+    report: ForecastReport,
+    evaluations: Evaluations | str | Path,
+    *,
+    tasks: Sequence[str] | None = None,
+    loss: str = "",
+    recipe: str | None = None,
+) -> ForecastReport:
+    """Add to a forecast the scores that the run will end with, with the errors of the forecast and of the link.
+
+    Parameters
+    ----------
+    report : ForecastReport
+        Of the run's loss.
+    evaluations : Evaluations, str or Path
+        Of a ladder of other runs: scores of the tasks and the loss that the log is of.
+    tasks : sequence of str, optional
+        All by default.
+    loss : str
+        The loss of the evaluations that is that of the log; needed where they hold several.
+    recipe : str, optional
+        Needed where the evaluations hold several; by default the family of the log if it is one of them.
+
+    Returns
+    -------
+    ForecastReport
+        With ``scores``; of a run that diverged without.
+
+    Raises
+    ------
+    ToposcopeError
+        If a task, loss or recipe is unknown, or the losses are in units that cannot be compared.
+    """
+    if report.log.diverged is not None:
+        return report
+    if not isinstance(evaluations, Evaluations):
+        evaluations = read_evaluations(evaluations)
+    recipes = evaluations.table["recipe"].unique().to_list()
+    if recipe is None and len(recipes) > 1 and report.log.family in recipes:
+        recipe = report.log.family
+    found: list[TaskScores] = []
+    for task in scored_tasks(evaluations, tasks):
+        name = loss or _only_loss(evaluations, task)
+        ladder = ladder_of(evaluations, task, name, recipe)
+        factor = _factor(report, name)
+        draws = factor * _final_losses(report)
+        log = report.log
+        model = (log.name, log.parameters, log.tokens_per_step * report.schedule.last_step, factor * report.loss)
+        found.append(task_scores(score_link(ladder, task, SEED), [model], draws[None], SEED))
+    return replace(report, scores=tuple(found))
+
+
+def _only_loss(evaluations: Evaluations, task: str) -> str:
+    corpora, own = losses_for(evaluations, task)
+    if len(corpora) == 1:
+        return corpora[0]
+    offered = corpora or own
+    if not offered:
+        raise ToposcopeError(f"task {task}: the evaluations have no loss; add the loss that the log is of")
+    raise ToposcopeError(
+        f"task {task}: name the loss of the evaluations that the log is of (--loss); {choices('', offered)}"
+    )
+
+
+def _factor(report: ForecastReport, name: str) -> float:
+    """Return what turns losses of the log into the unit that the name of the ladder's loss states."""
+    unit, theirs = report.log.unit, target_of(name).unit
+    if theirs.endswith("per byte") != unit.endswith("per byte") and theirs.endswith("per byte"):
+        raise ToposcopeError(f"{report.log.name}: its loss is in {unit}, that of the ladder ({name}) in {theirs}")
+    if not theirs.startswith("bits") and not unit.startswith("bits"):
+        return 1.0
+    if not theirs.startswith("bits"):  # nats is what no name states: the log's unit holds
+        return 1.0
+    return 1.0 if unit.startswith("bits") else float(1 / np.log(2))
+
+
+def _final_losses(report: ForecastReport) -> Vector:
+    """Return draws of the final loss: normal to either side, as wide as the forecast's interval."""
+    random = np.random.default_rng(derive_seed(SEED, "forecast", "scores"))
+    standard = random.standard_normal(N_DRAWS)
+    low, high = report.interval
+    if not np.isfinite(low):
+        error = report.log.final_loss()[1]
+        return np.maximum(report.loss + (error if np.isfinite(error) else 0.0) * standard, 1e-6)
+    side = np.where(standard < 0, report.loss - low, high - report.loss) / NORMAL
+    return np.maximum(report.loss + side * standard, 1e-6)
