@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from bench import AGAINST, against, command, show, write
 from toposcope.family.model import GPT, build
-from toposcope.family.sizes import ModelSize
+from toposcope.family.run import ModelSize
 from toposcope.models.family_model import FamilyModel
 from toposcope.models.loss_planes import Sample, evaluate, grid_sample, random_directions
 from toposcope.models.summed_loss import SummedLoss, text_loss

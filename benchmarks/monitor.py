@@ -26,7 +26,7 @@ from rich.progress import track
 
 from bench import Column, Spread, alone, command, show, write
 from toposcope.family import build
-from toposcope.family.sizes import ModelSize
+from toposcope.family.run import ModelSize
 
 Row = dict[str, object]
 Log = Callable[[int, torch.Tensor], None]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from toposcope.family import build
-from toposcope.family.sizes import SIZES
+from toposcope.family.run import SIZES
 from toposcope.seeds import derive_seed
 
 SEED = 42

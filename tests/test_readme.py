@@ -19,7 +19,7 @@ from small_studies import NEURAL_PERSISTENCE, series_study, write_series
 
 from toposcope.cli import toposcope
 from toposcope.study import run_study
-from toposcope.study.shipped import shipped_study
+from toposcope.study.declaration import shipped_study
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -13,7 +13,7 @@ from toposcope.family import Run
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 from toposcope.study import Declaration
-from toposcope.study.population import Population
+from toposcope.study.declared_runs import Population
 from toposcope_experiments.outlier_runs.chart import drawn_quantities, outlier_run_charts
 from toposcope_experiments.outlier_runs.outlier_runs import outlier_run_table, outlier_standing_table, replicate_runs
 from toposcope_experiments.outlier_runs.section import declared_settings

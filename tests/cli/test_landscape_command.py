@@ -109,7 +109,7 @@ def test_a_checkpoint_that_is_not_finite_is_left_out_of_the_path(run: Path, tmp_
 def test_an_interrupted_command_goes_on_and_ends_with_the_same_bytes(
     directions: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toposcope.models.loss_planes.unfinished.SECONDS_BETWEEN_WRITES", 0)
+    monkeypatch.setattr("toposcope.models.loss_planes.on_disk.SECONDS_BETWEEN_WRITES", 0)
     text = ("--text", run / "text.txt", "--resolution", "9")
     words = ("landscape", run / "checkpoints", *text, "--json", "--directions", directions, "--out")
     whole = called(*words, tmp_path / "whole")

@@ -14,7 +14,7 @@ from small_studies import NEURAL_PERSISTENCE, SIZE, series_study, small_corpus, 
 from toposcope.family import TrainingOptions
 from toposcope.monitor import demonstration
 from toposcope.study import Declaration, Study
-from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.declared_runs import DeclaredRun
 
 COMMAND = (sys.executable, "-c", "from toposcope.cli import main; main()")
 

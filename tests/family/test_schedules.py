@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toposcope.family import TrainingOptions
-from toposcope.family.schedules import ScheduleName, learning_rate
+from toposcope.family.run import ScheduleName, learning_rate
 
 
 def rate(step: int, **changed: Any) -> float:

@@ -23,7 +23,7 @@ from toposcope.family.corpus import prepare
 from toposcope.family.run_folder import Outcome, finished
 from toposcope.family.together import packs, train_pack, train_together, training, updates
 from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.optimizer import Factors, clip, update
+from toposcope.family.together.updates import Factors, clip, update
 from toposcope.files import write_bytes
 from toposcope.logs.reading import log_beside
 

@@ -12,14 +12,13 @@ from small_runs import prepared, small_run
 from torch import Tensor
 
 from toposcope.family import ModelSize, build
+from toposcope.family.batches import dropout_masks, mask_keys
 from toposcope.family.corpus import load
-from toposcope.family.dropout import dropout_masks, mask_keys
 from toposcope.family.run import Run, TrainingOptions
 from toposcope.family.together import train_pack
 from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.optimizer import Factors
 from toposcope.family.together.training import PackTrainer
-from toposcope.family.together.updates import clipped_update
+from toposcope.family.together.updates import Factors, clipped_update
 from toposcope.family.training import one_thread
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)

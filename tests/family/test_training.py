@@ -20,8 +20,7 @@ from toposcope.checkpoints.steps import Selection
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, TrainingOptions, batches, build, run_folder, train, training
 from toposcope.family.corpus import load, prepare
-from toposcope.family.log import LOG_COLUMNS
-from toposcope.family.run_folder import Outcome, checkpoint_path, finished, outcome, read_run
+from toposcope.family.run_folder import LOG_COLUMNS, Outcome, checkpoint_path, finished, outcome, read_run
 from toposcope.files import write_bytes, write_text
 from toposcope.seeds import derive_seed
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, batches, build, train
-from toposcope.family.batches import Batches, noisy_targets
+from toposcope.family.batches import Batches, dropout_masks, mask_keys, noisy_targets
 from toposcope.family.corpus import Tokens, load
-from toposcope.family.dropout import dropout_masks, mask_keys
 from toposcope.family.run_folder import checkpoint_path
 from toposcope.seeds import derive_seed
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.family.schedules import ScheduleName, learning_rate
+from toposcope.family.run import ScheduleName, learning_rate
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from property_examples import examples
 
-from toposcope.homology.chain_diagnostics import effective_size, split_r_hat
+from toposcope.homology.learning_coefficient import effective_size, split_r_hat
 from toposcope.typing import Matrix
 
 

@@ -14,8 +14,8 @@ from networkx.algorithms import bipartite
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import clustering
-from toposcope.homology.clustering import clustering_coefficient
+from toposcope.homology import matrix_controls as clustering
+from toposcope.homology.matrix_controls import clustering_coefficient
 
 Array = NDArray[np.float64]
 

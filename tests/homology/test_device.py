@@ -16,6 +16,7 @@ from torch import Tensor
 
 import toposcope
 from toposcope.kernels import device_bipartite_tree, device_search
+from toposcope.kernels.boruvka import N_LISTED, Neighbours, difference_search
 from toposcope.kernels.device_bipartite_tree import (
     KEY_TYPES,
     Forest,
@@ -23,8 +24,7 @@ from toposcope.kernels.device_bipartite_tree import (
     device_tree_weights,
 )
 from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
-from toposcope.kernels.euclidean_prim import prim_squares
-from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, difference_search
+from toposcope.kernels.prim import prim_squares
 
 moderate = examples(100)
 DTYPES = list(KEY_TYPES)

@@ -21,13 +21,19 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist, pdist, squareform
 
-from toposcope.kernels import duplicates, farthest, neighbour_search
-from toposcope.kernels.distance_tree import prim_lengths
-from toposcope.kernels.duplicates import first_occurrences
-from toposcope.kernels.euclidean_prim import prim_squares
-from toposcope.kernels.euclidean_tree import boruvka_squares, tree_squares
+from toposcope.kernels import boruvka as rounds
+from toposcope.kernels import farthest, pairwise
+from toposcope.kernels.boruvka import (
+    N_LISTED,
+    Neighbours,
+    ProductSearch,
+    boruvka_squares,
+    difference_search,
+    tree_squares,
+)
 from toposcope.kernels.farthest import farthest_order
-from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, ProductSearch, difference_search
+from toposcope.kernels.pairwise import first_occurrences
+from toposcope.kernels.prim import prim_lengths, prim_squares
 
 exhaustive = examples(600)
 thorough = examples(200)
@@ -221,7 +227,7 @@ def test_memory_is_that_of_the_points() -> None:
     finally:
         tracemalloc.stop()
     # Lists, two copies of the points, and one block of bounds; all distances would be 3.2 GB.
-    assert peak < neighbour_search.BLOCK_BYTES + 40 * n * (N_LISTED + d)
+    assert peak < rounds.BLOCK_BYTES + 40 * n * (N_LISTED + d)
 
 
 # The searches
@@ -294,7 +300,7 @@ def test_searches_of_small_clouds_are_sound(search: str, points: Array, data: st
 @pytest.mark.parametrize("name", LARGE_CLOUDS)
 def test_bounds_of_large_clouds_hold(name: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, d = 600, 40
-    monkeypatch.setattr(neighbour_search, "BLOCK_BYTES", 100 * n * 4)  # several blocks
+    monkeypatch.setattr(rounds, "BLOCK_BYTES", 100 * n * 4)  # several blocks
     points = large_cloud(name, n, d)
     rows = np.arange(0, n, 2)
     labels = (np.arange(n) // 3).astype(np.int32)
@@ -354,7 +360,7 @@ def test_signs_of_zero_do_not_matter() -> None:
 
 
 def test_colliding_hashes_lose_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_hashes", lambda points: np.zeros(len(points), np.uint64))
+    monkeypatch.setattr(pairwise, "_hashes", lambda points: np.zeros(len(points), np.uint64))
     points = np.array([[1.0], [2.0], [1.0], [2.0], [3.0]])
     # The second 2 is kept as well, as documented: it is compared with the first row of its hash alone.
     assert_array_equal(first_occurrences(points), [0, 1, 3, 4])

@@ -23,13 +23,11 @@ from scipy.spatial.distance import cdist
 from toposcope.kernels import bipartite_tree, compiled
 from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, heavy_entries
 from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES, bipartite_tree_keys
-from toposcope.kernels.bit_sets import empty_tree, largest, toggle
-from toposcope.kernels.comparisons import bits_above
-from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.magnitudes import Magnitudes
 from toposcope.kernels.pairwise import distance_matrix, pair_distance
-from toposcope.kernels.union_find import find, join
+from toposcope.kernels.prim import squared_distance
+from toposcope.kernels.sets import bits_above, empty_tree, find, join, largest, toggle
 
 moderate = examples(100)
 

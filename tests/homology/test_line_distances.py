@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from property_examples import examples
 
 from toposcope.homology import Diagram, bottleneck, diagram_distances, distances, rips, wasserstein
-from toposcope.kernels import sparse_matching
+from toposcope.kernels import plane_matching
 from toposcope.kernels.noncrossing_matching import cheapest_matching
 
 thorough = examples(300)
@@ -207,7 +207,7 @@ def test_tiny_beside_huge_bars() -> None:
 def test_one_birth_never_takes_the_general_path(
     distance: Callable[[Diagram, Diagram], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparse_matching, "cheapest_partners", None)
+    monkeypatch.setattr(plane_matching, "cheapest_partners", None)
     monkeypatch.setattr(distances, "_bottleneck_in_plane", None)
     up, down, empty = (
         born_at(0.0, np.arange(1.0, 5.0)),

@@ -16,8 +16,7 @@ from scipy.spatial.distance import cdist, squareform
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, points_for_loops, rips, rtd
-from toposcope.homology.cycles import closed_paths
-from toposcope.homology.loops import loop_diagram
+from toposcope.homology.loops import closed_paths, loop_diagram
 from toposcope.homology.point_cloud import with_distances
 from toposcope.kernels import lunes
 from toposcope.kernels.lunes import odd_branches

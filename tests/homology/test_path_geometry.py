@@ -162,7 +162,7 @@ def test_scalings_follow_the_unit_and_stand_points_that_are_equal() -> None:
 )
 def test_what_are_no_distances_is_refused(bad: Array) -> None:
     for function in (classical_scaling, metric_scaling, diffusion_potential, principal_shares, step_cosines):
-        with pytest.raises(ToposcopeError, match="expected a symmetric matrix"):
+        with pytest.raises(ToposcopeError, match=r"distances: expected an \(n, n\) matrix of distances, got"):
             function(bad)
 
 

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.ph_dimension import PHDimension, ph_dimension
+from toposcope.homology.dimension import PHDimension, ph_dimension
 
 moderate = examples(100)
 few = examples(25)

@@ -16,8 +16,9 @@ from scipy.spatial.distance import pdist, squareform
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, diagram_distances, rips, two_nn, wasserstein
+from toposcope.homology.dimension import two_least
 from toposcope.homology.point_cloud import with_distances
-from toposcope.kernels.pairwise import distance_matrix, two_least
+from toposcope.kernels.pairwise import distance_matrix
 
 moderate = examples(60)
 

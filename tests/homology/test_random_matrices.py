@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.random_matrices import DENSITY, ENSEMBLES, TAIL_DEGREES, Ensemble, random_matrix
+from toposcope.homology.matrix_controls import DENSITY, ENSEMBLES, TAIL_DEGREES, Ensemble, random_matrix
 
 every_ensemble = pytest.mark.parametrize("ensemble", ENSEMBLES)
 

@@ -21,7 +21,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.homology.topology_divergence import cross_barcode, rtd
+from toposcope.homology.similarity import cross_barcode, rtd
 
 thorough = examples(200)
 moderate = examples(100)

@@ -19,8 +19,8 @@ from written_logs import WRITERS, Written, events, trainer
 
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, TrainingOptions
+from toposcope.family.run import SIZES
 from toposcope.family.run_folder import write_run
-from toposcope.family.sizes import SIZES
 from toposcope.logs import LogTable, read_log, read_logs
 from toposcope.study.declaration import load_declaration
 from toposcope.study.store import Store

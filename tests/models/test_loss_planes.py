@@ -18,7 +18,7 @@ from torch import Tensor
 
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import build
-from toposcope.family.sizes import ModelSize
+from toposcope.family.run import ModelSize
 from toposcope.homology import Diagram, profile_grid
 from toposcope.models import load_model
 from toposcope.models.family_model import FamilyModel
@@ -501,7 +501,7 @@ def interrupted_at(n: int) -> Progress:
 
 @pytest.mark.parametrize("stop", [1, 200, 880])
 def test_an_interrupted_plane_goes_on_where_it_was(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.models.loss_planes.unfinished.SECONDS_BETWEEN_WRITES", 0)
+    monkeypatch.setattr("toposcope.models.loss_planes.on_disk.SECONDS_BETWEEN_WRITES", 0)
     evaluated = [0]
 
     def counted(w: Tensor) -> Tensor:

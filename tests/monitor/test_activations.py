@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import sizes
 from toposcope.family.model import GPT
+from toposcope.family.run import find_size
 from toposcope.monitor.activations import FixedBatch, unit_shares
 from toposcope.monitor.monitor import Monitor
 from toposcope.study import Study
@@ -18,7 +18,7 @@ from toposcope.study import Study
 
 def small_gpt() -> GPT:
     torch.manual_seed(0)
-    return GPT(sizes.find_size("tiny-3k"))
+    return GPT(find_size("tiny-3k"))
 
 
 def batch_for(model: GPT) -> torch.Tensor:

@@ -11,10 +11,10 @@ from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
 from toposcope.family import corpus as corpora
-from toposcope.family.gradients import fixed_batch, loss_gradients
+from toposcope.family.evaluation import fixed_batch, loss_gradients
 from toposcope.probes.feature import NETWORK
 from toposcope.study import Declaration, Study
-from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.declared_runs import DeclaredRun
 from toposcope.study.runner import run_study
 
 TRAINING: dict[str, Any] = {"steps": 4, "batch_size": 5, "warmup_steps": 1, "checkpoint_every": 2}

@@ -11,7 +11,7 @@ from torch.nn import functional
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import GPT
-from toposcope.family.sizes import SIZES
+from toposcope.family.run import SIZES
 from toposcope.probes import Subject
 from toposcope.probes.language_modelling import LanguageModellingProbe
 

@@ -17,7 +17,7 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, loop_births, neural_persistence, rips, statistics, wasserstein
-from toposcope.homology.clustering import clustering_coefficient
+from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe

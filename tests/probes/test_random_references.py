@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
 from toposcope.checkpoints import series
-from toposcope.homology.random_matrices import ENSEMBLES, Ensemble, random_matrix
+from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes import Measurement, Subject
 from toposcope.probes import random_matrices as module
 from toposcope.probes.feature import NETWORK

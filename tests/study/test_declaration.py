@@ -11,10 +11,9 @@ import tomli_w
 from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, load_declaration, run_study
-from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check_declaration
-from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check_declaration, shipped_study
+from toposcope.study.declared_runs import DeclaredRun
 from toposcope.study.published import Law, Published, Trace
-from toposcope.study.shipped import shipped_study
 from toposcope.version import __version__
 
 RUN: dict[str, Any] = {"size": "tiny-3k"}

@@ -22,7 +22,7 @@ from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserst
 from toposcope.models.texts import Text
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.declared_runs import DeclaredRun
 from toposcope.study.diagrams import Source, read_diagrams, read_states
 
 STATES: dict[str, Any] = {

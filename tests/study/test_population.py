@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run
 from toposcope.study import Declaration, load_declaration
-from toposcope.study.population import Population, Range
+from toposcope.study.declared_runs import Population, Range
 
 SIZES = ["tiny-3k", "small-7k"]
 

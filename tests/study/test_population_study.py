@@ -13,7 +13,7 @@ from toposcope.checkpoints.sources.packed import POINTER
 from toposcope.family import Corpus, Run
 from toposcope.family import corpus as corpora
 from toposcope.family.together import training
-from toposcope.family.together.folders import begun_packs
+from toposcope.family.together.packs import begun_packs
 from toposcope.files import write_bytes
 from toposcope.study import Study, load_declaration, run_study
 from toposcope.study.corpora import StudyCorpora
@@ -165,7 +165,7 @@ def test_python_source_is_the_same_each_time() -> None:
 
 
 def test_stored_losses_of_another_text_are_measured_again(study: Study) -> None:
-    from toposcope.study.other_corpora import FILE, stored_losses
+    from toposcope.study.corpora import FILE, stored_losses
 
     directory = study.directory / "runs" / study.runs()["run"][0]
     content = json.loads((directory / FILE).read_bytes())

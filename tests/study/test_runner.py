@@ -42,9 +42,9 @@ from small_studies import (
 
 from toposcope.errors import ToposcopeError
 from toposcope.study import Declaration, Study, checksums, run_study, store, survey, training
-from toposcope.study.declared_run import DeclaredRun
-from toposcope.study.rows import Unit
+from toposcope.study.declared_runs import DeclaredRun
 from toposcope.study.runner import _frozen
+from toposcope.study.tables import Unit
 from toposcope.study.tasks import measure_task
 
 

@@ -7,7 +7,7 @@ import pytest
 from toposcope.errors import ToposcopeError
 from toposcope.study import Declaration, Study, load_declaration, run_study
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.series_patterns import expanded
+from toposcope.study.declared_runs import expanded
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 from toposcope.study.diagrams import StoredContent
-from toposcope.study.inserting import insert
-from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.store import Store
+from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 
 # People query the database with tools of their own: a change here is a change of `SCHEMA_VERSION`.
 SCHEMA = {

@@ -33,18 +33,27 @@ from toposcope.analysis.trajectories import trajectories
 from toposcope.engine.pool import Workers
 from toposcope.probes.rips import RipsProbe
 from toposcope.report import material, write_report
-from toposcope.study import Declaration, Study, batching, run_study, runner, study, survey, tasks
-from toposcope.study.batching import LONG_TASK_MS, CheckpointSize, batches, longest_task, milliseconds, portions
+from toposcope.study import Declaration, Study, run_study, runner, study, survey, tasks
+from toposcope.study import work as work_module
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, measure_tasks, read_tasks
-from toposcope.study.work_progress import WorkProgress
+from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, measure_tasks, read_tasks
+from toposcope.study.work import (
+    LONG_TASK_MS,
+    WORK,
+    CheckpointSize,
+    WorkProgress,
+    batches,
+    longest_task,
+    milliseconds,
+    portions,
+)
 
 
 def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["trained"], ALL_PROBES, [found])
     assert run_study(declaration, tmp_path / "together", workers=1) == {}
-    monkeypatch.setattr(batching, "BATCH_SECONDS", 1)
+    monkeypatch.setattr(work_module, "BATCH_SECONDS", 1)
     assert run_study(declaration, tmp_path / "apart", workers=1) == {}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
 
@@ -56,7 +65,7 @@ def test_a_layer_that_fails_fails_the_network_and_nothing_else(tmp_path: Path, m
     write_weights(checkpoint_file(found, 5), weights)
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS, CONTROLS])
     together = run_study(declaration, tmp_path / "together", workers=1)
-    monkeypatch.setattr(batching, "BATCH_SECONDS", 1)
+    monkeypatch.setattr(work_module, "BATCH_SECONDS", 1)
     assert run_study(declaration, tmp_path / "apart", workers=1) == together
     assert {(unit.step, unit.layer) for unit in together} == {(5, "layers.0.mlp.fc1.weight"), (5, "network")}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
@@ -298,7 +307,7 @@ from toposcope.analysis.trajectories import trajectories
 from toposcope.probes import Measurement, make_probes
 from toposcope.study import Declaration, Study
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.rows import Unit
+from toposcope.study.tables import Unit
 from toposcope.study.store import Store
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from small_studies import CONTROLS, NEURAL_PERSISTENCE, frame, series_study, som
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import GPT
-from toposcope.family.sizes import find_size
+from toposcope.family.run import find_size
 from toposcope.models.tokenizers import FastTokenizer
 from toposcope.probes.controls import ControlsProbe
 from toposcope.study import Study, run_study

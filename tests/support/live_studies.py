@@ -11,8 +11,8 @@ from typing import Any
 from toposcope.probes import Measurement
 from toposcope.study import Declaration
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.store import Store
+from toposcope.study.tables import CheckpointRow, LayerRow, Unit
 
 CONTROLS = '{"batches":0}'
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from toposcope.family import Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, Study
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.declared_runs import DeclaredRun
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
 SIZE = ModelSize(hidden=8, layers=1, heads=2, context=16)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
-from toposcope.homology.random_matrices import ENSEMBLES
+from toposcope.homology.matrix_controls import ENSEMBLES
 from toposcope.probes.feature import TOPOLOGY, Feature
 
 COMPARED = {

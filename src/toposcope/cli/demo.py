@@ -32,7 +32,7 @@ def demo(out: Path, live: bool, workers: int | None) -> None:
         _train_live(out)
         return
     from toposcope.cli.study import run_and_report
-    from toposcope.study.shipped import shipped_study
+    from toposcope.study.declaration import shipped_study
 
     run_and_report(shipped_study("quickstart"), out, workers)
 
@@ -40,7 +40,7 @@ def demo(out: Path, live: bool, workers: int | None) -> None:
 def _train_live(out: Path) -> None:
     from toposcope.cli.show import shown_meanwhile
     from toposcope.monitor.demonstration import train_monitored
-    from toposcope.study.shipped import shipped_study
+    from toposcope.study.declaration import shipped_study
 
     if (out / "study.db").exists():
         raise BadUse(f"--out {out}: has a study that was not trained with --live; choose another folder")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.study import Study
-    from toposcope.study.rows import Unit
+    from toposcope.study.tables import Unit
 
 SUMMARY_STATISTICS = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
 SUMMARY_OF_PROBES = {
@@ -124,7 +124,7 @@ def measure(
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
     from toposcope.study.measuring import check_probes, measure_series
-    from toposcope.study.takeover import SUFFIX
+    from toposcope.study.new_study import SUFFIX
 
     with bad_use():
         declared = named_series(series, opening, resolved_place(tokenizer, "--tokenizer", ("characters",)))

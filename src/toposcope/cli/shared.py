@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toposcope.checkpoints import Access, Series
     from toposcope.progress import Progress
     from toposcope.study.declaration import DeclaredSeries
-    from toposcope.study.rows import Unit
+    from toposcope.study.tables import Unit
 
 workers_option = click.option(
     "--workers",

@@ -78,7 +78,7 @@ def run(
 def _declared(places: tuple[str, ...], opening: Opening) -> tuple[Declaration, Path]:
     """Return a declaration and the default folder: of a TOML file, of a study that was begun, or of series."""
     from toposcope.study import load_declaration
-    from toposcope.study.draft import draft
+    from toposcope.study.new_study import draft
 
     first = Path(places[0])
     begun = first / "study.toml"
@@ -108,7 +108,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
     from toposcope.errors import ToposcopeError
     from toposcope.files import write_text
     from toposcope.logs.reading import log_beside
-    from toposcope.study.draft import draft, draft_toml
+    from toposcope.study.new_study import draft, draft_toml
 
     with bad_use():
         declaration = draft(named_series(series, opening))
@@ -146,7 +146,7 @@ def run_and_report(
     """
     from toposcope.checkpoints import Access
     from toposcope.cli.show import shown_meanwhile
-    from toposcope.study.opening import open_series
+    from toposcope.study.new_study import open_series
 
     access = access or Access()
     opened = open_series(declaration, directory, access)
@@ -167,7 +167,7 @@ def _run_opened(
 ) -> None:
     from toposcope.cli.report import is_up_to_date, report_of, write_and_print
     from toposcope.study import Study, run_study
-    from toposcope.study.takeover import take_over
+    from toposcope.study.new_study import take_over
 
     taken = take_over(declaration, directory, folders)
     if taken is not None:

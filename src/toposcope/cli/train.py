@@ -40,8 +40,7 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
     from toposcope.family import Corpus, TrainingOptions
     from toposcope.study import Declaration, run_study
     from toposcope.study.declaration import check_declaration
-    from toposcope.study.declared_run import DeclaredRun
-    from toposcope.study.field_errors import readable
+    from toposcope.study.declared_runs import DeclaredRun, readable
 
     with bad_use():
         fields = {k: v for setting in settings for k, v in parse_options(setting, "--set").items()}

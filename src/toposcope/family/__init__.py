@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from toposcope.family.corpus import Corpus
-from toposcope.family.run import Run, TrainingOptions
-from toposcope.family.sizes import SIZES, ModelSize
+from toposcope.family.run import SIZES, ModelSize, Run, TrainingOptions
 from toposcope.lazy import lazy_names
 
 __all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "TrainingOptions", "build", "train"]

@@ -1,14 +1,22 @@
-"""What a run trains on: its share of the tokens, its targets, and the sequences of every update."""
+"""What an update of a run draws: its sequences with their targets, and the masks of dropout.
+
+Masks are the same for a run trained alone or with others, before and after a stop, and on any device. A generator of
+torch draws other numbers on a GPU than on a CPU, and would have to be called once for every run. Here a number is a
+hash of its place: the 32-bit finalizer of MurmurHash3 (A. Appleby, public domain), once with each half of a 64-bit key.
+"""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from toposcope.family.corpus import Tokens, spread_sequences
-from toposcope.family.run import Run
+from toposcope.family.run import ModelSize, Run
 from toposcope.seeds import derive_seed
 
 BLOCK_STEPS = 1000
 """Steps whose batches are drawn at once."""
+_FIRST_FACTOR, _SECOND_FACTOR = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 
 class Batches:
@@ -55,3 +63,51 @@ def noisy_targets(run: Run, training: Tensor) -> Tensor:
     replaced = torch.rand(len(training), generator=generator, dtype=torch.float64) < run.training.label_noise
     drawn = torch.randint(0, run.size.vocabulary, (len(training),), generator=generator)
     return torch.where(replaced, drawn.to(training.dtype), training)
+
+
+def mask_keys(seeds: Sequence[int], step: int) -> Tensor:
+    """Return the keys of the masks of one update, shape (runs, 2), int32."""
+    words = [derive_seed(seed, "dropout", step) for seed in seeds]
+    return torch.tensor([(_signed(word), _signed(word >> 31)) for word in words], dtype=torch.int32)
+
+
+def dropout_masks(keys: Tensor, shares: Tensor, size: ModelSize, batch: int, time: int) -> Tensor:
+    """Return the factors of the residual stream's parts: 0 with a run's probability, else 1 / (1 - it).
+
+    Parameters
+    ----------
+    keys : Tensor, shape (runs, 2), int32
+    shares : Tensor, shape (runs,), float64
+        The probabilities.
+    size : ModelSize
+    batch, time : int
+
+    Returns
+    -------
+    Tensor, shape (1 + 2 layers, runs, batch, time, hidden)
+        Of torch's default dtype.
+    """
+    places = torch.arange((1 + 2 * size.layers) * batch * time * size.hidden, dtype=torch.int32, device=keys.device)
+    x = _mixed(_mixed(places.view(1 + 2 * size.layers, 1, -1) + keys[:, :1]) ^ keys[:, 1:])
+    thresholds = (shares * 2.0**32 - 2.0**31).round().clamp(max=2.0**31 - 1).to(torch.int32)
+    factors = (1 / (1 - shares)).to(torch.get_default_dtype())
+    masks = torch.where(x >= thresholds[:, None], factors[:, None], torch.zeros_like(factors[:, None]))
+    return masks.view(1 + 2 * size.layers, len(shares), batch, time, size.hidden)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Return a hash of each number; products of int32 wrap around."""
+    x = (x ^ _shifted(x, 16)) * _FIRST_FACTOR
+    x = (x ^ _shifted(x, 13)) * _SECOND_FACTOR
+    return x ^ _shifted(x, 16)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """Shift to the right and fill with zeros, where torch fills with the sign."""
+    shifted: Tensor = (x >> bits) & (2 ** (32 - bits) - 1)
+    return shifted
+
+
+def _signed(word: int) -> int:
+    """Return the lowest 32 bits as a signed number."""
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family.sizes import MIN_HEAD_WIDTH, ModelSize, find_size
+from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize, find_size
 from toposcope.seeds import derive_seed
 
 INITIAL_STD = 0.02
@@ -92,7 +92,7 @@ class GPT(nn.Module):
         ----------
         tokens : Tensor, shape (batch, time), integer
         masks : Tensor, shape (1 + 2 layers, batch, time, hidden), optional
-            Factors of dropout (see `toposcope.family.dropout`).
+            Factors of dropout (see `toposcope.family.batches`).
 
         Yields
         ------

@@ -1,16 +1,115 @@
-"""The declaration of a run: its model, its corpus, its training."""
+"""The declaration of a run: the size of its model, its corpus, its training and the learning rate of each update."""
 
 import math
+from typing import Literal
 
 import msgspec
 
 from toposcope.checkpoints.steps import Selection
+from toposcope.errors import ToposcopeError, choices
 from toposcope.family.corpus import Corpus
-from toposcope.family.schedules import ScheduleName, learning_rate
-from toposcope.family.sizes import ModelSize
 
+MIN_HEAD_WIDTH = 16
+"""Width of an attention head below which the CPU kernel is slow."""
+ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
 MIN_LOG_SPACED = 3
 """Step 0, step 1 and the last."""
+
+
+class ModelSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One member of the family.
+
+    Attributes
+    ----------
+    hidden : int
+        Width of the residual stream.
+    layers : int
+        Number of blocks.
+    heads : int
+        Attention heads a block; must divide `hidden`.
+    vocabulary : int
+        Number of tokens.
+    context : int
+        Longest sequence.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    vocabulary: int = 128
+    context: int = 128
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}")
+
+    @property
+    def n_parameters(self) -> int:
+        """Trainable parameters, the tied head counted once."""
+        d = self.hidden
+        block = 12 * d * d + 13 * d
+        return (self.vocabulary + self.context) * d + self.layers * block + 2 * d
+
+
+SIZES: dict[str, ModelSize] = {
+    "tiny-3k": ModelSize(hidden=8, layers=1, heads=1),
+    "small-7k": ModelSize(hidden=16, layers=1, heads=2),
+    "med-21k": ModelSize(hidden=24, layers=2, heads=2),
+    "large-46k": ModelSize(hidden=32, layers=3, heads=4),
+    "xl-97k": ModelSize(hidden=48, layers=3, heads=4),
+}
+"""The published family; parameters 2,936 / 7,408 / 20,640 / 46,368 / 97,200."""
+
+
+def find_size(size: str | ModelSize) -> ModelSize:
+    """Return the declaration of a named size, or a declaration as it is.
+
+    Raises
+    ------
+    ToposcopeError
+        For a name that is not in `SIZES`.
+    """
+    if isinstance(size, ModelSize):
+        return size
+    if size not in SIZES:
+        raise ToposcopeError(f"size {size!r} is not known; {choices(size, SIZES)}, or give hidden, layers and heads")
+    return SIZES[size]
+
+
+def learning_rate(
+    step: int,
+    *,
+    schedule: ScheduleName,
+    peak: float,
+    final: float,
+    warmup_steps: int,
+    decay_steps: int,
+    total_steps: int,
+) -> float:
+    """Return the learning rate of one update; step 1 is the first.
+
+    Parameters
+    ----------
+    step : int
+        From 0 to `total_steps`; 0 gives 0 when there is a warm-up.
+    schedule : str
+        ``cosine``, ``linear`` and ``constant`` begin after the warm-up; ``wsd`` (warm-up, stable, decay) stays at the
+        peak and falls linearly over the last `decay_steps`.
+    peak, final : float
+        Highest rate, and the rate at the last step of a decaying schedule.
+    warmup_steps, decay_steps, total_steps : int
+    """
+    if step < warmup_steps:
+        return peak * step / warmup_steps
+    if schedule == "constant":
+        return peak
+    begin = total_steps - decay_steps if schedule == "wsd" else warmup_steps
+    progress = min(1.0, max(0.0, (step - begin) / max(1, total_steps - begin)))
+    shape = 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1 - progress
+    return final + (peak - final) * shape
 
 
 class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -19,20 +19,22 @@ from torch import Tensor, nn
 
 from toposcope.checkpoints.sources.packed import POINTER
 from toposcope.family import corpus as corpora
-from toposcope.family.batches import Batches
-from toposcope.family.dropout import dropout_masks, mask_keys
-from toposcope.family.log import LOG_COLUMNS, as_csv, first_row, rows_of
+from toposcope.family.batches import Batches, dropout_masks, mask_keys
 from toposcope.family.model import build
 from toposcope.family.run import Run
 from toposcope.family.run_folder import (
+    LOG_COLUMNS,
     Outcome,
     Status,
+    as_csv,
     checkpoint_path,
     claim_directory,
     finished,
+    first_row,
     has_checkpoints,
     locked,
     outcome,
+    rows_of,
 )
 from toposcope.files import write_bytes, write_text
 from toposcope.progress import Progress, silent

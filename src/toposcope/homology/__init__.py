@@ -1,33 +1,44 @@
 """The mathematics: filtration -> persistence diagram, diagrams -> numbers. Arrays in, arrays out."""
 
 from toposcope.homology.basins import (
+    CriticalPoints,
     Profile,
     average_persistence,
+    critical_points,
+    critical_points_of_triangles,
     profile_graph,
     profile_grid,
     saddle_minimum_distance,
 )
-from toposcope.homology.critical_points import CriticalPoints, critical_points, critical_points_of_triangles
-from toposcope.homology.cycles import Loop, longest_loops
 from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
-from toposcope.homology.distances import DiagramDistances, bottleneck, diagram_distances, matching, wasserstein
-from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
+from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
+from toposcope.homology.distances import (
+    DiagramDistances,
+    Vine,
+    bottleneck,
+    diagram_distances,
+    matching,
+    vineyard,
+    wasserstein,
+)
 from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.homology.loop_births import h1_births
-from toposcope.homology.multidimensional_scaling import Scaling, classical_scaling, metric_scaling
-from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
-from toposcope.homology.path_geometry import (
+from toposcope.homology.loops import Loop, longest_loops
+from toposcope.homology.multidimensional_scaling import (
+    Scaling,
+    classical_scaling,
+    metric_scaling,
     principal_shares,
     random_walk_shares,
     random_walk_shares_of,
     step_cosines,
 )
-from toposcope.homology.ph_dimension import DimensionEstimate, PHDimension, ph_dimension
+from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
-from toposcope.homology.similarity import linear_cka, procrustes
+from toposcope.homology.similarity import TopologyDivergence, cross_barcode, linear_cka, procrustes, rtd
 from toposcope.homology.spectral_density import (
     SpectralDensity,
     TraceEstimate,
@@ -43,8 +54,6 @@ from toposcope.homology.spectral_measures import (
 )
 from toposcope.homology.statistics import statistics
 from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
-from toposcope.homology.topology_divergence import TopologyDivergence, cross_barcode, rtd
-from toposcope.homology.vineyard import Vine, vineyard
 from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [

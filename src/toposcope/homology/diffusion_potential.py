@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_number
-from toposcope.homology.multidimensional_scaling import as_distances, pairwise_distances
+from toposcope.homology.multidimensional_scaling import pairwise_distances
+from toposcope.homology.point_cloud import as_distances
 from toposcope.typing import Matrix, Vector
 
 MAX_TIME = 100
@@ -90,7 +91,7 @@ def diffusion_potential(
     Nature Biotechnology 37, 1482, with the defaults of its authors and the logarithmic potential. The knee is that of
     two straight lines. Where as many duplicates as neighbours lie on a point, e is 0, and only they are near it.
     """
-    matrix = as_distances(distances)
+    matrix = as_distances(distances, "distances")
     n = len(matrix)
     if n < 3:
         raise ToposcopeError(f"distances: expected those of at least 3 points, got {n}")

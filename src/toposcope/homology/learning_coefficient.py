@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
-from toposcope.homology.chain_diagnostics import effective_size, split_r_hat
 from toposcope.homology.local_posterior import Chain, Draws, Posterior
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -260,3 +259,73 @@ def _below_the_point(excess: Matrix, beta: float, negative: float) -> tuple[str,
         mend = "take a later checkpoint or more text"
         return f"chains left for a lower loss ({below}): it is no minimum; {mend}", ""
     return "", f"no minimum of these samples: the loss is {below}"
+
+
+def split_r_hat(draws: Matrix) -> float:
+    """Return the potential scale reduction of chains cut into halves.
+
+    It is 1 where all halves have one mean, and grows with the variance between them over that within.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (chains, n), float64
+        At least 4 draws a chain; of an odd number the first is left out.
+
+    Returns
+    -------
+    float
+        NaN if no half varies and all are equal; infinite if none varies and some differ.
+    """
+    halves = _halves(draws)
+    within, total = _variances(halves)
+    if within == 0:
+        return float("nan") if total == 0 else float("inf")
+    return float(np.sqrt(total / within))
+
+
+def effective_size(draws: Matrix) -> float:
+    """Return the number of independent draws whose mean is as precise as that of these.
+
+    Autocorrelations are summed in pairs as long as the sums are positive, and made monotone (Geyer 1992). A variance
+    between the halves of chains counts as autocorrelation, so that chains which disagree have few effective draws.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (chains, n), float64
+        At least 4 draws a chain; of an odd number the first is left out.
+
+    Returns
+    -------
+    float
+        At most the number of draws; NaN if they do not vary.
+    """
+    halves = _halves(draws)
+    within, total = _variances(halves)
+    if total == 0:
+        return float("nan")
+    covariances = np.mean([_autocovariances(half) for half in halves], axis=0)
+    correlations = 1 - (within - covariances) / total
+    pairs = correlations[: len(correlations) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    positive = pairs[: int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)]
+    time = -1 + 2 * float(np.minimum.accumulate(positive).sum())
+    # Of chains that alternate around their mean, the sum may be below that of independent draws.
+    return halves.size / max(time, 1.0)
+
+
+def _halves(draws: Matrix) -> Matrix:
+    half = draws.shape[1] // 2
+    return draws[:, draws.shape[1] - 2 * half :].reshape(-1, half)
+
+
+def _variances(halves: Matrix) -> tuple[float, float]:
+    """Return the mean variance within halves, and the estimate of the variance of the distribution."""
+    n = halves.shape[1]
+    within = float(halves.var(axis=1, ddof=1).mean())
+    return within, (n - 1) / n * within + float(halves.mean(axis=1).var(ddof=1))
+
+
+def _autocovariances(chain: Vector) -> Vector:
+    """Return the autocovariances at lags 0 to n - 1, with the unbiased variance at lag 0."""
+    n = len(chain)
+    spectrum = np.fft.rfft(chain - chain.mean(), 2 * n)
+    return np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[:n] / (n - 1)

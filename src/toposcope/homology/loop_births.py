@@ -55,7 +55,7 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
     -----
     O(n^2 d) time, most of it one product by BLAS; O(nd) memory beside the relative neighbourhood graph, which has a few
     edges a point (up to n^2 / 2 where all distances are equal). With distinct distances b is the number of its edges
-    less n - 1; equal distances are sorted out as in `toposcope.kernels.tied_loops`.
+    less n - 1; equal distances are sorted out as in `toposcope.kernels.relative_neighbours`.
 
     Source: Koyama, Memoli, Robins and Turner 2023, arXiv:2307.16333; Toussaint 1980 for the graph.
 
@@ -82,9 +82,16 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
 
     Both are lengths of edges of the relative neighbourhood graph, made once; None if it needs all distances.
     """
-    from toposcope.kernels.euclidean_prim import squared_distances
-    from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, WHOLE, Measured, edge_lengths
-    from toposcope.kernels.tied_loops import Graph, joins_and_births
+    from toposcope.kernels.prim import squared_distances
+    from toposcope.kernels.relative_neighbours import (
+        COSINE,
+        EUCLIDEAN,
+        WHOLE,
+        Graph,
+        Measured,
+        edge_lengths,
+        joins_and_births,
+    )
 
     if isinstance(cloud, Distances) and cloud.points is not None:
         cloud = cloud.points
@@ -123,7 +130,7 @@ def _by_reduction(cloud: Cloud) -> Vector | None:
 
 def _from_centre(cloud: Euclidean) -> Indices:
     """Return the distinct points, those near the centroid first."""
-    from toposcope.kernels.duplicates import first_occurrences
+    from toposcope.kernels.pairwise import first_occurrences
 
     distinct = first_occurrences(cloud.points)
     points = cloud.points if len(distinct) == len(cloud.points) else cloud.points[distinct]
@@ -134,7 +141,7 @@ def _empty_lunes(cloud: "Measured") -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
     from scipy.spatial.distance import cdist
 
-    from toposcope.kernels.neighbour_search import left_factor, product_factors
+    from toposcope.kernels.boruvka import left_factor, product_factors
     from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, empty_lunes
 
     points, n = cloud.points, len(cloud.points)
@@ -160,7 +167,7 @@ def _precision(points: Matrix) -> type[np.floating[Any]]:
     """Return the precision in which bounds separate a point's nearest neighbours from others."""
     from scipy.spatial.distance import cdist
 
-    from toposcope.kernels.neighbour_search import rounding
+    from toposcope.kernels.boruvka import rounding
 
     some = np.linspace(0, len(points) - 1, min(len(points), N_PRECISION_SAMPLES)).astype(int)
     squares = cdist(points[some], points, "sqeuclidean")

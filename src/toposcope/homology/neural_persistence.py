@@ -152,7 +152,7 @@ def neural_persistence_of_each(
 
 def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
-    from toposcope.kernels.death_sums import death_sums
+    from toposcope.kernels.bipartite_tree import death_sums
 
     deaths, total, unit, powers = death_sums(np.ascontiguousarray(weights), scale, p, essential == "count")
     norm = unit * powers ** (1 / p)

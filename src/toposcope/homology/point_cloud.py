@@ -20,8 +20,6 @@ Metric = Literal["euclidean", "cosine", "precomputed"]
 MIN_BORUVKA_POINTS = 1000
 MIN_BORUVKA_COORDINATES = 40_000
 """From so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
-
-
 CACHE_LINE_BYTES = 64
 
 MAX_LEAST_ENTRY = 128
@@ -142,7 +140,7 @@ class Euclidean:
             squares = _prim_squares(self.points)
             squares.sort()
             return self.unscaled(np.sqrt(squares, out=squares)), "prim"
-        from toposcope.kernels.duplicates import first_occurrences
+        from toposcope.kernels.pairwise import first_occurrences
 
         distinct, engine = first_occurrences(self.points), "boruvka"
         edges = self._boruvka_squares(distinct)
@@ -151,7 +149,7 @@ class Euclidean:
         return self.unscaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(edges))])), engine
 
     def _boruvka_squares(self, distinct: Indices) -> Vector | None:
-        from toposcope.kernels.euclidean_tree import boruvka_squares
+        from toposcope.kernels.boruvka import boruvka_squares
 
         return boruvka_squares(self.points if len(distinct) == len(self.points) else self.points[distinct])
 
@@ -205,7 +203,7 @@ def _aligned(points: Matrix) -> Matrix:
 
 
 def _prim_squares(points: Matrix) -> Vector:
-    from toposcope.kernels.euclidean_prim import prim_squares
+    from toposcope.kernels.prim import prim_squares
 
     return prim_squares(points)
 
@@ -224,7 +222,7 @@ def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
         What `Euclidean.tree` returns for each, to the last bit; None for a cloud that is not finite or near the end of
         the range of float64, and for all of a shape that does not take Prim's algorithm.
     """
-    from toposcope.kernels.euclidean_prim import prim_squares_of_each
+    from toposcope.kernels.prim import prim_squares_of_each
 
     if stack.shape[2] == 1 or is_large(stack.shape[1:]):
         return [None] * len(stack)
@@ -311,7 +309,7 @@ class Directions:
         if self.whole is None:
             chords, engine = self.sphere.tree()
             return chords**2 / 2, engine
-        from toposcope.kernels.duplicates import first_occurrences
+        from toposcope.kernels.pairwise import first_occurrences
         from toposcope.kernels.whole_cosines import boruvka_lengths, whole_tree
 
         distinct, lengths, engine = first_occurrences(self.whole), None, "boruvka"
@@ -426,7 +424,7 @@ class Distances:
 
     def tree(self) -> tuple[Vector, str]:
         """Prim's algorithm."""
-        from toposcope.kernels.distance_tree import prim_lengths
+        from toposcope.kernels.prim import prim_lengths
 
         return np.sort(prim_lengths(self.matrix)), "prim"
 

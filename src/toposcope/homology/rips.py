@@ -86,7 +86,7 @@ def rips(
 
     Notes
     -----
-    H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2 d) time for the
+    H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.boruvka`. H1: O(n^2 d) time for the
     distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
     `toposcope.homology.loops`. H2 and up may take more memory than is counted on before the run. Bars of length zero
     are left out from H1 on: how many there are depends on the order of equal distances.

@@ -37,8 +37,6 @@ IS_KEPT = find_spec("filelock") is not None
 
 MAX_WAIT_SECONDS = 300
 """After so long, what another process compiles is compiled here too, and not stored."""
-
-
 wide: Any = np.int64
 """Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more."""
 

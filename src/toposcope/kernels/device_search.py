@@ -1,6 +1,6 @@
 """The nearest points outside one's own component, for many points at once, on the device where the points lie.
 
-The searches of `neighbour_search` as operations of torch, with the same bounds. The products are made in full float32
+The searches of `boruvka` as operations of torch, with the same bounds. The products are made in full float32
 or float64: the shortened formats that a device may use for float32 (TF32, bfloat16) would void the bound, so they are
 switched off meanwhile.
 
@@ -17,9 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toposcope.kernels.euclidean_tree import MIN_POINTS_PER_SEARCH, made_on_first_call, tree_squares
-from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, rounding
-from toposcope.kernels.union_find import Parents
+from toposcope.kernels.boruvka import (
+    MIN_POINTS_PER_SEARCH,
+    N_LISTED,
+    Neighbours,
+    made_on_first_call,
+    rounding,
+    tree_squares,
+)
+from toposcope.kernels.sets import Parents
 from toposcope.typing import Indices, Vector
 
 BLOCK_BYTES = 1 << 28

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.boruvka import left_factor, product_factors
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.euclidean_prim import squared_distance
-from toposcope.kernels.neighbour_search import left_factor, product_factors
+from toposcope.kernels.prim import squared_distance
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_CANDIDATES = 16

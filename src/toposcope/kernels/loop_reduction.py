@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.bit_sets import BitTree, largest, toggle
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.lunes import JOINS, Edges, pair_index
+from toposcope.kernels.sets import BitTree, largest, toggle
 from toposcope.typing import Indices
 
 ALIVE = -1

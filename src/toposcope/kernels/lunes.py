@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.bit_sets import ONE, ZERO, Words, lowest_bit
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.union_find import Parents, join
+from toposcope.kernels.sets import ONE, ZERO, Parents, Words, join, lowest_bit
 
 JOINS = -1
 """In place of an apex: the edge joined two components. The edge that opened loop k has -2 - k."""

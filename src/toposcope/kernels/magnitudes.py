@@ -17,8 +17,6 @@ Keys = NDArray[np.signedinteger[Any]]
 
 EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 """Width of the exponent of each format read."""
-
-
 BFLOAT16 = np.dtype([("bfloat16", "V2")])
 """Of arrays of bfloat16, which NumPy has no type for: it can slice and copy them, and refuses to compute with them."""
 SIGNED = {size: np.dtype(f"i{size}") for size in (2, 4, 8)}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.union_find import find
+from toposcope.kernels.sets import find
 from toposcope.typing import Indices, Matrix, Vector
 
 

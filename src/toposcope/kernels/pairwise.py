@@ -1,18 +1,19 @@
-"""All distances of a cloud from coordinate differences, and the least of them.
+"""All distances of a cloud from coordinate differences, and which of its rows repeat an earlier one.
 
 Cost: O(n^2 d) time; no memory but the result. Sixteen sums at once wait less for each other than one, and each point
 read serves four. What a pair of points gets depends on nothing but the two.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_sums
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Indices, Matrix, Vector
 
-LANES = 16
-"""Columns whose least entries are looked for side by side."""
 BLOCK_BYTES = 1 << 18
 """Size of the points that stay in the cache while all before them are read."""
+HASHED_ENTRIES = 1 << 14
+"""Of rows that are hashed together, in the cache."""
 
 
 @compiled
@@ -82,26 +83,34 @@ def _sixteen_squares(
     return aw, ax, ay, az, bw, bx, by, bz, cw, cx, cy, cz, dw, dx, dy, dz
 
 
-@compiled
-def two_least(distances: Matrix) -> Matrix:
-    """Return the two least entries of each row off the diagonal, infinite where there are none; shape (n, 2)."""
-    n = len(distances)
-    result = np.empty((n, 2))
-    least, second = np.empty(LANES), np.empty(LANES)
-    for i in range(n):
-        least[:] = second[:] = np.inf
-        for begin, end in ((0, i), (i + 1, n)):
-            whole = begin + (end - begin) // LANES * LANES
-            for j in range(begin, whole, LANES):
-                for lane in range(LANES):
-                    distance = distances[i, j + lane]
-                    second[lane] = min(second[lane], max(least[lane], distance))
-                    least[lane] = min(least[lane], distance)
-            for j in range(whole, end):
-                second[0] = min(second[0], max(least[0], distances[i, j]))
-                least[0] = min(least[0], distances[i, j])
-        for lane in range(1, LANES):
-            second[0] = min(second[0], second[lane], max(least[0], least[lane]))
-            least[0] = min(least[0], least[lane])
-        result[i] = least[0], second[0]
-    return result
+def first_occurrences(points: Matrix) -> Indices:
+    """Return the rows that equal no earlier row, ascending; 0.0 and -0.0 are equal.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d), float64, C-contiguous
+
+    Notes
+    -----
+    Of rows with one hash the first is kept, and those that differ from it: with colliding hashes a repeated row may be
+    kept too.
+    """
+    hashes = _hashes(points)
+    order = np.argsort(hashes, kind="stable")
+    is_new = np.append(True, hashes[order[1:]] != hashes[order[:-1]])
+    first = order[np.flatnonzero(is_new)[np.cumsum(is_new) - 1]]  # of each hash
+    later, first = order[~is_new], first[~is_new]
+    return np.delete(np.arange(len(points)), later[(points[later] == points[first]).all(axis=1)])
+
+
+def _hashes(points: Matrix) -> NDArray[np.uint64]:
+    """Return a sum of the mixed bits of each row's entries, each times an odd number of its own."""
+    n, d = points.shape
+    factors = np.random.default_rng(0).integers(1 << 63, size=d, dtype=np.uint64) * 2 + 1
+    hashes, height = np.empty(n, np.uint64), max(1, HASHED_ENTRIES // d)
+    for begin in range(0, n, height):
+        bits = (points[begin : begin + height] + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+        bits ^= bits >> 32
+        bits *= factors
+        hashes[begin : begin + height] = bits.sum(axis=1)
+    return hashes

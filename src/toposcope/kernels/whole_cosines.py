@@ -11,10 +11,9 @@ from functools import partial
 
 import numpy as np
 
+from toposcope.kernels.boruvka import MIN_POINTS_PER_SEARCH, Neighbours, Search, neighbour_searches, tree_squares
 from toposcope.kernels.compiled import compiled, compiled_sums
-from toposcope.kernels.euclidean_tree import MIN_POINTS_PER_SEARCH, Search, neighbour_searches, tree_squares
-from toposcope.kernels.neighbour_search import Neighbours
-from toposcope.kernels.union_find import Parents
+from toposcope.kernels.sets import Parents
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_SQUARED_NORM = 2.0**26.5

@@ -1,10 +1,8 @@
 """A checkpoint brought to life: texts as tokens, models that read them, their hidden states and losses."""
 
-from toposcope.models.language_model import LanguageModel
-from toposcope.models.loading import load_model, load_tokenizer
+from toposcope.models.loading import Reader, load_model, load_tokenizer
 from toposcope.models.origin import Origin
-from toposcope.models.reader import Reader
-from toposcope.models.running import Losses, StateBlock, hidden_states, token_losses
+from toposcope.models.running import LanguageModel, Losses, StateBlock, hidden_states, token_losses
 from toposcope.models.texts import Text, TokenSequence, lines, windows
 from toposcope.models.tokenizers import Tokenizer
 

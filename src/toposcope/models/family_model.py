@@ -10,7 +10,7 @@ import msgspec
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.family.sizes import SIZES, ModelSize
+from toposcope.family.run import SIZES, ModelSize
 from toposcope.models.origin import Origin, read_object
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
-"""Loading the model and the tokenizer of a checkpoint."""
+"""Loading the model and the tokenizer of a checkpoint, each when a probe needs it."""
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
@@ -9,8 +11,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
 from toposcope.models.family_model import RUN, family_model, is_of_family, size_of
-from toposcope.models.language_model import LanguageModel
 from toposcope.models.origin import Origin, content_of, read_object
+from toposcope.models.running import LanguageModel
 from toposcope.models.tokenizers import BY_CHARACTERS, CharacterTokenizer, FastTokenizer, Tokenizer
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -115,3 +117,28 @@ def _named(spec: str, access: Access) -> Tokenizer:
     if found is None:
         raise ToposcopeError(f"tokenizer {spec}: no {TOKENIZER} there; name another place")
     return FastTokenizer(found.location, content_of(found))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A checkpoint's model, its tokenizer and the fixed text, each loaded when it is needed.
+
+    Attributes
+    ----------
+    checkpoint : Checkpoint
+    origin : Origin
+    text : callable
+        Returns the text.
+    """
+
+    checkpoint: Checkpoint
+    origin: Origin
+    text: Callable[[], str]
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer."""
+        return load_tokenizer(self.checkpoint, self.origin)
+
+    def model(self) -> LanguageModel:
+        """Load the model."""
+        return load_model(self.checkpoint, self.origin)

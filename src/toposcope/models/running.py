@@ -1,4 +1,4 @@
-"""Reading sequences with a model, in batches that fit in memory: hidden states block by block, losses token by token.
+"""The protocol of a language model, and reading sequences with one in batches that fit in memory.
 
 Batches are sized by a fixed budget, never by the free memory, so that the same input gives the same bytes. Where memory
 runs out nevertheless, the batch is halved and the result records it.
@@ -8,26 +8,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.models.language_model import LanguageModel
 from toposcope.models.texts import TokenSequence
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+
 BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30
 """Estimated bytes of activations of a batch: about the size of a CPU cache; enough to keep a GPU busy."""
 TENSORS_PER_BLOCK = 24
 """Estimated tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width."""
 OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
-
 Result = TypeVar("Result")
+
+
+class LanguageModel(Protocol):
+    """A causal language model on a device, without gradients.
+
+    Attributes
+    ----------
+    location : str
+        Its name in messages.
+    device : torch.device
+    vocabulary : int
+        Number of tokens.
+    context : int
+        Length of the longest sequence.
+    width : int
+        Components of a hidden state.
+    n_states : int
+        Hidden states of a token: of the embedding and after each block, the last after the final norm.
+    itemsize : int
+        Bytes of a component.
+    """
+
+    location: str
+    device: torch.device
+    vocabulary: int
+    context: int
+    width: int
+    n_states: int
+    itemsize: int
+
+    def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+        """Return some hidden states, each of shape (batch, time, width), as computed.
+
+        Parameters
+        ----------
+        tokens : Tensor, shape (batch, time), int64
+            Sequences of one length, without padding.
+        wanted : sequence of int
+            From 0, the embedding, to ``n_states - 1``.
+        """
+        ...
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Return next-token logits, shape (batch, time, vocabulary)."""
+        ...
 
 
 @dataclass(frozen=True)

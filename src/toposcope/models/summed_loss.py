@@ -16,8 +16,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from toposcope.errors import ToposcopeError
-from toposcope.models.language_model import LanguageModel
-from toposcope.models.running import check_sequences, stack
+from toposcope.models.running import LanguageModel, check_sequences, stack
 from toposcope.models.texts import TokenSequence
 
 PIECE_BYTES, GPU_PIECE_BYTES = 1 << 26, 1 << 30

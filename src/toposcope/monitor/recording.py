@@ -23,9 +23,9 @@ from toposcope.probes import Probe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
 from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams
-from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.runner import locked
 from toposcope.study.store import Store, write_large_diagrams
+from toposcope.study.tables import CheckpointRow, LayerRow, Unit
 
 KIND = "live"
 MAX_DIAGRAM_STEPS = 24

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from toposcope.checkpoints import Layer
-from toposcope.homology.clustering import clustering_coefficient
+from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 

@@ -76,7 +76,7 @@ def _marker(name: str) -> Path | None:
     from llvmlite import binding
 
     from toposcope.kernels.compiled import SOURCES, folder_of
-    from toposcope.kernels.union_find import find
+    from toposcope.kernels.sets import find
 
     folder = folder_of(find)
     kind = f"{SOURCES[:16]}.{numba.__version__}.{binding.get_host_cpu_name()}"

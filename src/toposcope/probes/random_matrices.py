@@ -9,7 +9,7 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence, rips
-from toposcope.homology.random_matrices import ENSEMBLES, Ensemble, random_matrix
+from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.seeds import derive_seed

@@ -15,7 +15,7 @@ from toposcope.homology import (
     random_walk_shares_of,
     step_cosines,
 )
-from toposcope.homology.ph_dimension import MIN_POINTS
+from toposcope.homology.dimension import MIN_POINTS
 from toposcope.probes.checkpoint_distances import check_finite, distance_matrix, is_finite
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, Weights, guarded

@@ -177,25 +177,15 @@ def is_whole(c: sqlite3.Connection) -> bool:
 
 def drop(c: sqlite3.Connection, group: Group) -> None:
     """Delete the rows of a damaged group; what belongs to a study is stored again when it is run."""
-    if group.kind == "checkpoints":
-        for table in ("checkpoints", "layers", "evidence"):
-            c.execute(f"DELETE FROM {table} WHERE run IS ? AND step IS ?", (group.run, group.step))
-    elif group.kind == "measurements":
-        c.execute(
-            "DELETE FROM measurements WHERE run IS ? AND step IS ? AND probe IS ? AND options IS ?", tuple(group[1:])
-        )
-    elif group.kind in ("log", "log_nan"):
-        for table in ("log", "log_targets", "log_nan"):
-            c.execute(f"DELETE FROM {table} WHERE run IS ?", (group.run,))
-    elif group.kind == "findings":
-        c.execute("DELETE FROM findings WHERE run IS ?", (group.run,))
-    elif group.kind == "live":
-        c.execute("DELETE FROM alerts WHERE run IS ?", (group.run,))
-        c.execute("DELETE FROM forecasts WHERE run IS ?", (group.run,))
-    elif group == ORPHANS:
+    if group == ORPHANS:
         c.execute("DELETE FROM features WHERE measurement NOT IN (SELECT id FROM measurements)")
-    else:
-        c.execute(f"DELETE FROM {group.kind}")
+        return
+    for kind in ("log", "log_nan") if group.kind in ("log", "log_nan") else (group.kind,):
+        for query in _QUERIES[kind]:
+            selected, _, table = query.removeprefix("SELECT ").rpartition(" FROM ")
+            names = [name for name, text in zip(Group._fields[1:], selected.split(", "), strict=False) if name == text]
+            where = " AND ".join(f"{name} IS ?" for name in names) or "TRUE"
+            c.execute(f"DELETE FROM {table} WHERE {where}", [getattr(group, name) for name in names])
 
 
 def _checksum(rows: Iterable[tuple[Any, ...]]) -> int:

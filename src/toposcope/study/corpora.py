@@ -1,21 +1,36 @@
-"""The corpora of a study's runs: a file of tokens each, and a name."""
+"""The corpora of a study's runs: their tokens and names, and the losses of runs on the corpora of others."""
 
 import hashlib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from toposcope.checkpoints import Checkpoint
+from toposcope.engine.pool import Engine, TaskFailure
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run
 from toposcope.family import corpus as corpora
 from toposcope.family.corpus import BUILT_IN
+from toposcope.files import write_bytes
+from toposcope.logs import LogTable
 from toposcope.logs.columns import target_of
+from toposcope.progress import Progress
+from toposcope.study.tasks import or_failure
+
+if TYPE_CHECKING:
+    from toposcope.family.corpus import Tokens
+
 
 OWN_FILE = "corpus.safetensors"
 """Tokens of the corpus under ``[corpus]``."""
+FILE = "other_corpora.json"
+STAGE = "other corpora"
 
 
 @dataclass
@@ -97,12 +112,95 @@ class StudyCorpora:
 def _short_name(corpus: Corpus) -> str:
     """Return a readable name that can be part of a file's."""
     source = corpus.source
-    name = (
-        source if source in BUILT_IN else source.removeprefix("hf:") if source.startswith("hf:") else Path(source).stem
-    )
+    name = source.removeprefix("hf:") if source in BUILT_IN or source.startswith("hf:") else Path(source).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "corpus"
 
 
 def _digest(corpus: Corpus) -> str:
     """Return eight letters and digits that tell a corpus from others of its name."""
     return hashlib.sha256(msgspec.json.encode(corpus)).hexdigest()[:8]
+
+
+class OtherLosses(msgspec.Struct, frozen=True):
+    """The content of ``other_corpora.json`` in the folder of a run.
+
+    Attributes
+    ----------
+    sha256 : str
+        Of the text of the corpus.
+    losses : dict
+        In nats a token, by step; None where it is not finite.
+    """
+
+    sha256: str
+    losses: dict[int, float | None]
+
+
+@dataclass(frozen=True)
+class OtherCorporaTask:
+    """Measure the losses of some checkpoints of a run on corpora by name."""
+
+    run: Run
+    directory: Path
+    checkpoints: tuple[Checkpoint, ...]
+    tokens: dict[str, Path]
+
+
+@or_failure
+def other_corpora_task(task: OtherCorporaTask) -> dict[str, dict[int, float]]:
+    """Return the losses by name of the corpus and step."""
+    from toposcope.family.evaluation import validation_losses
+
+    tokens = [_loaded(path) for path in task.tokens.values()]
+    losses = {c.step: validation_losses(task.run, c.tensors(), tokens) for c in task.checkpoints}
+    return {name: {step: each[k] for step, each in losses.items()} for k, name in enumerate(task.tokens)}
+
+
+def stored_losses(directory: Path, sha256: Mapping[str, str]) -> LogTable:
+    """Return the losses in the folder of a run, on corpora of some texts, by their names."""
+    rows: dict[int, dict[str, float]] = {}
+    for name, losses in _read(directory, sha256).items():
+        for step, loss in losses.items():
+            rows.setdefault(step, {})[name] = math.nan if loss is None else loss
+    return LogTable.from_rows(rows)
+
+
+def measure_missing(
+    runs: Iterable[tuple[Run, Path, Mapping[int, Checkpoint]]],
+    study_corpora: StudyCorpora,
+    engine: Engine,
+    progress: Progress,
+) -> Iterator[tuple[str, str]]:
+    """Measure and store what is missing; yield each run for which something was, with the error or an empty text."""
+    tasks = []
+    for run, directory, checkpoints in runs:
+        others = study_corpora.others(run.corpus)
+        stored = _read(directory, study_corpora.digests(run.corpus))
+        steps = {s for s in checkpoints if any(s not in stored.get(name, {}) for name in others)}
+        if steps:
+            paths = {name: study_corpora.path(corpus) for name, corpus in others.items()}
+            missing = tuple(checkpoints[step] for step in sorted(steps))
+            tasks.append(OtherCorporaTask(run, directory, missing, paths))
+    for done, (task, result) in enumerate(engine.run(other_corpora_task, tasks), 1):
+        progress(STAGE, done, len(tasks))
+        if isinstance(result, TaskFailure):
+            yield task.run.name, result.message
+        else:
+            digests = study_corpora.digests(task.run.corpus)
+            stored = _read(task.directory, digests)
+            content = {n: OtherLosses(digests[n], stored.get(n, {}) | dict(losses)) for n, losses in result.items()}
+            write_bytes(task.directory / FILE, msgspec.json.encode(content))
+            yield task.run.name, ""
+
+
+def _read(directory: Path, sha256: Mapping[str, str]) -> dict[str, dict[int, float | None]]:
+    try:
+        content = msgspec.json.decode((directory / FILE).read_bytes(), type=dict[str, OtherLosses])
+    except (OSError, msgspec.MsgspecError):  # none yet, or damaged: measured again
+        return {}
+    return {name: known.losses for name, known in content.items() if known.sha256 == sha256.get(name)}
+
+
+@lru_cache(8)
+def _loaded(path: Path) -> "Tokens":
+    return corpora.load(path)

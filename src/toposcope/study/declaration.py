@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections import Counter
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +24,8 @@ from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.probes.needs import needs_of
-from toposcope.study.declared_run import DeclaredRun
-from toposcope.study.field_errors import readable
-from toposcope.study.population import Population
+from toposcope.study.declared_runs import DeclaredRun, Population, expanded, is_pattern, readable
 from toposcope.study.published import Published
-from toposcope.study.series_patterns import expanded, is_pattern
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -65,7 +63,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     path : str
         A path, relative to the TOML file; ``hf:owner/name@revisions``; or a URL. Empty for
         published features without checkpoints. With braces it stands for several series, as in a shell:
-        ``hf:owner/name-seed{1..9}@step*`` (`toposcope.study.series_patterns.expanded`).
+        ``hf:owner/name-seed{1..9}@step*`` (`toposcope.study.declared_runs.expanded`).
     name : str
         By default the last part of the path.
     log : str
@@ -390,3 +388,10 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
         corpus=msgspec.structs.replace(corpus, source=of_text(corpus.source)),
         text=msgspec.structs.replace(text, source=of_text(text.source)),
     )
+
+
+def shipped_study(name: str) -> Declaration:
+    """Return a shipped declaration by name: from the package, or from the repository of an editable install."""
+    packaged = Path(str(resources.files("toposcope"))) / "studies"
+    folder = packaged if packaged.is_dir() else Path(__file__).parents[3] / "studies"
+    return load_declaration(folder / f"{name}.toml")

@@ -5,6 +5,7 @@ Small ones are rows of the store, which costs far less than a file each; the oth
 
 import hashlib
 import math
+import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,15 @@ def is_readable(source: Source) -> bool:
     except _DAMAGED:
         return False
     return True
+
+
+def stored_diagrams(c: sqlite3.Connection, database: Path, file: str) -> Source | None:
+    """Return where a diagram file is stored, given its path in the study's folder; None if it is nowhere."""
+    row = c.execute("SELECT content FROM diagrams WHERE file = ?", (file,)).fetchone()
+    if row is not None:
+        return StoredContent(f"{database}: {file}", row[0])
+    path = database.parent / file
+    return path if path.exists() else None
 
 
 def diagram_bytes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.integrity.finding import short_steps
 from toposcope.models import Origin, Reader, Text
 from toposcope.models.loading import model_key
 from toposcope.models.texts import text_key
@@ -126,45 +127,32 @@ class LandscapeReport:
             remarks.append(f"the plane holds {self.path_share:.0%} of the squared distances to the other checkpoints")
         if len(self.planes) == 1:
             remarks.append("one plane: nothing is known of the spread over planes")
-        loose = [
-            WORDS[name]
-            for name, found in self.estimates.items()
-            if found.resolution is not None and found.resolution > MAX_RELATIVE_CHANGE * abs(found.mean)
-        ]
-        if loose:
-            remarks.append(
-                f"not converged, more than {MAX_RELATIVE_CHANGE:.0%} different at half the resolution: "
-                + ", ".join(loose)
-            )
-        wrong = [
-            WORDS[name]
-            for name, found in self.estimates.items()
-            if found.error is not None and found.error > MAX_RELATIVE_CHANGE * abs(found.mean)
-        ]
-        if wrong:
-            remarks.append(f"numerical error of more than {MAX_RELATIVE_CHANGE:.0%}: " + ", ".join(wrong))
-        unknown = [
-            WORDS[name] for name, found in self.estimates.items() if found.resolution is None and found.error is None
-        ]
-        if unknown:
-            remarks.append("convergence unknown, undefined at half the resolution: " + ", ".join(unknown))
-        wide = [
-            WORDS[name]
-            for name, found in self.estimates.items()
-            if found.planes is not None and found.planes > abs(found.mean)
-        ]
-        if wide:
-            remarks.append("spread over planes larger than the mean: " + ", ".join(wide))
-        loud = [
-            WORDS[name]
-            for name, found in self.estimates.items()
-            if found.batches is not None and found.batches > abs(found.mean) > 0
-        ]
-        if loud:
-            remarks.append("spread over parts of the text larger than the mean: " + ", ".join(loud))
-        rare = [WORDS[name] for name, found in self.estimates.items() if found.n_planes < len(self.planes)]
-        if rare:
-            remarks.append("undefined on some planes, the mean is over the others: " + ", ".join(rare))
+        found = self.estimates.items()
+        for what, names in (
+            (
+                f"not converged, more than {MAX_RELATIVE_CHANGE:.0%} different at half the resolution",
+                [n for n, e in found if (e.resolution or 0) > MAX_RELATIVE_CHANGE * abs(e.mean)],
+            ),
+            (
+                f"numerical error of more than {MAX_RELATIVE_CHANGE:.0%}",
+                [n for n, e in found if (e.error or 0) > MAX_RELATIVE_CHANGE * abs(e.mean)],
+            ),
+            (
+                "convergence unknown, undefined at half the resolution",
+                [n for n, e in found if e.resolution is None and e.error is None],
+            ),
+            ("spread over planes larger than the mean", [n for n, e in found if (e.planes or 0) > abs(e.mean)]),
+            (
+                "spread over parts of the text larger than the mean",
+                [n for n, e in found if (e.batches or 0) > abs(e.mean) > 0],
+            ),
+            (
+                "undefined on some planes, the mean is over the others",
+                [n for n, e in found if e.n_planes < len(self.planes)],
+            ),
+        ):
+            if names:
+                remarks.append(f"{what}: {', '.join(WORDS[name] for name in names)}")
         return remarks
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,7 +222,14 @@ def landscape_report(
         too few checkpoints for the plane of a path.
     """
     from toposcope.family.corpus import Corpus
-    from toposcope.models.loss_planes import Unfinished, between_planes, estimates, points_on_disk
+    from toposcope.models.loss_planes import (
+        Axes,
+        Unfinished,
+        between_planes,
+        estimates,
+        path_directions,
+        points_on_disk,
+    )
 
     checkpoint = _checkpoint(series, step)
     content = Text(source=text).read(Corpus())
@@ -253,9 +248,21 @@ def landscape_report(
                 f"{checkpoint.location}: a path needs at least two other checkpoints, and {series.spec} has "
                 f"{len(others)}; name the folder of a longer series, or choose other directions"
             )
-        read = ((other.step, loss_at(other, 1).point) for other in _counted(others, progress))
-        points = _finite_points(loss, read, left_out)
-        known, path, share = _along_path(loss, points_on_disk(points))
+
+        def points() -> Iterator[Any]:
+            for k, other in enumerate(others):
+                progress("path", k, len(others))
+                point = loss_at(other, 1).point
+                if not bool(point.isfinite().all()):
+                    left_out.append(other.step)
+                elif len(point) == len(loss.point):
+                    yield point
+                else:
+                    raise ToposcopeError(f"{loss.location}: the checkpoints of the series are not of one model")
+            progress("path", len(others), len(others))
+
+        found, path, share = path_directions(loss.point, points_on_disk(points()))
+        known = Axes(found)
         steps = [other for other in steps if other not in left_out]
         path = np.insert(path, steps.index(checkpoint.step), 0.0, axis=0)
     measured = msgspec.structs.replace(probe, directions=directions)
@@ -282,7 +289,7 @@ def landscape_report(
         between=between_planes(planes),
         flags=[
             *measured.flags(planes),
-            *([f"left out of the path, weights that are not finite: step {_listed(left_out)}"] if left_out else []),
+            *([f"left out of the path, weights that are not finite: step {short_steps(left_out)}"] if left_out else []),
         ],
         path=path,
         path_steps=steps if path is not None else (),
@@ -296,36 +303,5 @@ def _checkpoint(series: Series, step: int | None) -> Checkpoint:
     if step is None:
         return series[-1]
     if step not in series.steps:
-        raise ToposcopeError(f"{series.spec}: no checkpoint of step {step}; its steps are {_listed(series.steps)}")
+        raise ToposcopeError(f"{series.spec}: no checkpoint of step {step}; its steps are {short_steps(series.steps)}")
     return series[series.steps.index(step)]
-
-
-def _listed(steps: Sequence[int]) -> str:
-    from toposcope.integrity.finding import short_steps
-
-    return short_steps(steps)
-
-
-def _counted(checkpoints: Sequence[Checkpoint], progress: Progress) -> Iterator[Checkpoint]:
-    for k, checkpoint in enumerate(checkpoints):
-        progress("path", k, len(checkpoints))
-        yield checkpoint
-    progress("path", len(checkpoints), len(checkpoints))
-
-
-def _finite_points(loss: Any, points: Iterable[tuple[int, Any]], left_out: list[int]) -> Iterator[Any]:
-    """Yield the points of a path that are finite, and list the steps of the others."""
-    for step, point in points:
-        if not bool(point.isfinite().all()):
-            left_out.append(step)
-            continue
-        if len(point) != len(loss.point):
-            raise ToposcopeError(f"{loss.location}: the checkpoints of the series are not of one model")
-        yield point
-
-
-def _along_path(loss: Any, points: list[Any]) -> tuple[Any, Matrix, float]:
-    from toposcope.models.loss_planes import Axes, path_directions
-
-    found, coordinates, share = path_directions(loss.point, points)
-    return Axes(found), coordinates, share

@@ -1,29 +1,38 @@
-"""Measures checkpoints without a declared study."""
+"""Measures checkpoints, or a module of torch as it is now, without a declared study."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from toposcope.checkpoints import Access, Series, series
+from toposcope.checkpoints import Access, Checkpoint, Series, series
+from toposcope.checkpoints.in_memory import CheckpointInMemory
 from toposcope.checkpoints.sources import is_remote, refuse_credentials
+from toposcope.engine.pool import TaskFailure, one_thread
 from toposcope.errors import ToposcopeError
-from toposcope.models import Text
+from toposcope.family import Corpus, Run, TrainingOptions
+from toposcope.family.run_folder import described
+from toposcope.models import Origin, Text
+from toposcope.models.family_model import RUN
+from toposcope.models.loading import CONFIG
+from toposcope.models.texts import text_key
 from toposcope.models.tokenizers import BY_CHARACTERS
-from toposcope.probes import Probe, declarations, make_probes
-from toposcope.probes.needs import needs_of
+from toposcope.probes import Failure, Measurement, Probe, Subject, declarations, make_probes
+from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
-from toposcope.study.module import measure_module
-from toposcope.study.opening import open_series
-from toposcope.study.rows import Unit
+from toposcope.study.kinds import kind_of
+from toposcope.study.new_study import open_series
 from toposcope.study.runner import run_study
 from toposcope.study.study import FRAME_SCHEMA, Study
+from toposcope.study.tables import Unit
+from toposcope.study.tasks import checked, or_failure
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 def measure(
@@ -154,3 +163,90 @@ def _absolute(place: str | Path) -> str:
     """Return an absolute path, since the study is in another folder; leave other sources as they are."""
     named = isinstance(place, str) and (place in ("", "python-docs", BY_CHARACTERS) or is_remote(place))
     return str(place) if named else str(Path(place).expanduser().absolute())
+
+
+def measure_module(
+    module: "nn.Module", probes: Sequence[Probe], text: Text, tokenizer: str, progress: Progress
+) -> tuple[pl.DataFrame, dict[Unit, str]]:
+    """Measure a module in this process; return the rows of a study of one checkpoint, and what failed."""
+    checkpoint = module_checkpoint(module)
+    reads = any(need.reads_text for probe in probes for need in needs_of(probe))
+    content = text.read(Corpus()) if reads else ""
+    context = RunContext(Origin(tokenizer=tokenizer), partial(str, content), text_key(content))
+    run, rows, errors = checkpoint.location, [], {}
+    found: dict[Probe, list[Measurement]] = {}
+    sources = {probe: probe.source(probes) for probe in probes}
+    for done, (probe, source) in enumerate(sorted(sources.items(), key=lambda pair: pair[1] is not None)):
+        progress("measure", done, len(probes))
+        if "diagrams" in probe.NEEDS:  # it compares two checkpoints
+            continue
+        found[probe] = []
+        with one_thread():
+            for result in _measured(checkpoint, context, probe, source, found):
+                if isinstance(result, Failure):
+                    errors[Unit(run, checkpoint.step, result.layer, probe.name(), probe.options())] = result.message
+                else:
+                    found[probe].append(result)
+    progress("measure", len(probes), len(probes))
+    positions = {layer.name: i for i, layer in enumerate(checkpoint.analysed())}
+    measured = [(positions.get(m.layer, len(positions)), m, probe) for probe, ms in found.items() for m in ms]
+    for _, m, probe in sorted(measured, key=lambda row: (row[0], row[1].layer, row[2].name(), row[2].options())):
+        place = (run, checkpoint.step, m.layer, m.role, probe.name(), probe.options())
+        rows += [
+            (*place, name, kind_of(probe.name(), name), value, m.flag) for name, value in sorted(m.statistics.items())
+        ]
+    return pl.DataFrame(rows, schema=FRAME_SCHEMA, orient="row"), errors
+
+
+def _measured(
+    checkpoint: Checkpoint,
+    context: RunContext,
+    probe: Probe,
+    source: Probe | None,
+    found: Mapping[Probe, Sequence[Measurement]],
+) -> list[Measurement | Failure]:
+    """Measure with one probe, as a study measures the first checkpoint of a run."""
+    layers = checkpoint.analysed()
+    wanted = (source or probe).covers([layer.name for layer in layers])
+    compares = {m.layer: m.states for m in found[source] if m.states is not None} if source else {}
+
+    @or_failure  # one probe must not stop the others; the reason is reported
+    def results() -> list[Measurement | Failure]:
+        subject = Subject(
+            layers,
+            frozenset(wanted),
+            first={layer.name: layer for layer in layers} if "first" in probe.NEEDS else {},
+            inputs={need.name: need.provide(checkpoint, context) for need in needs_of(probe)},
+            states={checkpoint.step: compares} if source else {},
+            step=checkpoint.step,
+            first_step=checkpoint.step if source else None,
+        )
+        return [checked(result) for result in probe.measure(subject)]
+
+    made = results()
+    return [Failure(name, made.message) for name in wanted] if isinstance(made, TaskFailure) else made
+
+
+def module_checkpoint(module: "nn.Module") -> CheckpointInMemory:
+    """Return a module as a checkpoint, with its configuration if it is a language model."""
+    from toposcope.family.model import GPT
+
+    name, tensors = type(module).__name__, module.state_dict()
+    as_json = getattr(getattr(module, "config", None), "to_json_string", None)  # a model of transformers
+    if as_json is not None:
+        return CheckpointInMemory(name, tensors, {CONFIG: as_json().encode()})
+    if isinstance(module, GPT):
+        # Only its size is used; the corpus and the training are unknown.
+        run = Run(name=name, size=module.size, corpus=Corpus(), training=TrainingOptions())
+        return CheckpointInMemory(name, tensors, {RUN: described(run, "")})
+    return CheckpointInMemory(name, _once(tensors), {})
+
+
+def _once(tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
+    """Keep a shared tensor under the first of its names; a language model needs it under all of them."""
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in sorted(tensors.items()):
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        first.setdefault(place if tensor.numel() else (name,), name)
+    kept = set(first.values())
+    return {name: tensor for name, tensor in tensors.items() if name in kept}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from toposcope.probes import Probe
 from toposcope.probes.needs import needs_of
-from toposcope.study.rows import CheckpointRow, Unit
+from toposcope.study.tables import CheckpointRow, Unit
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,14 @@ def plan(
             earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
         before_it: dict[str, Sequence[CheckpointRow | None]]
         before_it = {"first": [first], "previous": [previous], "earlier": earlier, "states": earlier}
-        if not _has_inputs(probe, source, row, before_it, inputs):
+        others = [each for need, rows in before_it.items() if need in probe.NEEDS for each in rows]
+        looks_at: list[tuple[Probe, Sequence[CheckpointRow | None]]] = [(probe, [row])]
+        if source is not None:
+            looks_at.append((source, [row, *others]))
+        if not _has_inputs(looks_at, inputs):
             continue
         if _applies(probe, source, previous, step == first_step, inputs):
-            keys = _keys(probe, source, row, before_it, inputs)
+            keys = _keys(looks_at, others, inputs)
             if "earlier" in probe.NEEDS:
                 keys = {layer: _digest([key, *(str(other.step) for other in earlier)]) for layer, key in keys.items()}
             if "states" in probe.NEEDS:
@@ -138,24 +142,19 @@ def plan(
             )
 
 
-def _has_inputs(
-    probe: Probe,
-    source: Probe | None,
-    row: CheckpointRow,
-    before_it: Mapping[str, Sequence[CheckpointRow | None]],
-    inputs: InputKeys,
-) -> bool:
+LooksAt = Sequence[tuple[Probe, Sequence[CheckpointRow | None]]]
+"""A probe, and the probe whose results it compares, each with the checkpoints it looks at; the first is measured."""
+
+
+def _has_inputs(looks_at: LooksAt, inputs: InputKeys) -> bool:
     """Return whether every checkpoint that is looked at has the inputs that the probe and its source need."""
-    if not needs_of(probe, source):
-        return True
-    others = [r for need, rows in before_it.items() if need in probe.NEEDS for r in rows if r is not None]
-    needed = [(probe, [row]), (source, [row, *others])]
     return all(
-        checkpoint.step in inputs.keys[need.name]
-        for needing, rows in needed
-        for need in needs_of(needing)
+        row.step in inputs.keys[need.name]
+        for probe, rows in looks_at
+        for need in needs_of(probe)
         if need.name not in inputs.inapplicable
-        for checkpoint in rows
+        for row in rows
+        if row is not None
     )
 
 
@@ -169,44 +168,27 @@ def _applies(
     return "diagrams" not in probe.NEEDS or previous is not None
 
 
-def _keys(
-    probe: Probe,
-    source: Probe | None,
-    row: CheckpointRow,
-    before_it: Mapping[str, Sequence[CheckpointRow | None]],
-    inputs: InputKeys,
-) -> dict[str, str]:
-    """Return the key of every layer and pseudo-layer the probe covers.
-
-    `before_it` holds the checkpoints before it that a probe may look at, by need.
-    """
-    fixed = [probe.name(), str(probe.VERSION), probe.options()]
-    others = [row_before for need, rows in before_it.items() if need in probe.NEEDS for row_before in rows]
-    fixed += _input_parts(probe, [row], inputs)
-    if source is not None:
-        fixed += [source.name(), str(source.VERSION), source.options()]
-        fixed += _input_parts(source, [row, *others], inputs)
+def _keys(looks_at: LooksAt, others: Sequence[CheckpointRow | None], inputs: InputKeys) -> dict[str, str]:
+    """Return the key of every layer and pseudo-layer the probe covers; `others` are the checkpoints it compares."""
+    fixed: list[str] = []
+    for each, rows in looks_at:
+        needs = needs_of(each)
+        fixed += [each.name(), str(each.VERSION), each.options()]
+        for seen in rows:
+            if seen is not None:
+                fixed += [seen.weights_hash] if any(need.whole_model for need in needs) else []
+                fixed += [inputs.keys[need.name][seen.step] for need in needs]
+    probe, row = looks_at[0][0], looks_at[0][1][0]
+    assert row is not None
     columns = [_shapes(row) if probe.ONCE else _hashes(row), *(_hashes(other) if other else {} for other in others)]
     names = [layer.layer for layer in row.layers]
     # A probe that compares what another measured covers the same layers.
-    covered = (source or probe).covers(names)
+    covered = looks_at[-1][0].covers(names)
     parts = {name: [*fixed, *(column.get(name, "") for column in columns)] for name in names}
     whole = [part for name in names for part in parts[name]]
     # A scale or a sum over the network makes every layer of it part of the key.
     shared = whole if getattr(probe, "scale", "layer") == "network" else []
     return {name: _digest(parts[name] + shared if name in parts else whole) for name in covered}
-
-
-def _input_parts(probe: Probe, rows: Sequence[CheckpointRow | None], inputs: InputKeys) -> list[str]:
-    """Return what the inputs of a probe depend on, checkpoint by checkpoint."""
-    needs = needs_of(probe)
-    parts = []
-    for row in rows:
-        if row is not None:
-            if any(need.whole_model for need in needs):
-                parts.append(row.weights_hash)
-            parts += [inputs.keys[need.name][row.step] for need in needs]
-    return parts
 
 
 def _hashes(row: CheckpointRow) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from errno import ENOSPC
@@ -25,26 +25,23 @@ from toposcope.integrity import CheckpointSummary, n_parameters
 from toposcope.logs import LogTable, log_beside, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
-from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
-from toposcope.study.corpora import StudyCorpora
+from toposcope.study.corpora import STAGE as OTHER_CORPORA
+from toposcope.study.corpora import StudyCorpora, measure_missing, stored_losses
 from toposcope.study.declaration import Declaration, DeclaredSeries, check_declaration, load_declaration
 from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.other_corpora import STAGE as OTHER_CORPORA
-from toposcope.study.other_corpora import measure_missing, stored_losses
-from toposcope.study.rows import Unit
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
+from toposcope.study.tables import Unit
 from toposcope.study.tasks import DOCTOR, Examined, ExamineTask, examine_task
 from toposcope.study.training import StudyTraining
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
-MAX_STEPS_NAMED = 5
-MAX_DROPPED_NAMED = 5
-"""Damaged groups of rows that a note names; the rest are counted."""
+MAX_NAMED = 5
+"""Steps, or damaged groups of rows, that a note names; the rest are counted."""
 MANY_CHECKPOINTS = 500
 """From so many on, the doctor is worth the start of further processes."""
 WHOLE_RUN = -1
@@ -211,7 +208,7 @@ class _Runner:
     def go(self) -> dict[Unit, str]:
         self.store.clear_errors()
         self.store.set_meta("toposcope", __version__)
-        self.store.set_meta("dropped", ", ".join(self.store.dropped[:MAX_DROPPED_NAMED]) + self._more_dropped())
+        self.store.set_meta("dropped", _first_of(self.store.dropped))
         self._train()
         self._find_series()
         self._measure_on_other_corpora()
@@ -220,10 +217,6 @@ class _Runner:
         self.store.drop_unused_diagrams()
         self._examine()
         return self.errors
-
-    def _more_dropped(self) -> str:
-        more = len(self.store.dropped) - MAX_DROPPED_NAMED
-        return f" and {more} more" if more > 0 else ""
 
     def _train(self) -> None:
         population = self.declaration.population
@@ -249,7 +242,7 @@ class _Runner:
         ]
         for name, error in measure_missing(runs, self.corpora, self.pool, self.progress):
             if error:
-                self._fail({Unit(name, WHOLE_RUN, "", OTHER_CORPORA, ""): error})
+                self._fail(name, OTHER_CORPORA, error)
             else:
                 self._put_log(name, self.logs[name], None)
 
@@ -266,7 +259,8 @@ class _Runner:
             self.store.set_meta("text", declared)
         except ToposcopeError as error:
             if not self.text_path.exists() or self.store.meta("text") != declared:
-                self._fail({Unit(name, WHOLE_RUN, "", "text", ""): str(error) for name in self.checkpoints})
+                for name in self.checkpoints:
+                    self._fail(name, "text", str(error))
                 return
             content = read_saved_text(self.text_path)
         self.text_sha256 = text_key(content)
@@ -325,7 +319,7 @@ class _Runner:
             try:
                 published = features_of_run(read_features(path), name, path)
             except ToposcopeError as error:
-                self._fail({Unit(name, WHOLE_RUN, "", PUBLISHED, ""): str(error)})
+                self._fail(name, PUBLISHED, str(error))
         self.store.put_published(name, published.key if published else "", published.features if published else {})
         return published
 
@@ -356,12 +350,13 @@ class _Runner:
         """Store the training log; if it cannot be read, the checkpoints are measured all the same."""
         try:
             if declared_log:
-                self.logs[name] = _declared_log(declared_log, name)
+                logs = read_logs(declared_log).logs  # of several runs, the one of that name
+                self.logs[name] = (logs[0] if len(logs) == 1 else read_log(declared_log, run=name)).table
             else:
                 self.logs[name] = log_beside(opened.source) if opened.source else None
         except ToposcopeError as error:
             self.logs[name] = None
-            self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
+            self._fail(name, "log", str(error))
         self._put_log(name, self.logs[name], published)
 
     def _put_log(self, name: str, log: LogTable | None, published: PublishedRun | None) -> None:
@@ -376,7 +371,8 @@ class _Runner:
         """Read and measure what is missing."""
         probes = self.declaration.resolved_probes() if self.measured else []
         if not self.text_sha256:
-            probes = [probe for probe in probes if not _reads_text(probe, probes)]
+            needs = {probe: needs_of(probe, probe.source(probes)) for probe in probes}
+            probes = [probe for probe in probes if not any(need.reads_text for need in needs[probe])]
         survey = Survey(
             store=self.store,
             directory=self.directory,
@@ -442,7 +438,7 @@ class _Runner:
     def _keep_examined(self, name: str, key: str, examined: Examined | TaskFailure) -> None:
         """Store what the doctor found in a series, with what it follows from."""
         if isinstance(examined, TaskFailure):
-            self._fail({Unit(name, WHOLE_RUN, "", "doctor", ""): examined.message})
+            self._fail(name, "doctor", examined.message)
             return
         declared = self.declaration.named_series().get(name)
         found, coverage, remarks = examined
@@ -453,29 +449,23 @@ class _Runner:
         self.store.put_findings(name, [finding for finding in found if finding.check not in ignored])
         self.store.set_meta(f"doctor {name}", f"{key} {self.store.n_findings(name)}")
 
-    def _fail(self, errors: dict[Unit, str]) -> None:
-        self.errors.update(errors)
-        self.store.put_errors(errors)
+    def _fail(self, name: str, stage: str, message: str) -> None:
+        unit = Unit(name, WHOLE_RUN, "", stage, "")
+        self.errors[unit] = message
+        self.store.put_errors({unit: message})
 
     def _fail_run(self, name: str, stage: str, message: str) -> None:
         self.store.set_status(name, "failed", None)
-        self._fail({Unit(name, WHOLE_RUN, "", stage, ""): message})
+        self._fail(name, stage, message)
 
 
 def _absent_steps(declared: DeclaredSeries, opened: Series) -> str:
     """Name the steps that were asked of an optional series and are not there."""
     if not declared.optional or declared.every or declared.log_spaced:
         return ""
-    absent = sorted(set(declared.steps) - set(opened.steps))
-    more = f" and {len(absent) - MAX_STEPS_NAMED} more" if len(absent) > MAX_STEPS_NAMED else ""
-    return ", ".join(map(str, absent[:MAX_STEPS_NAMED])) + more
+    return _first_of([str(step) for step in sorted(set(declared.steps) - set(opened.steps))])
 
 
-def _declared_log(path: str, name: str) -> LogTable | None:
-    """Return what a declared log holds of a run: all of it, or, of several runs, the one of that name."""
-    logs = read_logs(path).logs
-    return (logs[0] if len(logs) == 1 else read_log(path, run=name)).table
-
-
-def _reads_text(probe: Probe, probes: list[Probe]) -> bool:
-    return any(need.reads_text for need in needs_of(probe, probe.source(probes)))
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -18,20 +18,19 @@ from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.formats.study import nan_steps
 from toposcope.probes import Measurement
-from toposcope.study import checksums, log_rows
-from toposcope.study.diagrams import Source, StoredContent
-from toposcope.study.inserting import insert
-from toposcope.study.kinds import PUBLISHED, kind_of
-from toposcope.study.rows import CheckpointRow, LayerRow, Unit
+from toposcope.study import checksums, tables
+from toposcope.study.diagrams import Source, stored_diagrams
+from toposcope.study.kinds import PUBLISHED
+from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 
 MAX_ROW_BYTES = 1 << 16
 """Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
 
+_WITH_STEPS = (
+    *("log", "log_targets", "log_nan", "checkpoints", "layers", "evidence"),
+    *("measurements", "alerts", "forecasts", "errors"),
+)
 _PLACE = ("run", "step")
-_OF_LAYER = ("layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash")
-
-_Row = tuple[Unit, str, Measurement, str]
-"""Unit, key, measurement, diagram file."""
 
 
 class Store:
@@ -89,7 +88,7 @@ class Store:
                 checksums.drop(c, group)
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (version,))
             c.execute("DELETE FROM kinds")
-            _put_kinds(c, _stored_statistics(c))
+            tables.put_kinds(c, tables.stored_statistics(c))
             for kind in checksums.KINDS:
                 checksums.seal(c, kind)
         self.dropped = [str(group) for group in damaged]
@@ -101,7 +100,7 @@ class Store:
             return
         with self._transaction() as c:
             if version is not None:
-                log_rows.mark_lost(c)
+                tables.mark_lost(c)
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
             for kind in checksums.KINDS:
                 checksums.seal(c, kind)
@@ -117,51 +116,39 @@ class Store:
 
     def meta(self, key: str) -> str | None:
         """Return one fact about the study."""
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
-        return str(rows[0][0]) if rows else None
+        return self._text("SELECT value FROM meta WHERE key = ?", key)
 
     def set_meta(self, key: str, value: str) -> None:
         """Store one fact about the study."""
-        with self._transaction() as c:
-            c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-            self._seal_whole(c, "meta")
+        self._write("meta", "INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
 
     def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: str) -> None:
         """Declare a run; its status is ``running`` until `set_status`."""
-        with self._transaction() as c:
-            c.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE SET "
-                "position = excluded.position, kind = excluded.kind, n_parameters = excluded.n_parameters, "
-                "source = excluded.source WHERE (position, kind, n_parameters, source) "
-                "IS NOT (excluded.position, excluded.kind, excluded.n_parameters, excluded.source)",
-                (run, position, kind, n_parameters, source),
-            )
-            self._seal_whole(c, "runs")
+        columns = ("position", "kind", "n_parameters", "source")
+        old, new = ", ".join(columns), ", ".join(f"excluded.{name}" for name in columns)
+        self._write(
+            "runs",
+            "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE "
+            f"SET ({old}) = ({new}) WHERE ({old}) IS NOT ({new})",
+            *(run, position, kind, n_parameters, source),
+        )
 
     def set_n_parameters(self, run: str, n_parameters: int) -> None:
         """Store the number of parameters of a run's model."""
-        with self._transaction() as c:
-            c.execute("UPDATE runs SET n_parameters = ? WHERE run = ?", (n_parameters, run))
-            self._seal_whole(c, "runs")
+        self._write("runs", "UPDATE runs SET n_parameters = ? WHERE run = ?", n_parameters, run)
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
-        with self._transaction() as c:
-            c.execute(
-                "UPDATE runs SET status = ?1, last_step = ?2 WHERE run = ?3 AND (status, last_step) IS NOT (?1, ?2)",
-                (status, last_step, run),
-            )
-            self._seal_whole(c, "runs")
+        query = "UPDATE runs SET status = ?1, last_step = ?2 WHERE run = ?3 AND (status, last_step) IS NOT (?1, ?2)"
+        self._write("runs", query, status, last_step, run)
 
     def status(self, run: str) -> str | None:
         """Return the status of a run."""
-        rows = self._rows("SELECT status FROM runs WHERE run = ?", run)
-        return str(rows[0][0]) if rows else None
+        return self._text("SELECT status FROM runs WHERE run = ?", run)
 
     def kind(self, run: str) -> str | None:
         """Return the kind of a run; None if there is no run of that name."""
-        rows = self._rows("SELECT kind FROM runs WHERE run = ?", run)
-        return str(rows[0][0]) if rows else None
+        return self._text("SELECT kind FROM runs WHERE run = ?", run)
 
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
@@ -169,7 +156,7 @@ class Store:
         NaN is stored in a table of its own. None deletes the stored log.
         """
         with self._transaction() as c:
-            log_rows.replace(c, run, log or LogTable.from_rows({}))
+            tables.replace_log(c, run, log or LogTable.from_rows({}))
 
     def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it.
@@ -182,7 +169,7 @@ class Store:
             a step replaces an earlier one, also if it is NaN.
         """
         with self._transaction() as c:
-            log_rows.append(c, run, rows)
+            tables.append_log(c, run, rows)
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""
@@ -198,18 +185,7 @@ class Store:
     def cut(self, run: str, step: int) -> None:
         """Delete what was logged, measured and noticed of a run after a step: training went on from there."""
         with self._transaction() as c:
-            for table in (
-                "log",
-                "log_targets",
-                "log_nan",
-                "checkpoints",
-                "layers",
-                "evidence",
-                "measurements",
-                "alerts",
-                "forecasts",
-                "errors",
-            ):
+            for table in _WITH_STEPS:
                 c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
             for kind in ("log", "log_nan", "checkpoints", "measurements", "live"):
                 checksums.seal(c, kind, run=run)
@@ -239,12 +215,8 @@ class Store:
         self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str
     ) -> None:
         """Store a forecast of the final loss, in nats per token, with its 90% interval; one already stored stays."""
-        with self._transaction() as c:
-            c.execute(
-                "INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (run, step, last_step, loss, low, high, advice),
-            )
-            checksums.seal(c, "live", run=run)
+        row = (run, step, last_step, loss, low, high, advice)
+        self._write("live", "INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)", *row, run=run)
 
     def last_diagrams(self, run: str) -> dict[tuple[str, str], dict[str, str]]:
         """Return by name and options of a probe, and by layer, the diagram file of its last measurement; may be empty.
@@ -270,18 +242,13 @@ class Store:
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
         layers: dict[int, list[LayerRow]] = {}
-        for step, *row in self._rows(
-            "SELECT step, layer, role, n_rows, n_columns, dtype, content_hash "
-            "FROM layers WHERE run = ? ORDER BY position",
-            run,
-        ):
+        query = f"SELECT step, {', '.join(LayerRow._fields)} FROM layers WHERE run = ? ORDER BY position"
+        for step, *row in self._rows(query, run):
             layers.setdefault(step, []).append(LayerRow(*row))
-        rows = self._rows(
-            "SELECT step, path, fingerprint, weights_hash FROM checkpoints WHERE run = ? ORDER BY step", run
-        )
+        query = "SELECT step, path, fingerprint, weights_hash FROM checkpoints WHERE run = ? ORDER BY step"
         return {
             step: CheckpointRow(run, step, path, fingerprint, weights_hash, tuple(layers.get(step, ())))
-            for step, path, fingerprint, weights_hash in rows
+            for step, path, fingerprint, weights_hash in self._rows(query, run)
         }
 
     def put_checkpoints(self, read: Sequence[tuple[CheckpointRow, CheckpointSummary | None]]) -> None:
@@ -296,9 +263,7 @@ class Store:
         rows = {(row.run, row.step): row for row, _ in read}
         for row, summary in read:
             place = (row.run, row.step)
-            of_layers = [
-                (r.layer, i, r.role, r.n_rows, r.n_columns, r.dtype, r.content_hash) for i, r in enumerate(row.layers)
-            ]
+            of_layers = [(r.layer, i, *r[1:]) for i, r in enumerate(row.layers)]
             content = [] if summary is None else [(msgspec.msgpack.encode(summary),)]
             own.append((*place, row.path, row.fingerprint, row.weights_hash))
             layers += [(*place, *of_layer) for of_layer in of_layers]
@@ -312,10 +277,10 @@ class Store:
                 for step in checksums.among(c, kind, run, [step for other, step in rows if other == run])
             }
             for place in sorted(known):
-                _forget(c, *place)
-                _update_measurements(c, rows[place])
+                tables.forget(c, *place)
+                tables.update_measurements(c, rows[place])
             insert(c, "checkpoints", (*_PLACE, "path", "fingerprint", "weights_hash"), own)
-            insert(c, "layers", (*_PLACE, *_OF_LAYER), layers)
+            insert(c, "layers", (*_PLACE, "layer", "position", *LayerRow._fields[1:]), layers)
             insert(c, "evidence", (*_PLACE, "content"), evidence)
             checksums.put_new(c, {g: content for g, content in contents.items() if (g.run, g.step) not in known})
             for run, step in sorted(known):
@@ -333,9 +298,8 @@ class Store:
 
     def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
         """Store the summary of a checkpoint, from which the doctor judges it."""
-        with self._transaction() as c:
-            c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
-            checksums.seal(c, "checkpoints", run=run, step=step)
+        row = (run, step, msgspec.msgpack.encode(evidence))
+        self._write("checkpoints", "INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", *row, run=run, step=step)
 
     def n_findings(self, run: str) -> int:
         """Return how many findings of the doctor are stored of a run."""
@@ -358,51 +322,41 @@ class Store:
             return
         with self._transaction() as c:
             for step in steps:
-                _forget(c, run, step)
+                tables.forget(c, run, step)
                 c.execute("DELETE FROM measurements WHERE run = ? AND step = ? AND probe <> ?", (run, step, PUBLISHED))
                 checksums.seal(c, "checkpoints", run=run, step=step)
                 checksums.seal(c, "measurements", run=run, step=step)
 
     def measured(self, run: str, steps: Iterable[int]) -> dict[Unit, tuple[str, str]]:
         """Return key and diagram file of everything measured on a run at some steps."""
-        rows = self._rows(
-            "SELECT step, layer, probe, options, key, diagrams FROM measurements "
-            "WHERE run = ? AND step IN (SELECT value FROM json_each(?))",
-            run,
-            json.dumps(sorted(steps)),
-        )
+        query = "SELECT step, layer, probe, options, key, diagrams FROM measurements WHERE run = ? AND step"
+        rows = self._rows(f"{query} IN (SELECT value FROM json_each(?))", run, json.dumps(sorted(steps)))
         return {Unit(run, *row[:4]): (row[4], row[5]) for row in rows}
 
     def statistics(self, run: str, step: int, probe: str, options: str) -> dict[str, dict[str, float]]:
         """Return what one probe measured on a checkpoint, by layer."""
         statistics: dict[str, dict[str, float]] = {}
-        for layer, statistic, value in self._rows(
+        query = (
             "SELECT layer, statistic, value FROM measurements JOIN features ON measurement = id "
-            "WHERE run = ? AND step = ? AND probe = ? AND options = ?",
-            run,
-            step,
-            probe,
-            options,
-        ):
+            "WHERE run = ? AND step = ? AND probe = ? AND options = ?"
+        )
+        for layer, statistic, value in self._rows(query, run, step, probe, options):
             statistics.setdefault(layer, {})[statistic] = value
         return statistics
 
-    def put_measurements(self, rows: Iterable[_Row]) -> None:
+    def put_measurements(self, rows: Iterable[tables.MeasurementRow]) -> None:
         """Store measurements (unit, key, measurement, diagram file) in one transaction, replacing older ones."""
-        by_group = _by_group(rows)
+        by_group = tables.grouped(rows)
         names = {(group.probe, *row[2].statistics) for group, of_group in by_group.items() for row in of_group.values()}
         kinds = {(probe, name) for probe, *of_probe in names for name in of_probe}
         with self._transaction() as c:
-            known = {group for group in by_group if checksums.stored(c, group.kind, **_place(group))}
-            c.executemany(
-                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
-                [unit for group in known for unit in by_group[group]],
-            )
-            written = _insert(c, by_group)
-            _put_kinds(c, kinds)
+            known = {group for group in by_group if checksums.stored(c, group.kind, **tables.place_of(group))}
+            tables.delete_units(c, [unit for group in known for unit in by_group[group]])
+            written = tables.insert_measurements(c, by_group)
+            tables.put_kinds(c, kinds)
             self._seal_whole(c, "kinds")
             checksums.put_new(c, {group: content for group, content in written.items() if group not in known})
-            _seal_groups(c, known)
+            tables.seal_groups(c, known)
 
     def put_diagrams(self, contents: Mapping[str, bytes]) -> None:
         """Store diagram files, by their paths in the study's folder: small ones as rows; the others are files already.
@@ -436,8 +390,8 @@ class Store:
         with self._transaction() as c:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             measured = ((units[s], key, Measurement("network", "network", dict(f)), "") for s, f in features.items())
-            _insert(c, _by_group(measured))
-            _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
+            tables.insert_measurements(c, tables.grouped(measured))
+            tables.put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
             self._seal_whole(c, "kinds")
             checksums.seal(c, "measurements", run=run, probe=PUBLISHED)
 
@@ -447,29 +401,36 @@ class Store:
         if not rows:
             return
         with self._transaction() as c:
-            c.executemany(
-                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?", rows
-            )
-            _seal_groups(c, set(map(_group, rows)))
+            tables.delete_units(c, rows)
+            tables.seal_groups(c, set(map(tables.group_of, rows)))
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""
-        with self._transaction() as c:
-            c.execute("DELETE FROM errors")
-            self._seal_whole(c, "errors")
+        self._write("errors", "DELETE FROM errors")
 
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
         """Store what failed."""
-        rows = [(u.run, u.step, u.layer, u.probe, u.options, message) for u, message in errors.items()]
-        if not rows:
+        if not errors:
             return
+        query = "INSERT INTO errors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET message = excluded.message"
         with self._transaction() as c:
             c.executemany(
-                "INSERT INTO errors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET message = excluded.message "
-                "WHERE message <> excluded.message",
-                rows,
+                f"{query} WHERE message <> excluded.message", [(*unit, text) for unit, text in errors.items()]
             )
             self._seal_whole(c, "errors")
+
+    def _write(self, kind: str, query: str, *values: str | float | bytes | None, **group: str | int) -> None:
+        """Make one change, and store the checksum of the group of rows it is of, or of all of a kind."""
+        with self._transaction() as c:
+            c.execute(query, values)
+            if group:
+                checksums.seal(c, kind, **group)
+            else:
+                self._seal_whole(c, kind)
+
+    def _text(self, query: str, key: str) -> str | None:
+        rows = self._rows(query, key)
+        return str(rows[0][0]) if rows else None
 
     def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._readable_errors():
@@ -527,94 +488,6 @@ class Store:
 def write_large_diagrams(directory: Path, contents: Mapping[str, bytes]) -> None:
     """Write the diagram files that are too large to be rows, before the rows that point to them."""
     write_all_bytes({directory / file: content for file, content in contents.items() if len(content) > MAX_ROW_BYTES})
-
-
-def stored_diagrams(c: sqlite3.Connection, database: Path, file: str) -> Source | None:
-    """Return where a diagram file is stored, given its path in the study's folder; None if it is nowhere."""
-    row = c.execute("SELECT content FROM diagrams WHERE file = ?", (file,)).fetchone()
-    if row is not None:
-        return StoredContent(f"{database}: {file}", row[0])
-    path = database.parent / file
-    return path if path.exists() else None
-
-
-def _forget(c: sqlite3.Connection, run: str, step: int) -> None:
-    c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
-    c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
-    c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
-
-
-def _update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
-    """Delete the measurements of layers that a checkpoint no longer has, and correct the roles of the others."""
-    c.execute(
-        "DELETE FROM measurements WHERE run = ? AND step = ? "
-        "AND role NOT IN ('network', 'pooled', 'hidden', 'embedding') "
-        "AND layer NOT IN (SELECT value FROM json_each(?))",
-        (row.run, row.step, json.dumps([r.layer for r in row.layers])),
-    )
-    c.executemany(
-        "UPDATE measurements SET role = ? WHERE run = ? AND step = ? AND layer = ? AND role <> ?",
-        [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
-    )
-
-
-def _insert(
-    c: sqlite3.Connection, by_group: Mapping[checksums.Group, Mapping[Unit, _Row]]
-) -> dict[checksums.Group, list[tuple[Any, ...]]]:
-    """Insert measurements with their statistics; return what was written, by group, as checksums are made of it."""
-    written: dict[checksums.Group, list[tuple[Any, ...]]] = {}
-    measurements: list[tuple[Any, ...]] = []
-    features: list[tuple[int, str, float]] = []
-    last = c.execute("SELECT seq FROM sqlite_sequence WHERE name = 'measurements'").fetchone()
-    number = last[0] if last else 0
-    for group, rows in by_group.items():
-        content = written[group] = []
-        for unit, key, measurement, diagrams in rows.values():
-            number += 1
-            # SQLite does not keep the sign of a zero.
-            values = [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
-            row = (number, unit.layer, measurement.role, key, measurement.flag, diagrams)
-            measurements.append((*row, *group[1:]))
-            features += values
-            content += [row, *values]
-    columns = ("id", "layer", "role", "key", "flag", "diagrams", "run", "step", "probe", "options")
-    insert(c, "measurements", columns, measurements)
-    insert(c, "features", ("measurement", "statistic", "value"), features)
-    return written
-
-
-def _by_group(rows: Iterable[_Row]) -> dict[checksums.Group, dict[Unit, _Row]]:
-    """Arrange measurements by the groups of rows with one checksum; of a unit, the last counts."""
-    by_group: dict[checksums.Group, dict[Unit, _Row]] = {}
-    for row in rows:
-        by_group.setdefault(_group(row[0]), {})[row[0]] = row
-    return by_group
-
-
-def _group(unit: Unit) -> checksums.Group:
-    """Return the group of rows with one checksum that a measurement is in."""
-    return checksums.Group("measurements", unit.run, unit.step, unit.probe, unit.options)
-
-
-def _place(group: checksums.Group) -> dict[str, str | int]:
-    return {"run": group.run, "step": group.step, "probe": group.probe, "options": group.options}
-
-
-def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
-    rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
-    c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
-
-
-def _stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
-    return c.execute(
-        "SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"
-    ).fetchall()
-
-
-def _seal_groups(c: sqlite3.Connection, groups: Iterable[checksums.Group]) -> None:
-    """Store the checksums of some groups of measurements."""
-    for group in sorted(groups):
-        checksums.seal(c, group.kind, **_place(group))
 
 
 def _mend(message: str) -> str:

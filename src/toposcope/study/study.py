@@ -2,7 +2,7 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,40 +24,34 @@ from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
-from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states
+from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.store import stored_diagrams
 from toposcope.version import __version__
 
-FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
-    "run": pl.String,
-    "step": pl.Int64,
-    "layer": pl.String,
-    "role": pl.String,
-    "probe": pl.String,
-    "options": pl.String,
-    "statistic": pl.String,
-    "kind": pl.String,
-    "value": pl.Float64,
-    "flag": pl.String,
+Schema = dict[str, type[pl.DataType] | pl.DataType]
+_TYPES: Schema = {
+    **dict.fromkeys(("step", "since", "last_step", "n_parameters", "n_checkpoints", "measurement"), pl.Int64),
+    **dict.fromkeys(("value", "loss", "low", "high"), pl.Float64),
 }
+"""Of the columns that are not texts."""
 
-ALERT_SCHEMA: dict[str, type[pl.DataType]] = {
-    **dict.fromkeys(("run", "check"), pl.String),
-    **dict.fromkeys(("step", "since"), pl.Int64),
-    **dict.fromkeys(("place", "message", "evidence"), pl.String),
-}
-FORECAST_SCHEMA: dict[str, type[pl.DataType]] = {
-    "run": pl.String,
-    **dict.fromkeys(("step", "last_step"), pl.Int64),
-    **dict.fromkeys(("loss", "low", "high"), pl.Float64),
-    "advice": pl.String,
-}
+
+def _schema(names: str) -> Schema:
+    return {name: _TYPES.get(name, pl.String) for name in names.split(", ")}
+
+
+def _categorical(names: str) -> Schema:
+    """Return a schema without texts: millions of rows of these would take ten times the memory."""
+    return {name: pl.Categorical() if kind == pl.String else kind for name, kind in _schema(names).items()}
+
+
+FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind, value, flag")
+ALERT_SCHEMA = _schema("run, check, step, since, place, message, evidence")
+FORECAST_SCHEMA = _schema("run, step, last_step, loss, low, high, advice")
 ROWS_READ = 1 << 16
 """Rows that are Python objects at a time, as SQLite hands them out."""
 MAX_MEASUREMENTS = 1 << 13
 """Measurements of a part of a frame, each with about ten statistics."""
-_MEASUREMENT_COLUMNS = ("run", "step", "layer", "role", "probe", "options", "flag")
 
 
 class Study:
@@ -131,26 +125,16 @@ class Study:
             "FROM measurements m JOIN runs r ON r.run = m.run "
             "LEFT JOIN layers l ON (l.run, l.step, l.layer) = (m.run, m.step, m.layer) "
             "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options",
-            {
-                "measurement": pl.Int64,
-                # As texts, millions of rows would take ten times the memory.
-                **{
-                    n: pl.Int64() if n == "step" else pl.Categorical()
-                    for n in FRAME_SCHEMA
-                    if n in _MEASUREMENT_COLUMNS
-                },
-            },
+            _categorical("measurement, run, step, layer, role, probe, options, flag"),
         )
         measured = measured.filter(pl.col("run").is_in(self._run_names()))
         labels = self.labels().with_columns(pl.all().cast(pl.Categorical()))
         measured = measured.join(labels, on=["probe", "options"], how="semi", maintain_order="left")
         features = self._query(
             "SELECT measurement, statistic, value FROM features ORDER BY measurement, statistic",
-            {"measurement": pl.Int64, "statistic": pl.Categorical(), "value": pl.Float64},
+            _categorical("measurement, statistic, value"),
         )
-        kinds = self._query(
-            "SELECT probe, statistic, kind FROM kinds", dict.fromkeys(("probe", "statistic", "kind"), pl.String)
-        )
+        kinds = self._query("SELECT probe, statistic, kind FROM kinds", _schema("probe, statistic, kind"))
         ids = features.get_column("measurement").to_numpy()
         for start in range(0, max(len(measured), 1), MAX_MEASUREMENTS):
             progress("load", start, len(measured) or 1)
@@ -172,21 +156,14 @@ class Study:
         rows = [(probe.name(), probe.options(), probe.label()) for probe in probes]
         if any(series.features for series in self.declaration.series):
             rows.append((PUBLISHED, "{}", PUBLISHED))
-        return pl.DataFrame(rows, schema={"probe": pl.String, "options": pl.String, "label": pl.String}, orient="row")
+        return pl.DataFrame(rows, schema=_schema("probe, options, label"), orient="row")
 
     def runs(self) -> pl.DataFrame:
         """Return the runs: ``run, kind, n_parameters, status, last_step, n_checkpoints``, in the order declared."""
         frame = self._query(
             "SELECT run, kind, n_parameters, status, last_step, "
             "(SELECT COUNT(*) FROM checkpoints c WHERE c.run = r.run) FROM runs r ORDER BY position",
-            {
-                "run": pl.String,
-                "kind": pl.String,
-                "n_parameters": pl.Int64,
-                "status": pl.String,
-                "last_step": pl.Int64,
-                "n_checkpoints": pl.Int64,
-            },
+            _schema("run, kind, n_parameters, status, last_step, n_checkpoints"),
         )
         return frame.filter(pl.col("run").is_in(self._run_names()))
 
@@ -217,20 +194,14 @@ class Study:
 
         Among them is, for a run trained here, the validation loss on each corpus that other runs are trained on.
         """
-        schema = {
-            "run": pl.String,
-            "step": pl.Int64,
-            "target": pl.String,
-            "unit": pl.String,
-            "value": pl.Float64,
-        }
-        return self._of_runs("log_targets", "run, step, target, unit, value", schema)
+        columns = "run, step, target, unit, value"
+        return self._of_runs("log_targets", columns, _schema(columns))
 
     def progress(self) -> pl.DataFrame:
         """Return `runs` with how many checkpoints carry a measurement, and how many errors there are, by run."""
         done = self._query(
             "SELECT DISTINCT run, step, probe, options FROM measurements",
-            {"run": pl.String, "step": pl.Int64, "probe": pl.String, "options": pl.String},
+            _schema("run, step, probe, options"),
         )
         declared = done.filter(pl.col("probe") != PUBLISHED).join(self.labels(), on=["probe", "options"], how="semi")
         measured = declared.group_by("run").agg(measured=pl.col("step").n_unique())
@@ -258,27 +229,22 @@ class Study:
         """Return the readable checkpoints: ``run, step, path``."""
         return self._query(
             "SELECT c.run, c.step, c.path FROM checkpoints c JOIN runs r ON r.run = c.run ORDER BY position, c.step",
-            {"run": pl.String, "step": pl.Int64, "path": pl.String},
+            _schema("run, step, path"),
         ).filter(pl.col("run").is_in(self._run_names()))
 
     def errors(self) -> pl.DataFrame:
         """Return the errors of the last run of the study; step -1 stands for a whole run."""
         return self._query(
             "SELECT run, step, layer, probe, message FROM errors ORDER BY run, step, layer, probe, options",
-            {"run": pl.String, "step": pl.Int64, "layer": pl.String, "probe": pl.String, "message": pl.String},
+            _schema("run, step, layer, probe, message"),
         )
 
     def findings(self) -> pl.DataFrame:
         """Return the doctor's findings of the last run of the study; an empty layer stands for the whole checkpoint."""
-        schema: dict[str, Any] = {
-            **dict.fromkeys(("run", "check", "severity"), pl.String),
-            "steps": pl.List(pl.Int64),
-            **dict.fromkeys(("layer", "message"), pl.String),
-        }
         rows = self._query(
             "SELECT f.run, check_name, severity, steps, layer, message FROM findings f JOIN runs r ON r.run = f.run "
             "ORDER BY r.position, f.position",
-            dict.fromkeys(schema, pl.String),
+            _schema("run, check, severity, steps, layer, message"),
         )
         rows = rows.with_columns(pl.col("steps").str.json_decode(pl.List(pl.Int64)))
         return rows.filter(pl.col("run").is_in(self._run_names()))
@@ -303,7 +269,7 @@ class Study:
         """
         return self._of_runs("forecasts", "run, step, last_step, loss, low, high, advice", FORECAST_SCHEMA)
 
-    def _of_runs(self, table: str, columns: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    def _of_runs(self, table: str, columns: str, schema: Schema) -> pl.DataFrame:
         """Return a table, of the declared runs, in their order."""
         listed = ", ".join(f"t.{name}" for name in columns.split(", "))
         order = "t.position" if table == "alerts" else "t.step"
@@ -323,7 +289,7 @@ class Study:
         notes += [
             f"{name}: {files}: left out: no step in the name, in another folder, or not readable"
             for name in series
-            if (files := self._ignored(name))
+            if (files := self.meta(f"ignored {name}"))
         ]
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         for kind in ("chosen", "remarks"):
@@ -347,9 +313,6 @@ class Study:
         least = min(known, key=lambda name: known[name].share)
         of_which = f"{least}, the least of {len(known)} runs: " if len(known) > 1 else ""
         return of_which + known[least].sentence()
-
-    def _ignored(self, name: str) -> str:
-        return self.meta(f"ignored {name}")
 
     def meta(self, key: str) -> str:
         """Return one fact about the study, or an empty text."""
@@ -402,22 +365,21 @@ class Study:
         return run in self._run_names() and connection.execute(query, (run, int(step))).fetchone() is not None
 
     def _findings_file(self, run: str, step: int, probe: str) -> str:
-        for declared in self.declaration.resolved_probes():
-            if declared.label() == probe:
-                return diagram_file(run, step, declared)
-        labels = [p.label() for p in self.declaration.resolved_probes()]
-        raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, labels)}")
+        probes = {declared.label(): declared for declared in self.declaration.resolved_probes()}
+        if probe not in probes:
+            raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, probes)}")
+        return diagram_file(run, step, probes[probe])
 
     def _run_names(self) -> list[str]:
         return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
 
-    def _query(self, query: str, schema: Mapping[str, type[pl.DataType] | pl.DataType]) -> pl.DataFrame:
-        parts = [pl.DataFrame(schema=dict(schema))]
+    def _query(self, query: str, schema: Schema) -> pl.DataFrame:
+        parts = [pl.DataFrame(schema=schema)]
         try:
             with self._connected() as connection:
                 cursor = connection.execute(query)
                 while rows := cursor.fetchmany(ROWS_READ):
-                    parts.append(pl.DataFrame(rows, schema=dict(schema), orient="row"))
+                    parts.append(pl.DataFrame(rows, schema=schema, orient="row"))
             return pl.concat(parts, rechunk=True)
         except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
             raise self._damaged("a value of another type than it was written with") from error

@@ -5,38 +5,47 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.cluster import ClusterLostError
-from toposcope.engine.pool import Engine, Result, TaskFailure, Workers, do_nothing, no_cost
+from toposcope.engine.pool import Engine, TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Need, RunContext, needs_of
-from toposcope.probes.probe import Diagrams, States
+from toposcope.probes.probe import States
 from toposcope.progress import Progress, silent
-from toposcope.study.batching import (
+from toposcope.study.diagrams import Source, diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
+from toposcope.study.plan import InputKeys, Planned, plan
+from toposcope.study.store import Store, write_large_diagrams
+from toposcope.study.tables import CheckpointRow, Unit
+from toposcope.study.tasks import (
+    Hashed,
+    MeasureTask,
+    Read,
+    ReadTask,
+    measure_task,
+    measure_tasks,
+    or_failure,
+    read_tasks,
+)
+from toposcope.study.work import (
     BATCH_SECONDS,
     LONG_TASK_MS,
     CheckpointSize,
     RunStep,
+    WorkProgress,
+    WriteGroup,
     batches,
     checkpoint_size,
-    groups,
     longest_task,
     milliseconds,
     portions,
+    run_in_groups,
 )
-from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
-from toposcope.study.plan import InputKeys, Planned, plan
-from toposcope.study.rows import CheckpointRow, Unit
-from toposcope.study.store import Store, write_large_diagrams
-from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_tasks
-from toposcope.study.work_progress import WorkProgress
-from toposcope.study.write_groups import WriteGroup
 
 OPENING_THREADS = 8
 """Remote checkpoints whose headers are fetched side by side."""
@@ -48,8 +57,6 @@ START_SECONDS = 2.0
 """About what the start of processes takes, each with its imports."""
 COMPILE_MS = 8000
 """Expected milliseconds of compiling, once on a machine."""
-
-Task = TypeVar("Task", ReadTask, MeasureTask)
 
 
 @dataclass
@@ -148,18 +155,17 @@ class Survey:
     def _stale(self) -> set[RunStep]:
         """Return the checkpoints that are new or have changed; what is gone is forgotten."""
         stale = set()
+        needs_hash = any(need.whole_model for need in needs_of(*self.sources))
         for run, checkpoints in self.checkpoints.items():
             known, summarised = self.store.checkpoints(run), set(self.store.evidence(run))
             self.store.drop_checkpoints(run, sorted((set(known) | summarised) - set(checkpoints)))
             self.rows[run] = {step: row for step, row in known.items() if step in checkpoints}
             for step, checkpoint in checkpoints.items():
                 row = known.get(step)
-                if row is None or step not in summarised or _is_changed(checkpoint, row) or self._lacks_hash(row):
+                lacks_hash = needs_hash and row is not None and not row.weights_hash
+                if row is None or step not in summarised or _is_changed(checkpoint, row) or lacks_hash:
                     stale.add((run, step))
         return stale
-
-    def _lacks_hash(self, row: CheckpointRow) -> bool:
-        return not row.weights_hash and any(need.whole_model for need in needs_of(*self.sources))
 
     def _sizes(self) -> dict[RunStep, CheckpointSize]:
         """Open every checkpoint's header; what cannot be opened has no size, and is reported when it is read."""
@@ -177,13 +183,12 @@ class Survey:
     def _read(self, portion: Sequence[RunStep], sizes: Mapping[RunStep, CheckpointSize], work: WorkProgress) -> None:
         """Read and hash checkpoints."""
         tasks = [
-            ReadTask(place[0], self.checkpoints[place[0]][place[1]], self._reading_ms(place, sizes))
-            for place in portion
+            ReadTask(run, self.checkpoints[run][step], self._reading_ms((run, step), sizes)) for run, step in portion
         ]
         if tasks:
             self._compile_ahead()
         with WriteGroup(self._keep_read) as group:
-            for task, result in run_in_groups(self.engine, read_tasks, tasks, work.add_running, idle=group.flush):
+            for task, result in run_in_groups(self.engine, read_tasks, tasks, work.add_running, group.flush):
                 work.add(sizes[task.run, task.checkpoint.step].stored)
                 group.add((task, result))
 
@@ -199,16 +204,15 @@ class Survey:
             for row, _ in whole:
                 self.rows[row.run][row.step] = row
             for task, result in results:
-                if isinstance(result, TaskFailure) or result.row is None:
-                    self._drop_unreadable(task.run, task.checkpoint.step, result)
-
-    def _drop_unreadable(self, run: str, step: int, result: Read | TaskFailure) -> None:
-        self.store.drop_checkpoints(run, [step])
-        self.rows[run].pop(step, None)
-        message = result.message if isinstance(result, TaskFailure) else result.evidence.error
-        self._fail({Unit(run, step, "", "read", ""): message})
-        if isinstance(result, Read):
-            self.store.put_evidence(run, step, result.evidence)
+                run, step = task.run, task.checkpoint.step
+                if isinstance(result, Read) and result.row is not None:
+                    continue
+                self.store.drop_checkpoints(run, [step])
+                self.rows[run].pop(step, None)
+                message = result.evidence.error if isinstance(result, Read) else result.message
+                self._fail({Unit(run, step, "", "read", ""): message})
+                if isinstance(result, Read):
+                    self.store.put_evidence(run, step, result.evidence)
 
     def _measure(
         self,
@@ -236,9 +240,7 @@ class Survey:
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with WriteGroup(self._store) as group:
             for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
-                for task, result in run_in_groups(
-                    engine, measure_tasks, engine_tasks, work.add_running, _expected_bytes, group.flush
-                ):
+                for task, result in run_in_groups(engine, measure_tasks, engine_tasks, work.add_running, group.flush):
                     work.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
@@ -308,22 +310,30 @@ class Survey:
         """Return the keys of an input by step; where there is none, it is an error of the study."""
         keys = {}
         for step in steps:
-            try:
-                keys[step] = need.key(self.checkpoints[run][step], self.contexts[run])
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - kept as a row of the study, as in `measure_task`
-                self._fail({Unit(run, step, "", need.name, ""): one_line(error)})
+            key = or_failure(need.key)(self.checkpoints[run][step], self.contexts[run])
+            if isinstance(key, TaskFailure):
+                self._fail({Unit(run, step, "", need.name, ""): key.message})
+            else:
+                keys[step] = key
         return keys
 
     def _with_findings(self, task: MeasureTask, run: str, planned: Planned, source: Probe) -> MeasureTask:
         """Return a task with what another probe measured: diagrams, or states."""
+
+        def stored(step: int | None, read: Callable[[Source], Mapping[str, Any]]) -> dict[str, Any]:
+            """Return what a probe stored, nothing where it cannot be read; the probe that compares reports that."""
+            place = self.store.diagrams(diagram_file(run, step, source)) if step is not None else None
+            try:
+                return dict(read(place)) if place is not None else {}
+            except ToposcopeError:
+                return {}
+
         if "diagrams" in task.probe.NEEDS:
-            now, before = (self._diagrams(run, step, source) for step in (planned.step, planned.previous))
+            now, before = (stored(step, read_diagrams) for step in (planned.step, planned.previous))
             return replace(task, diagrams=now, previous_diagrams=before)
         whole = {planned.step, planned.first, planned.previous}
-        states = {
-            step: self._states(run, step, source, "" if step in whole else NETWORK)
+        states: dict[int, States] = {
+            step: stored(step, partial(read_states, only="" if step in whole else NETWORK))
             for step in (*planned.earlier, planned.step)
         }
         return replace(task, states=states, first_step=planned.first, previous_step=planned.previous)
@@ -331,6 +341,10 @@ class Survey:
     def _tasks(self, run: str, planned: Planned) -> Iterator[MeasureTask]:
         """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
         checkpoints, probe = self.checkpoints[run], planned.probe
+        first, previous = (
+            self._hashed(run, step) if need in probe.NEEDS and step is not None else None
+            for need, step in (("first", planned.first), ("previous", planned.previous))
+        )
         whole = MeasureTask(
             run=run,
             checkpoint=checkpoints[planned.step],
@@ -338,13 +352,14 @@ class Survey:
             probe=probe,
             wanted=planned.wanted,
             known=self._known(run, planned) if planned.current else {},
-            first=self._hashed(run, planned.first) if "first" in probe.NEEDS else None,
-            previous=self._hashed(run, planned.previous) if "previous" in probe.NEEDS else None,
+            first=first,
+            previous=previous,
             context=self.contexts[run] if needs_of(probe) else None,
         )
         if "earlier" in probe.NEEDS:
-            here, *before = (self._with_content(run, step) for step in (planned.step, *planned.earlier))
-            whole = replace(whole, content=here.content, earlier=tuple(before))
+            contents = {step: self.rows[run][step].content() for step in (planned.step, *planned.earlier)}
+            before = (self._hashed(run, step)._replace(content=contents[step]) for step in planned.earlier)
+            whole = replace(whole, content=contents[planned.step], earlier=tuple(before))
         if probe.NEEDS & {"diagrams", "states"}:
             yield whole
             return
@@ -366,32 +381,12 @@ class Survey:
                 n_bytes=probe.expected_bytes(part),
             )
 
-    def _hashed(self, run: str, step: int | None) -> Hashed | None:
-        return None if step is None else Hashed(self.checkpoints[run][step], self.rows[run][step].fingerprint)
-
-    def _with_content(self, run: str, step: int) -> Hashed:
-        row = self.rows[run][step]
-        return Hashed(self.checkpoints[run][step], row.fingerprint, row.content())
+    def _hashed(self, run: str, step: int) -> Hashed:
+        return Hashed(self.checkpoints[run][step], self.rows[run][step].fingerprint)
 
     def _known(self, run: str, planned: Planned) -> dict[str, dict[str, float]]:
         """Return the stored statistics of layers that are still valid, to combine for the network."""
         return self.store.statistics(run, planned.step, planned.probe.name(), planned.probe.options())
-
-    def _diagrams(self, run: str, step: int | None, source: Probe) -> dict[str, Diagrams]:
-        """Read the diagrams of a probe; none where no file can be read."""
-        stored = self.store.diagrams(diagram_file(run, step, source)) if step is not None else None
-        try:
-            return dict(read_diagrams(stored)) if stored is not None else {}
-        except ToposcopeError:
-            return {}
-
-    def _states(self, run: str, step: int, source: Probe, only: str) -> States:
-        """Read the states that a probe stored; the probe that compares them reports those that are missing."""
-        stored = self.store.diagrams(diagram_file(run, step, source))
-        try:
-            return read_states(stored, only) if stored is not None else {}
-        except ToposcopeError:
-            return {}
 
     def _keep(
         self,
@@ -404,10 +399,10 @@ class Survey:
         if isinstance(result, TaskFailure):
             result = [Failure(name, result.message) for name in task.wanted]
         group.add(_Finished(task, result, pending))
-        if pending.is_parted:  # the next part is added to the diagrams of this one, and the last asks for its rows
+        if pending.n_parts > 1:  # the next part is added to the diagrams of this one, and the last asks for its rows
             group.flush()
-        pending.remaining -= 1
-        if pending.remaining == 0 and NETWORK in pending.planned.wanted and NETWORK not in task.wanted:
+        pending.done += 1
+        if pending.done == pending.n_parts and NETWORK in pending.planned.wanted and NETWORK not in task.wanted:
             known = self._known(task.run, pending.planned)
             wanted = {NETWORK: pending.planned.wanted[NETWORK]}
             closing = replace(task, wanted=wanted, known=known, first=None, previous=None)
@@ -433,40 +428,12 @@ class Survey:
                 for r in work.measurements
             )
             for work in finished:
-                work.pending.current |= {r.layer for r in work.measurements}
+                work.pending.current.update(r.layer for r in work.measurements)
                 self._fail({work.unit(r.layer): r.message for r in work.results if isinstance(r, Failure)})
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)
         self.store.put_errors(errors)
-
-
-def run_in_groups(
-    engine: Engine,
-    function: Callable[[Sequence[Task]], Sequence[Result]],
-    tasks: Sequence[Task],
-    progress: Progress,
-    cost: Callable[[Sequence[Task]], int] = no_cost,
-    idle: Callable[[], None] = do_nothing,
-) -> Iterator[tuple[Task, Result | TaskFailure]]:
-    """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
-    waiting = [
-        tasks[places.start : places.stop] for places in groups([t.milliseconds for t in tasks], engine.n_workers)
-    ]
-    while waiting:
-        apart: list[Sequence[Task]] = []
-        for group, results in engine.run(function, waiting, progress, cost, idle):
-            if not isinstance(results, TaskFailure):
-                yield from zip(group, results, strict=True)
-            elif len(group) == 1:
-                yield group[0], results
-            else:
-                apart += [[task] for task in group]
-        waiting = apart
-
-
-def _expected_bytes(tasks: Sequence[MeasureTask]) -> int:
-    return max(task.n_bytes for task in tasks)
 
 
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:
@@ -484,13 +451,12 @@ class _Pending:
     """One checkpoint and probe under way: tasks that are still out, and layers whose rows stand."""
 
     planned: Planned
-    remaining: int
-    current: set[str] = field(init=False)
-    is_parted: bool = field(init=False)
+    n_parts: int
+    done: int = 0
 
-    def __post_init__(self) -> None:
-        self.current = set(self.planned.current)
-        self.is_parted = self.remaining > 1
+    @cached_property
+    def current(self) -> set[str]:
+        return set(self.planned.current)
 
 
 @dataclass(frozen=True)
@@ -510,8 +476,8 @@ class _Finished:
         return diagram_file(self.task.run, self.task.checkpoint.step, self.task.probe)
 
     @cached_property
-    def probe(self) -> tuple[str, str]:
-        return self.task.probe.name(), self.task.probe.options()
+    def _whole(self) -> Unit:
+        return Unit(self.task.run, self.task.checkpoint.step, "", self.task.probe.name(), self.task.probe.options())
 
     def unit(self, layer: str) -> Unit:
-        return Unit(self.task.run, self.task.checkpoint.step, layer, *self.probe)
+        return self._whole._replace(layer=layer)

@@ -2,12 +2,12 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, wraps
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -25,14 +25,14 @@ from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States, Weights
-from toposcope.study.batching import milliseconds
-from toposcope.study.rows import CheckpointRow, LayerRow
+from toposcope.study.tables import CheckpointRow, LayerRow
+from toposcope.study.work import WORK, milliseconds
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 DOCTOR = "doctor"
 """What examining a series reports: the rules that were applied, of how many."""
-WORK = "work"
-"""What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
-
 MAX_OPEN_CHECKPOINTS = 64
 """Checkpoints a process keeps open, as far as their headers."""
 
@@ -64,6 +64,7 @@ class ReadTask:
     run: str
     checkpoint: Checkpoint
     milliseconds: int = 0
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,28 +140,35 @@ def import_training() -> None:
     import toposcope.family.training  # noqa: F401
 
 
-def train_task(task: TrainTask) -> Outcome | TaskFailure:
-    """Train; an error of one run is reported and stops no other."""
+def or_failure(function: Callable[P, Result]) -> Callable[P, Result | TaskFailure]:
+    """Return a function whose errors are results, which stop no other task; kept as rows of the study."""
+
+    @wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Result | TaskFailure:
+        try:
+            return function(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a panic of compiled code is no Exception
+            return TaskFailure(one_line(error))
+
+    return guarded
+
+
+@or_failure
+def train_task(task: TrainTask) -> Outcome:
+    """Train a run."""
     from toposcope.family import train
 
-    try:
-        return train(task.run, task.corpus, task.directory, report)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
-        return TaskFailure(one_line(error))
+    return train(task.run, task.corpus, task.directory, report)
 
 
-def pack_task(task: PackTask) -> list[Outcome] | TaskFailure:
-    """Train runs as one model; an error stops no other runs."""
+@or_failure
+def pack_task(task: PackTask) -> list[Outcome]:
+    """Train runs as one model."""
     from toposcope.family.together import train_pack
 
-    try:
-        return train_pack(task.runs, task.corpora, task.directories, task.folder, device=task.device, progress=report)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
-        return TaskFailure(one_line(error))
+    return train_pack(task.runs, task.corpora, task.directories, task.folder, device=task.device, progress=report)
 
 
 def read_tasks(tasks: Sequence[ReadTask]) -> list[Read | TaskFailure]:
@@ -176,20 +184,18 @@ def read_tasks(tasks: Sequence[ReadTask]) -> list[Read | TaskFailure]:
     return [_read(*each) for each in zip(tasks, before, summaries, strict=True)]
 
 
-def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read | TaskFailure:
+@or_failure
+def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read:
     """Return what was read of one checkpoint, if it is as it was before."""
     checkpoint = task.checkpoint
-    try:
-        if evidence.error:
-            return Read(None, evidence)
-        layers = tuple(_layer_row(layer, evidence) for layer in checkpoint.analysed())
-        _check_unchanged(checkpoint, fingerprint)
-        place = (task.run, checkpoint.step, checkpoint.location)
-        return Read(CheckpointRow(*place, fingerprint, _hash_all(evidence), layers), evidence)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - as in `measure_task`
-        return TaskFailure(one_line(error))
+    if evidence.error:
+        return Read(None, evidence)
+    layers = tuple(_layer_row(layer, evidence) for layer in checkpoint.analysed())
+    _check_unchanged(checkpoint, fingerprint)
+    named = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
+    weights_hash = hashlib.sha256(named.encode()).hexdigest()
+    row = CheckpointRow(task.run, checkpoint.step, checkpoint.location, fingerprint, weights_hash, layers)
+    return Read(row, evidence)
 
 
 def _layer_row(layer: Layer, evidence: CheckpointSummary) -> LayerRow:
@@ -212,13 +218,9 @@ def _doctors_code() -> bytes:
     return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(modules, key=lambda p: p.name))).digest()
 
 
+@small_files_held()
 def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
     """Measure several checkpoints, those of one probe together; each gives what `measure_task` gives."""
-    with small_files_held():
-        return _measure_tasks(tasks)
-
-
-def _measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
     results: list[list[Measurement | Failure]] = [[] for _ in tasks]
     places: dict[Probe, list[int]] = {}
     for place, task in enumerate(tasks):
@@ -245,19 +247,20 @@ def _measured_together(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[
 
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
     """Measure one checkpoint with one probe."""
-    try:
-        subject, results = _subject(task), []
-        shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
-        for result in task.probe.measure(subject):
-            results.append(checked(result))
-            if task.probe.by_layer() and result.layer in shapes:
-                report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
-        _check_all_unchanged(task)
-        return results
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - kept as rows of the study; a panic of compiled code is no Exception
-        return [Failure(layer, one_line(error)) for layer in task.wanted]
+    found = _measured(task)
+    return [Failure(layer, found.message) for layer in task.wanted] if isinstance(found, TaskFailure) else found
+
+
+@or_failure
+def _measured(task: MeasureTask) -> list[Measurement | Failure]:
+    subject, results = _subject(task), []
+    shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
+    for result in task.probe.measure(subject):
+        results.append(checked(result))
+        if task.probe.by_layer() and result.layer in shapes:
+            report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
+    _check_all_unchanged(task)
+    return results
 
 
 def _check_all_unchanged(task: MeasureTask) -> None:
@@ -311,11 +314,6 @@ def checked(result: Measurement | Failure) -> Measurement | Failure:
             if not math.isfinite(value):
                 return Failure(result.layer, f"layer {result.layer}: {name} is {value}; the weights are out of range")
     return result
-
-
-def _hash_all(evidence: CheckpointSummary) -> str:
-    named = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
-    return hashlib.sha256(named.encode()).hexdigest()
 
 
 def one_line(error: BaseException) -> str:

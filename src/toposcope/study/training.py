@@ -70,9 +70,12 @@ class StudyTraining:
         if not unfinished:
             return []
         device = self.device or "cpu"
-        if device == "cuda" and not _has_gpu():
-            self.errors.update(dict.fromkeys((run.name for run in unfinished), NO_GPU))
-            return []
+        if device == "cuda":
+            import torch
+
+            if not torch.cuda.is_available():
+                self.errors.update(dict.fromkeys((run.name for run in unfinished), NO_GPU))
+                return []
         everyone = [run for run in self.runs.values() if run.name in self.together]
         waiting = {run.name for run in unfinished}
         groups = [group for group in self._begun_packs(everyone) if waiting.intersection(run.name for run in group)]
@@ -100,7 +103,7 @@ class StudyTraining:
         return alone
 
     def _begun_packs(self, runs: Sequence[Run]) -> list[list[Run]]:
-        from toposcope.family.together.folders import begun_packs
+        from toposcope.family.together.packs import begun_packs
 
         found = begun_packs(runs, self.corpora.sha256, self.directory / "packs")
         return [[runs[i] for i in group] for group in found]
@@ -151,12 +154,6 @@ class StudyTraining:
         if outcome is not None:
             self.store.set_status(run.name, outcome.status, outcome.step)
         return outcome is not None
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _work(run: Run) -> int:

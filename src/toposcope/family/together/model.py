@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from toposcope.family.model import GPT
-from toposcope.family.sizes import MIN_HEAD_WIDTH, ModelSize
+from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize
 
 
 class Layout:

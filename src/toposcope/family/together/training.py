@@ -21,19 +21,29 @@ from torch import Tensor
 from toposcope.checkpoints.sources.packed import POINTER, PackPointer
 from toposcope.errors import ToposcopeError
 from toposcope.family import corpus as corpora
-from toposcope.family.log import LOG_COLUMNS, as_csv, first_row, rows_of
 from toposcope.family.model import build
 from toposcope.family.run import Run
-from toposcope.family.run_folder import Outcome, Status, checkpoint_path, claim_directory, finished, locked
-from toposcope.family.together.feed import Feed
-from toposcope.family.together.folders import STATE, pack_checkpoint, pack_name
+from toposcope.family.run_folder import (
+    LOG_COLUMNS,
+    Outcome,
+    Status,
+    as_csv,
+    checkpoint_path,
+    claim_directory,
+    finished,
+    first_row,
+    locked,
+    rows_of,
+)
 from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.packs import packs
-from toposcope.family.together.updates import PackState, Updates
+from toposcope.family.together.packs import STATE, pack_checkpoint, pack_name, packs
+from toposcope.family.together.updates import Feed, PackState, Updates
 from toposcope.family.training import one_thread, train
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
 
+LOGGED, CHANGED = ("losses", "norms", "validation"), ("weights", "first", "second")
+"""Fields of `_Record` and of `PackState` that are saved."""
 STATE_SECONDS = 10.0
 """Least time between two writes of the state to resume from; a stop loses about as much."""
 
@@ -214,16 +224,9 @@ class PackTrainer:
         write_bytes(pack_checkpoint(self.folder, self.step), safetensors.torch.save(weights, metadata=facts))
 
     def _save_state(self) -> None:
-        record = self.record
-        tensors = {
-            "losses": record.losses[:, : self.step + 1].contiguous(),
-            "norms": record.norms[:, : self.step + 1].contiguous(),
-            "validation": record.validation[:, : self.step + 1].contiguous(),
-            "weights": self.state.weights.cpu(),
-            "first": self.state.first.cpu(),
-            "second": self.state.second.cpu(),
-        }
-        text = msgspec.json.encode(_Progress(self.step, record.outcomes)).decode()
+        tensors = {name: getattr(self.record, name)[:, : self.step + 1].contiguous() for name in LOGGED}
+        tensors |= {name: getattr(self.state, name).cpu() for name in CHANGED}
+        text = msgspec.json.encode(_Progress(self.step, self.record.outcomes)).decode()
         write_bytes(self.folder / STATE, safetensors.torch.save(tensors, metadata={"progress": text}))
 
     def _resume(self) -> None:
@@ -241,9 +244,9 @@ class PackTrainer:
         if not all(pack_checkpoint(self.folder, step).is_file() for step in steps):
             return
         self.step, self.record.outcomes = last.step, last.outcomes
-        for name in ("losses", "norms", "validation"):
+        for name in LOGGED:
             getattr(self.record, name)[:, : last.step + 1] = state[name]
-        for name in ("weights", "first", "second"):
+        for name in CHANGED:
             getattr(self.state, name).copy_(state[name])
 
     @torch.no_grad()
@@ -257,10 +260,7 @@ class PackTrainer:
     def write_run(self, i: int, directory: Path) -> None:
         """Write the log of a run that has ended, and where its checkpoints are."""
         run, last = self.runs[i], self.record.outcomes[i]
-        losses_, norms, validation = (
-            values[i, : last.step + 1].numpy()
-            for values in (self.record.losses, self.record.norms, self.record.validation)
-        )
+        losses_, norms, validation = (getattr(self.record, name)[i, : last.step + 1].numpy() for name in LOGGED)
         log = np.vstack([first_row(run), rows_of(run, 0, losses_[1:], norms[1:])])
         log[:, LOG_COLUMNS.index("validation_loss")] = validation
         steps = [s for s in run.training.checkpoint_steps if s < last.step + (last.status != "diverged")]

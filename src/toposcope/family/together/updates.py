@@ -1,4 +1,4 @@
-"""The updates of a pack, some hundred steps without a word between the processor and its device.
+"""The updates of a pack: its sequences, and AdamW of many runs at once, in blocks that need nothing of the host.
 
 Everything that differs from step to step is in tables on the device, and the row of the tables is counted there too. On
 a GPU one update is compiled, captured as a CUDA graph and replayed: a step of small models is otherwise many times as
@@ -14,17 +14,145 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toposcope.family.dropout import dropout_masks, mask_keys
-from toposcope.family.run import TrainingOptions
-from toposcope.family.sizes import ModelSize
-from toposcope.family.together.feed import Feed
+from toposcope.family.batches import Batches, dropout_masks, mask_keys
+from toposcope.family.corpus import Tokens, spread_sequences
+from toposcope.family.run import ModelSize, Run, TrainingOptions
 from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.optimizer import Factors, clip, update
 
+FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
+"""Of the moving averages of the gradient and its square: torch's defaults, as for a run trained alone."""
+EPSILON = 1e-8
+CLIP_EPSILON = 1e-6
+"""Added to the norm by `clip_grad_norm_`."""
 BLOCK_STEPS = 250
 """Steps whose tables are made at once."""
 WARM_UP = 3
 """Updates before a graph is captured, as torch asks for."""
+
+
+class Feed:
+    """All tokens of a pack on its device, and where each run reads them.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    tokens : sequence of Tokens
+        The corpus of each run; the same object for runs that share one.
+    device : torch.device
+    """
+
+    def __init__(self, runs: Sequence[Run], tokens: Sequence[Tokens], device: torch.device) -> None:
+        self._batches = [Batches(run, corpus) for run, corpus in zip(runs, tokens, strict=True)]
+        pool = _Pool()
+        # A share of a corpus is its beginning: runs of one corpus read the same tokens, whatever their shares.
+        inputs = [pool.add(corpus.training) for corpus in tokens]
+        targets = [
+            begin if batches.targets is None else pool.add(batches.targets)
+            for begin, batches in zip(inputs, self._batches, strict=True)
+        ]
+        self._pool = torch.cat(pool.parts).to(device)
+        self._offsets = torch.tensor([inputs, targets], device=device).T[..., None, None]
+        self._window = torch.arange(runs[0].size.context + 1, device=device)
+        self.validation = torch.stack([_validation(*pair) for pair in zip(runs, tokens, strict=True)]).to(device)
+
+    def starts(self, begin: int, stop: int) -> Tensor:
+        """Return where the sequences of the updates after `begin` start, shape (steps, runs, batch)."""
+        each = [torch.stack([batches.starts(step) for step in range(begin + 1, stop + 1)]) for batches in self._batches]
+        return torch.stack(each, dim=1)
+
+    def batch(self, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, shape (runs, batch, context), for starts of shape (runs, batch)."""
+        places = starts[:, None, :, None] + self._offsets + self._window
+        return self._pool[places[:, 0, :, :-1]].long(), self._pool[places[:, 1, :, 1:]].long()
+
+
+class _Pool:
+    """Parts of one row of tokens, each of them once."""
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []
+        self._begins: dict[int, int] = {}
+
+    def add(self, part: Tensor) -> int:
+        """Return where a part begins."""
+        if id(part) not in self._begins:
+            self._begins[id(part)] = sum(map(len, self.parts))
+            self.parts.append(part)
+        return self._begins[id(part)]
+
+
+def _validation(run: Run, tokens: Tokens) -> Tensor:
+    count, length = run.training.validation_sequences, run.size.context + 1
+    return spread_sequences(tokens.validation, count, length, "validation")
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What the updates of some steps multiply by, one row a step.
+
+    Attributes
+    ----------
+    decay : Tensor, shape (steps, runs, 1)
+        Of the weights: rate * decay.
+    step_size : Tensor, shape (steps, runs, 1)
+        The rate over the first bias correction.
+    spread : Tensor, shape (steps, 1, 1)
+        The root of the second bias correction.
+    """
+
+    decay: Tensor
+    step_size: Tensor
+    spread: Tensor
+
+    @classmethod
+    def of(cls, options: Sequence[TrainingOptions], begin: int, stop: int) -> "Factors":
+        """Return the factors of the steps after `begin` up to `stop`."""
+        steps = range(begin + 1, stop + 1)
+        rates = torch.tensor([[each.rate(step) for each in options] for step in steps], dtype=torch.float64)
+        decays = torch.tensor([each.weight_decay for each in options], dtype=torch.float64)
+        counts = torch.tensor(list(steps), dtype=torch.float64)[:, None]
+        dtype = torch.get_default_dtype()
+        return cls(
+            (rates * decays).to(dtype)[..., None],
+            (rates / (1 - FIRST_DECAY**counts)).to(dtype)[..., None],
+            (1 - SECOND_DECAY**counts).sqrt().to(dtype)[..., None],
+        )
+
+
+def clip(gradients: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale down the gradients of each run whose norm is above its limit; return the norms before, shape (runs,).
+
+    Parameters
+    ----------
+    gradients : Tensor, shape (runs, parameters)
+    limits : Tensor, shape (runs,)
+    """
+    norms = torch.linalg.vector_norm(gradients, dim=1)
+    return gradients * (limits / (norms + CLIP_EPSILON)).clamp(max=1.0)[:, None], norms
+
+
+def update(
+    weights: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradients: Tensor,
+    decay: Tensor,
+    step_size: Tensor,
+    spread: Tensor,
+) -> None:
+    """Make one update of AdamW in place.
+
+    Parameters
+    ----------
+    weights, first, second, gradients : Tensor, shape (runs, parameters)
+        The weights, the moving averages of the gradient and of its square, and the clipped gradient.
+    decay, step_size, spread : Tensor, shape (runs, 1) or (1, 1)
+        A row of `Factors`.
+    """
+    weights.addcmul_(weights, decay, value=-1)
+    first.lerp_(gradients, 1 - FIRST_DECAY)
+    second.mul_(SECOND_DECAY).addcmul_(gradients, gradients, value=1 - SECOND_DECAY)
+    weights.addcdiv_(first * step_size, (second.sqrt() / spread).add_(EPSILON), value=-1)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 from toposcope.models.loss_planes.directions import (
     Axes,
+    Sample,
     can_move,
     eigenvector_directions,
+    grid_sample,
     path_directions,
     random_directions,
+    scattered_sample,
 )
 from toposcope.models.loss_planes.landscape import Estimate, Plane, between_planes, estimates, measure_plane
-from toposcope.models.loss_planes.points_on_disk import points_on_disk
-from toposcope.models.loss_planes.sample import Sample, grid_sample, scattered_sample
+from toposcope.models.loss_planes.on_disk import Unfinished, points_on_disk
 from toposcope.models.loss_planes.shape import Shape, profile_of, shape_of
 from toposcope.models.loss_planes.surface import Surface, evaluate
-from toposcope.models.loss_planes.unfinished import Unfinished
 
 __all__ = [
     "Axes",

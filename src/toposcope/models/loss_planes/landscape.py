@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toposcope.models.loss_planes.directions import Axes
-from toposcope.models.loss_planes.sample import Sample
+from toposcope.models.loss_planes.directions import Axes, Sample
 from toposcope.models.loss_planes.shape import Graph, Shape, distances_between, shape_of
 from toposcope.models.loss_planes.surface import Surface, evaluate
 from toposcope.progress import Progress, silent
@@ -18,7 +17,7 @@ from toposcope.typing import Matrix
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toposcope.models.loss_planes.unfinished import Unfinished
+    from toposcope.models.loss_planes.on_disk import Unfinished
     from toposcope.models.summed_loss import SummedLoss
 
 

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.models.loss_planes.sample import Sample
+from toposcope.models.loss_planes.directions import Sample
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toposcope.models.loss_planes.unfinished import Unfinished
+    from toposcope.models.loss_planes.on_disk import Unfinished
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Indices
+
 
 CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
 """Estimated bytes of the activations of all points that go through the model together."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def provide(checkpoint: Checkpoint, run: RunContext) -> "Callable[[int], dict[str, Tensor]]":
     """Return a function from the number of a batch to the gradient on it, by tensor name."""
-    from toposcope.family.gradients import loss_gradients
+    from toposcope.family.evaluation import loss_gradients
 
     directory, corpus = run.directory, run.origin.corpus
     if directory is None or corpus is None:

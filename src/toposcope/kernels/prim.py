@@ -1,7 +1,12 @@
-"""Euclidean minimum spanning tree of a small or low-dimensional cloud: Prim's algorithm, distances on the fly.
+"""Minimum spanning trees by Prim's algorithm (1957): of a small or low-dimensional cloud, and of a matrix of lengths.
 
 Cost: O(n^2 d) time, O(n) memory beside the points. Lengths come from coordinate differences in float64.
 Source: Prim 1957; the tree lengths are the H0 deaths of the Vietoris-Rips filtration.
+
+Minimum spanning tree of a complete graph given by its matrix of lengths, by Prim's algorithm.
+
+Cost: O(n^2) time, O(n) memory beside the matrix.
+Source: Prim 1957.
 """
 
 import numpy as np
@@ -100,3 +105,34 @@ def prim_squares_of_each(clouds: Clouds) -> Matrix:
     for r in range(len(squares)):
         squares[r] = prim_squares(clouds[r])
     return squares
+
+
+@compiled
+def prim_lengths(lengths: Matrix) -> Vector:
+    """Return the edge lengths of the tree, in the order they are added; shape (n - 1,).
+
+    Parameters
+    ----------
+    lengths : ndarray, shape (n, n), float64
+        Symmetric.
+    """
+    n = len(lengths)
+    tree = np.empty(n - 1)
+    nearest = np.full(n, np.inf)
+    outside = np.arange(1, n)
+    n_outside = n - 1
+    added = 0
+    for k in range(n - 1):
+        closest = 0
+        shortest = np.inf
+        for o in range(n_outside):
+            vertex = outside[o]
+            nearest[vertex] = min(nearest[vertex], lengths[added, vertex])
+            if nearest[vertex] < shortest:
+                shortest = nearest[vertex]
+                closest = o
+        tree[k] = shortest
+        added = outside[closest]
+        n_outside -= 1
+        outside[closest] = outside[n_outside]
+    return tree

@@ -1,23 +1,91 @@
-"""``[population]``: many runs by what varies between them, as a grid or drawn from lists and ranges."""
+"""The runs a study declares, one by one, as a population or by a pattern; errors by the names in the file."""
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 
-from toposcope.family import ModelSize, TrainingOptions
+from toposcope.errors import ToposcopeError, choices
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
+from toposcope.family.corpus import CHARACTERS
+from toposcope.family.run import find_size
 from toposcope.seeds import derive_seed
-from toposcope.study.declared_run import DeclaredRun
 from toposcope.typing import Vector
 
+Fields = TypeVar("Fields", Corpus, TrainingOptions)
 MAX_RUNS = 100_000
 SIGNIFICANT_DIGITS = 12
 """Of a number drawn from a range: the last bits of a logarithm differ between machines."""
 SEED_RANGE = 1 << 32
 """Seeds of runs are below it."""
+_TRAINING: dict[str, Any] = get_type_hints(TrainingOptions)
+_NUMBERS = (int, float)
+_NAMES = {
+    "array": "a list, or tables in double brackets",
+    "object": "a table",
+    "str": "text in quotes",
+    "null": "nothing",
+}
+MAX_SERIES = 1000
+"""Series that one path stands for."""
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run to train.
+
+    Attributes
+    ----------
+    size : str or ModelSize
+        A name of the family, or its dimensions.
+    name : str
+        Its folder under ``runs/``; by default the name of the size.
+    corpus : str or dict
+        The source of its corpus, or the fields of `Corpus` that differ from the study's.
+    training : dict
+        Fields of `TrainingOptions` that differ from the study's.
+    """
+
+    size: str | ModelSize
+    name: str = ""
+    corpus: str | dict[str, Any] = msgspec.field(default_factory=dict)
+    training: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def resolve(self, corpus: Corpus, training: TrainingOptions, place: str = "runs") -> Run:
+        """Return the run with what it inherits from a study filled in; `place` is where it is declared.
+
+        Raises
+        ------
+        ToposcopeError
+            Naming the run and the wrong field.
+        """
+        name = self.name or (self.size if isinstance(self.size, str) else "")
+        if not name:
+            raise ToposcopeError("runs: a run with a size of its own needs a name")
+        own = {"source": self.corpus} if isinstance(self.corpus, str) else self.corpus
+        corpus = _merged(corpus, own, f"{place}: {name}", "[corpus]")
+        training = _merged(training, self.training, f"{place}: {name}", "[training]")
+        if isinstance(self.size, ModelSize) and self.size.vocabulary not in (CHARACTERS, corpus.vocabulary):
+            raise ToposcopeError(
+                f"{place}: {name}: vocabulary is {self.size.vocabulary}, that of the corpus {corpus.vocabulary}; "
+                "declare it with the corpus alone"
+            )
+        size = msgspec.structs.replace(find_size(self.size), vocabulary=corpus.vocabulary)
+        return Run(name=name, size=size, corpus=corpus, training=training)
+
+
+def _merged(inherited: Fields, own: dict[str, Any], place: str, whole: str) -> Fields:
+    if not own:
+        return inherited
+    try:
+        return msgspec.convert({**msgspec.to_builtins(inherited), **own}, type(inherited))
+    except msgspec.ValidationError as error:
+        raise ToposcopeError(f"{place}: {readable(error, type(inherited), whole)}") from error
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -44,10 +112,6 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             value = (1 - share) * low + share * high
         number = math.floor(value) if whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
         return type(number)(min(max(number, self.low), self.high))
-
-
-_TRAINING: dict[str, Any] = get_type_hints(TrainingOptions)
-_NUMBERS = (int, float)
 
 
 def _values_of(kind: Any) -> Any:
@@ -181,3 +245,106 @@ def _check_list(name: str, values: Sequence[Any]) -> None:
         if key in seen:
             raise ValueError(f"vary.{name} holds {value!r} twice; list each value once")
         seen.add(key)
+
+
+def readable(error: Exception, kind: type[msgspec.Struct], whole: str = "top level") -> str:
+    """Return what is wrong and the mend, from the message of a conversion into `kind`, called `whole`."""
+    message, _, place = str(error).partition(" - at `$")
+    path = re.sub(r"\[(?:\d*|\.\.\.)\]", "", place).strip("`.")
+    parts = path.split(".") if path else []
+    hint = _hint(kind, parts)
+    if unknown := re.search(r"unknown field `(.+?)`", message):
+        fields = [name for struct in _structs(hint) for name in struct.__struct_fields__]
+        where = f"[{path}]" if path else whole
+        return f"unknown field {unknown[1]!r} at {where}; {choices(unknown[1], fields)}"
+    if wrong := re.search(r"Invalid enum value '?(.*?)'?$", message):
+        allowed = [str(value) for part in _parts(hint) if get_origin(part) is Literal for value in get_args(part)]
+        return f"{path} is {wrong[1]!r}; {choices(wrong[1], allowed)}"
+    if types := re.fullmatch(r"Expected `(.+)`, got `(.+)`", message):
+        expected = " or ".join(_NAMES.get(name, name) for name in types[1].split(" | "))
+        return f"{path or 'the file'} is {_NAMES.get(types[2], types[2])}; it must be {expected}"
+    return f"{path}: {message}" if path else message
+
+
+def _hint(kind: Any, parts: list[str]) -> Any:
+    """Return the type of a field, by its path."""
+    for part in parts:
+        fields = [get_type_hints(struct).get(part) for struct in _structs(kind)]
+        kind = next((field for field in fields if field is not None), None)
+    return kind
+
+
+def _structs(hint: Any) -> list[type[msgspec.Struct]]:
+    return [part for part in _parts(hint) if isinstance(part, type) and issubclass(part, msgspec.Struct)]
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield the types that a hint is made of, through unions and lists."""
+    if get_origin(hint) is Literal or not get_args(hint):
+        yield hint
+    else:
+        for part in get_args(hint):
+            yield from _parts(part)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text has braces with a list or a range in them."""
+    return any("," in inner or ".." in inner for inner in _BRACES.findall(text))
+
+
+def expanded(text: str) -> list[str]:
+    """Return the texts that one with braces stands for, the last braces varying first.
+
+    Parameters
+    ----------
+    text : str
+        ``{a,b,c}`` stands for each of its parts, ``{1..9}`` for each whole number from 1 to 9, ``{01..12}`` for the
+        same with leading zeros. Other braces stay as they are.
+
+    Raises
+    ------
+    ToposcopeError
+        For braces within braces, a range that is not of whole numbers, or more than 1,000 texts.
+
+    Examples
+    --------
+    >>> expanded("pythia-{14m,31m}-seed{1..2}")
+    ['pythia-14m-seed1', 'pythia-14m-seed2', 'pythia-31m-seed1', 'pythia-31m-seed2']
+    """
+    if re.search(r"\{[^{}]*\{[^{}]*(,|\.\.)", text):
+        raise ToposcopeError(
+            f"{text!r}: braces within braces; write one list {{a,b}} or range {{1..9}} beside the other"
+        )
+    texts = [""]
+    for literal, inner in _literals_and_braces(text):
+        choices = _choices(text, inner)
+        if len(texts) * len(choices) > MAX_SERIES:
+            raise ToposcopeError(f"{text!r}: stands for more than {MAX_SERIES:,} series; declare fewer")
+        texts = [f"{begun}{literal}{choice}" for begun in texts for choice in choices]
+    return texts
+
+
+def _literals_and_braces(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what stands before each pair of braces, and what is in it; at the end, the rest and nothing."""
+    end = 0
+    for found in _BRACES.finditer(text):
+        yield text[end : found.start()], found[1] if is_pattern(found[0]) else f"{{{found[1]}}}"
+        end = found.end()
+    yield text[end:], ""
+
+
+def _choices(text: str, inner: str) -> list[str]:
+    if inner.startswith("{") or not inner:
+        return [inner]
+    if "," in inner:
+        return [choice.strip() for choice in inner.split(",")]
+    found = _RANGE.fullmatch(inner.strip())
+    if not found:
+        raise ToposcopeError(f"{text!r}: {{{inner}}} is no range of whole numbers, such as {{1..9}}")
+    first, last = int(found[1]), int(found[2])
+    if abs(last - first) >= MAX_SERIES:
+        raise ToposcopeError(f"{text!r}: {{{inner}}} stands for more than {MAX_SERIES:,} series; declare fewer")
+    padded = any(len(end.lstrip("-")) > 1 and end.lstrip("-").startswith("0") for end in found.groups())
+    width = max(map(len, found.groups())) if padded else 0
+    way = 1 if last >= first else -1
+    return [f"{number:0{width}d}" for number in range(first, last + way, way)]

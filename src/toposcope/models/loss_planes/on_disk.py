@@ -1,9 +1,10 @@
-"""What is known of planes that are not finished, in a folder: an interrupted computation goes on where it was."""
+"""Points of a path and losses of unfinished planes, on disk."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,59 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.errors import ToposcopeError
 from toposcope.files import write_whole
-from toposcope.models.loss_planes.directions import Axes
-from toposcope.models.loss_planes.sample import Sample
+from toposcope.models.loss_planes.directions import Axes, Sample
 from toposcope.typing import Matrix
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 SECONDS_BETWEEN_WRITES = 5.0
 """What a kill can lose, beside the points that are being evaluated."""
+
+
+def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:
+    """Write points to a temporary file, one after the other, and return them as views of it.
+
+    The file has no name and is gone with the last view.
+
+    Parameters
+    ----------
+    points : iterable of Tensor, each of shape (p,) and of one dtype
+        One is in memory at a time.
+
+    Returns
+    -------
+    list of Tensor, shape (p,)
+        On the CPU; the system reads the parts that are used, and drops them again where memory is short.
+
+    Raises
+    ------
+    ToposcopeError
+        If the disk is full.
+    """
+    import torch
+
+    n, shape, dtype = 0, (0,), np.dtype(np.float32)
+    with tempfile.TemporaryFile() as file:
+        for point in points:
+            values = point.detach().cpu().numpy()
+            n, shape, dtype = n + 1, values.shape, values.dtype
+            try:
+                file.write(values.data)
+            except OSError as error:
+                raise ToposcopeError(
+                    f"{tempfile.gettempdir()}: cannot hold the checkpoints of a path, {values.nbytes * n / 1e9:.3g} GB "
+                    f"so far ({error.strerror}); name another folder in TMPDIR, or a series of fewer steps"
+                ) from error
+        if not n:
+            return []
+        file.flush()
+        # private: torch takes no read-only memory
+        rows = np.memmap(file, dtype, "c", shape=(n, *shape))
+    return [torch.from_numpy(row) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,279 @@
+"""The rows of a study's database: of checkpoints and layers, training logs, and what was measured."""
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints import Layer
+from toposcope.checkpoints.formats.dtypes import itemsize
+from toposcope.logs import COLUMNS, LogTable
+from toposcope.logs.columns import target_of
+from toposcope.logs.formats.study import lost_losses
+from toposcope.probes import Measurement
+from toposcope.study import checksums
+from toposcope.study.kinds import kind_of
+
+MAX_VALUES = 900
+"""Values of one statement; SQLite may be built to take no more than 999."""
+Row = tuple[Any, ...]
+_LOG_COLUMNS: dict[str, tuple[str, ...]] = {
+    "log": ("step", *COLUMNS),
+    "log_targets": ("step", "target", "unit", "value"),
+    "log_nan": ("step", "name"),
+}
+
+
+class LayerRow(NamedTuple):
+    """One analysed layer in the store."""
+
+    layer: str
+    role: str
+    n_rows: int
+    n_columns: int
+    dtype: str
+    content_hash: str
+
+    @classmethod
+    def of(cls, layer: Layer, content_hash: str) -> "LayerRow":
+        """Return the row of a layer whose content has this hash."""
+        return cls(layer.name, layer.role, layer.shape[0], layer.shape[1], layer.dtype, content_hash)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the stored data."""
+        return self.n_rows * self.n_columns * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One checkpoint in the store."""
+
+    run: str
+    step: int
+    path: str
+    fingerprint: str
+    weights_hash: str
+    layers: tuple[LayerRow, ...]
+
+    def content(self) -> str:
+        """Return a digest of the names and contents of the analysed layers."""
+        named = "\x1f".join(f"{layer.layer}\x1f{layer.content_hash}" for layer in self.layers)
+        return hashlib.sha256(named.encode()).hexdigest()
+
+
+class Unit(NamedTuple):
+    """One thing to measure: a layer or pseudo-layer of a checkpoint, by one probe."""
+
+    run: str
+    step: int
+    layer: str
+    probe: str
+    options: str
+
+
+def insert(c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows, many in a statement: half the time of one in each."""
+    together = MAX_VALUES // len(columns)
+    size, whole = together * len(columns), len(rows) // together * together
+    row = f"({', '.join('?' * len(columns))})"
+    begin = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "
+    values = list(chain.from_iterable(rows[:whole]))
+    groups = (values[start : start + size] for start in range(0, len(values), size))
+    c.executemany(begin + ", ".join([row] * together), groups)
+    c.executemany(begin + row, rows[whole:])
+
+
+def replace_log(c: sqlite3.Connection, run: str, log: LogTable) -> None:
+    """Make the log of a run that of a table; rows before the first change stay as they are."""
+    # SQLite does not keep the sign of a zero, which adding one removes.
+    columns = [_or_null(log.values[name] + 0.0) for name in COLUMNS]
+    rows = list(zip(log.steps.tolist(), *columns, strict=True))
+    further = [
+        (step, name, target_of(name).unit, value)
+        for name in log.further_targets
+        for step, value in zip(log.steps.tolist(), (log.values[name] + 0.0).tolist(), strict=True)
+        if not math.isnan(value)
+    ]
+    nan = sorted((step, name) for name, steps in log.nan_steps.items() for step in steps.tolist())
+    is_new = not checksums.among(c, "log", run)
+    for table, of_table in (("log", rows), ("log_targets", sorted(further)), ("log_nan", nan)):
+        _write_changed(c, table, run, of_table, _stored_from(c, table, run, _LOG_COLUMNS[table], 0))
+    checksums.seal(c, "log_nan", run=run)
+    if not is_new:
+        checksums.seal(c, "log", run=run)
+    elif rows:
+        checksums.put_new(c, {checksums.Group("log", run): [*rows, *further]})
+
+
+def append_log(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
+    """Add rows to the log of a run, or columns to stored rows (see `Store.append_log`)."""
+    first = min(rows, default=0)
+    stored = {table: _stored_from(c, table, run, columns, first) for table, columns in _LOG_COLUMNS.items()}
+    log = {step: dict(zip(COLUMNS, row, strict=True)) for step, *row in stored["log"]}
+    targets = {row[:2]: row for row in stored["log_targets"]}
+    nan = set(stored["log_nan"])
+    for step, values in rows.items():
+        of_step = log.setdefault(step, dict.fromkeys(COLUMNS))
+        for name, value in values.items():
+            is_nan, place = math.isnan(value), (step, name)
+            (nan.add if is_nan else nan.discard)(place)
+            if name in of_step:
+                of_step[name] = None if is_nan else float(value) + 0.0
+            elif is_nan:
+                targets.pop(place, None)
+            else:
+                targets[place] = (*place, target_of(name).unit, float(value) + 0.0)
+    now = {"log": [(step, *row.values()) for step, row in sorted(log.items())], "log_targets": sorted(targets.values())}
+    for table, of_table in now.items():
+        new, old = _write_changed(c, table, run, of_table, stored[table])
+        if new or old:
+            checksums.add(c, "log", run, new, old)
+    new, old = _write_changed(c, "log_nan", run, sorted(nan), stored["log_nan"])
+    if old:
+        checksums.seal(c, "log_nan", run=run)
+    elif new:
+        checksums.add(c, "log_nan", run, new)
+
+
+def mark_lost(c: sqlite3.Connection) -> None:
+    """Mark the losses that an older version stored as NULL and that must have been NaN."""
+    for (run,) in c.execute("SELECT run FROM runs").fetchall():
+        c.executemany("INSERT OR IGNORE INTO log_nan VALUES (?, ?, 'loss')", [(run, s) for s in lost_losses(c, run)])
+
+
+def _stored_from(c: sqlite3.Connection, table: str, run: str, columns: Sequence[str], first: int) -> list[Row]:
+    names = ", ".join(columns)
+    query = f"SELECT {names} FROM {table} WHERE run = ? AND step >= ? ORDER BY {names}"
+    return c.execute(query, (run, first)).fetchall()
+
+
+def _write_changed(
+    c: sqlite3.Connection, table: str, run: str, rows: Sequence[Row], stored: Sequence[Row]
+) -> tuple[list[Row], list[Row]]:
+    """Put sorted rows, the first column their step, in place of stored ones; those before any change stay.
+
+    Return what was written, and what it is instead of.
+    """
+    pairs = zip(stored, rows, strict=False)
+    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
+    changed = [*stored[same : same + 1], *rows[same : same + 1]]
+    if not changed:
+        return [], []
+    first = min(step for step, *_ in changed)
+    c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
+    new, old = ([row for row in some if row[0] >= first] for some in (rows, stored))
+    # The step and one more at least; what was not logged stands empty anyway.
+    columns = _LOG_COLUMNS[table]
+    logged = [k for k in range(len(columns)) if k < 2 or any(row[k] is not None for row in new)]
+    insert(c, table, ("run", *(columns[k] for k in logged)), [(run, *row) for row in map(itemgetter(*logged), new)])
+    return new, old
+
+
+def _or_null(values: NDArray[np.float64]) -> list[float | None]:
+    """Return numbers, None in place of NaN."""
+    empty = np.isnan(values)
+    if empty.all():
+        return [None] * len(values)
+    return [None if missing else value for value, missing in zip(values.tolist(), empty.tolist(), strict=True)]
+
+
+MeasurementRow = tuple[Unit, str, Measurement, str]
+"""Unit, key, measurement, diagram file."""
+
+
+def forget(c: sqlite3.Connection, run: str, step: int) -> None:
+    """Delete what is known of a checkpoint, but for its measurements."""
+    c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
+    c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
+    c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
+
+
+def delete_units(c: sqlite3.Connection, units: Sequence[Unit]) -> None:
+    """Delete measurements."""
+    query = "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?"
+    c.executemany(query, units)
+
+
+def update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
+    """Delete the measurements of layers that a checkpoint no longer has, and correct the roles of the others."""
+    c.execute(
+        "DELETE FROM measurements WHERE run = ? AND step = ? "
+        "AND role NOT IN ('network', 'pooled', 'hidden', 'embedding') "
+        "AND layer NOT IN (SELECT value FROM json_each(?))",
+        (row.run, row.step, json.dumps([r.layer for r in row.layers])),
+    )
+    c.executemany(
+        "UPDATE measurements SET role = ? WHERE run = ? AND step = ? AND layer = ? AND role <> ?",
+        [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
+    )
+
+
+def insert_measurements(
+    c: sqlite3.Connection, by_group: Mapping[checksums.Group, Mapping[Unit, MeasurementRow]]
+) -> dict[checksums.Group, list[Row]]:
+    """Insert measurements with their statistics; return what was written, by group, as checksums are made of it."""
+    written: dict[checksums.Group, list[Row]] = {}
+    measurements: list[Row] = []
+    features: list[tuple[int, str, float]] = []
+    last = c.execute("SELECT seq FROM sqlite_sequence WHERE name = 'measurements'").fetchone()
+    number = last[0] if last else 0
+    for group, rows in by_group.items():
+        content = written[group] = []
+        for unit, key, measurement, diagrams in rows.values():
+            number += 1
+            # SQLite does not keep the sign of a zero.
+            values = [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
+            row = (number, unit.layer, measurement.role, key, measurement.flag, diagrams)
+            measurements.append((*row, *group[1:]))
+            features += values
+            content += [row, *values]
+    columns = ("id", "layer", "role", "key", "flag", "diagrams", "run", "step", "probe", "options")
+    insert(c, "measurements", columns, measurements)
+    insert(c, "features", ("measurement", "statistic", "value"), features)
+    return written
+
+
+def grouped(rows: Iterable[MeasurementRow]) -> dict[checksums.Group, dict[Unit, MeasurementRow]]:
+    """Arrange measurements by the groups of rows with one checksum; of a unit, the last counts."""
+    by_group: dict[checksums.Group, dict[Unit, MeasurementRow]] = {}
+    for row in rows:
+        by_group.setdefault(group_of(row[0]), {})[row[0]] = row
+    return by_group
+
+
+def group_of(unit: Unit) -> checksums.Group:
+    """Return the group of rows with one checksum that a measurement is in."""
+    return checksums.Group("measurements", unit.run, unit.step, unit.probe, unit.options)
+
+
+def place_of(group: checksums.Group) -> dict[str, str | int]:
+    """Return a group as the keywords of `checksums.seal`."""
+    return {"run": group.run, "step": group.step, "probe": group.probe, "options": group.options}
+
+
+def put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
+    """Store the kind of statistics, by probe and name."""
+    rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
+    c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
+
+
+def stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return the probes and names of all statistics that are stored."""
+    return c.execute(
+        "SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"
+    ).fetchall()
+
+
+def seal_groups(c: sqlite3.Connection, groups: Iterable[checksums.Group]) -> None:
+    """Store the checksums of some groups of measurements."""
+    for group in sorted(groups):
+        checksums.seal(c, group.kind, **place_of(group))
