@@ -16,7 +16,7 @@ from toposcope.analysis.nested_models.fitting import BOOSTED_FRACTIONS, boosted_
 from toposcope.analysis.nested_models.tables import problems_of
 from toposcope.checkpoints import Checkpoint
 from toposcope.study.measuring import measure_series
-from toposcope.study.opening import open_series
+from toposcope.study.new_study import open_series
 from toposcope.typing import Matrix
 
 FC1 = "layers.0.mlp.fc1.weight"

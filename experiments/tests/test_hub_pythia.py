@@ -14,7 +14,7 @@ from range_server import running
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import cached_reads, hub, retry
+from toposcope.checkpoints.sources import http_requests, hub, range_cache
 from toposcope.models import Text
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
@@ -57,8 +57,8 @@ def save(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
-    cached_reads.memory_cache.clear()
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    range_cache.memory_cache.clear()
     hub._tree.cache_clear()
     folder = tmp_path / "model"
     for step in [*STEPS, 3000]:

@@ -11,7 +11,7 @@ from range_server import running
 from safetensors.torch import save_file
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import cached_reads, hub, retry
+from toposcope.checkpoints.sources import http_requests, hub, range_cache
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
@@ -50,8 +50,8 @@ def neox(step: int) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The model, with a step that is not asked for."""
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
-    cached_reads.memory_cache.clear()
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    range_cache.memory_cache.clear()
     hub._tree.cache_clear()
     folder = tmp_path / "model"
     for step in [*STEPS, 512]:
@@ -119,7 +119,7 @@ def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     for step in (0, 10):
         place = tmp_path / "here" / f"step{step}"

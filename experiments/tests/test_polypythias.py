@@ -12,7 +12,7 @@ from polypythias_stand_in import PLANTED, declaration, repository, served, text_
 from safetensors.torch import save_file
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import cached_reads, hub, retry
+from toposcope.checkpoints.sources import http_requests, hub, range_cache
 from toposcope.report import write_report
 from toposcope.report.composing import makers_of
 from toposcope.report.material import Material
@@ -26,8 +26,8 @@ SIZES = ["14m", "70m"]
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
-    cached_reads.memory_cache.clear()
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    range_cache.memory_cache.clear()
     hub._tree.cache_clear()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -50,6 +50,16 @@ def collect(package: str, group: str, items_of: Callable[[ModuleType], Mapping[s
     return collected
 
 
+def collect_modules(package: str, group: str, *needed: str) -> list[ModuleType]:
+    """Collect the modules that hold all of some names, such as ``claims``, or ``claims|ENDINGS`` for one of the two."""
+
+    def by_name(module: ModuleType) -> dict[str, ModuleType]:
+        is_whole = all(any(hasattr(module, name) for name in names.split("|")) for names in needed)
+        return {module.__name__.rpartition(".")[2]: module} if is_whole else {}
+
+    return list(collect(package, group, by_name).values())
+
+
 def _contributions(
     package: str, group: str, items_of: Callable[[ModuleType], Mapping[str, Item]]
 ) -> Iterator[tuple[str, Mapping[str, Item]]]:

@@ -19,7 +19,7 @@ from small_checkpoints import refused
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.checkpoints.formats import _formats, is_checkpoint
-from toposcope.checkpoints.formats.foreign import known_foreign
+from toposcope.checkpoints.formats.weight_names import known_foreign
 from toposcope.checkpoints.sources.local import LocalFile
 from toposcope.errors import ToposcopeError
 

@@ -15,7 +15,7 @@ from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import Bytes, StoredFile, cached_reads, roots
+from toposcope.checkpoints.sources import Bytes, StoredFile, range_cache, roots
 from toposcope.checkpoints.sources.range_cache import CHECKSUM_BYTES, RangeCache, parse_keep
 from toposcope.errors import ToposcopeError
 
@@ -26,8 +26,8 @@ CONTENT = np.random.default_rng(0).bytes(SIZE)
 
 @pytest.fixture
 def server(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 0)
-    monkeypatch.setattr(cached_reads, "PAGE_BYTES", 1)
+    monkeypatch.setattr(range_cache, "MAX_SMALL_BYTES", 0)
+    monkeypatch.setattr(range_cache, "PAGE_BYTES", 1)
     (served / "a.bin").write_bytes(CONTENT)
     with running(RangeServer(served)) as server:
         yield server
@@ -87,8 +87,8 @@ def test_what_was_read_is_not_fetched_again(server: RangeServer, tmp_path: Path)
 def test_small_ranges_are_not_fetched_again_even_if_nothing_is_kept(
     server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 1 << 16)
-    monkeypatch.setattr(cached_reads, "MAX_MEMORY_BYTES", 3 << 16)
+    monkeypatch.setattr(range_cache, "MAX_SMALL_BYTES", 1 << 16)
+    monkeypatch.setattr(range_cache, "MAX_MEMORY_BYTES", 3 << 16)
     access = Access(keep=0, folder=tmp_path / "kept")
     file = opened(server, access)
     first = file.read(0, 1 << 16)
@@ -202,12 +202,12 @@ def test_any_ranges_in_any_order_with_any_limit(
     source = Source(CONTENT[:300])
     access = Access(keep, folder=tmp_path_factory.mktemp("kept"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cached_reads, "CHUNK_BYTES", part)
-        patch.setattr(cached_reads, "PAGE_BYTES", page)
+        patch.setattr(range_cache, "CHUNK_BYTES", part)
+        patch.setattr(range_cache, "PAGE_BYTES", page)
         for a, b in ranges:
             start, stop = sorted((a, b))
-            cached_reads.memory_cache.clear()
-            found = cached_reads.read_cached(source, start, stop, "key", access, source.fill)
+            range_cache.memory_cache.clear()
+            found = range_cache.read_cached(source, start, stop, "key", access, source.fill)
             assert found.tobytes() == CONTENT[start:stop]
             assert keep is None or total(access.folder or Path()) <= keep
     if keep is None and page == 1:
@@ -215,23 +215,23 @@ def test_any_ranges_in_any_order_with_any_limit(
 
 
 def test_a_fetch_that_is_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_reads, "CHUNK_BYTES", 70)
-    cached_reads.memory_cache.clear()
+    monkeypatch.setattr(range_cache, "CHUNK_BYTES", 70)
+    range_cache.memory_cache.clear()
     source = Source(CONTENT[:300])
     source.fails_after = 200
     access = Access(folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        cached_reads.read_cached(source, 0, 300, "key", access, source.fill)
+        range_cache.read_cached(source, 0, 300, "key", access, source.fill)
     source.fails_after = 10**9
     before = source.fetched
-    assert cached_reads.read_cached(source, 0, 300, "key", access, source.fill).tobytes() == CONTENT[:300]
+    assert range_cache.read_cached(source, 0, 300, "key", access, source.fill).tobytes() == CONTENT[:300]
     assert source.fetched - before == 300 - 140
     assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_small_reads_near_each_other_are_one_request(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_reads, "PAGE_BYTES", 1 << 15)
-    monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(range_cache, "PAGE_BYTES", 1 << 15)
+    monkeypatch.setattr(range_cache, "MAX_SMALL_BYTES", 1 << 20)
     file = opened(server, Access(keep=0))
     for start, stop in ((SIZE - 22, SIZE), (SIZE - 1000, SIZE - 22), (SIZE - 98, SIZE), (0, 4), (26, 30), (4, 20_000)):
         assert file.read(start, stop).tobytes() == CONTENT[start:stop]

@@ -8,7 +8,7 @@ import pytest
 from range_server import Handler, RangeServer, running
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import http_pace, retry, web
+from toposcope.checkpoints.sources import http_requests, web
 from toposcope.errors import ToposcopeError
 
 
@@ -54,11 +54,11 @@ class Drip(Handler):
 def test_a_server_without_end_is_given_up(
     where: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_pace, "ANSWER_SECONDS", 0.4)
-    monkeypatch.setattr(http_pace, "WINDOW_SECONDS", 0.4)
+    monkeypatch.setattr(http_requests, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(http_requests, "WINDOW_SECONDS", 0.4)
     monkeypatch.setattr(web, "MAX_PAGES", 100)
-    monkeypatch.setattr(retry, "MAX_TRIES", 2)
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(http_requests, "MAX_TRIES", 2)
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.0)
 
     class Here(Drip):
         pass

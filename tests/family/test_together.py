@@ -25,7 +25,7 @@ from toposcope.family.together import packs, train_pack, train_together, trainin
 from toposcope.family.together.model import Layout, losses
 from toposcope.family.together.updates import Factors, clip, update
 from toposcope.files import write_bytes
-from toposcope.logs.beside import log_beside
+from toposcope.logs.reading import log_beside
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)
 VARIED: dict[str, list[dict[str, Any]]] = {

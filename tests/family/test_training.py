@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from small_runs import SIZE, contents, prepared, small_run, some_text
 
-from toposcope.checkpoints.selection import Selection
+from toposcope.checkpoints.steps import Selection
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, TrainingOptions, batches, build, run_folder, train, training
 from toposcope.family.corpus import load, prepare

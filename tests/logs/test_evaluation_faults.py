@@ -240,7 +240,7 @@ def test_a_hundred_thousand_rows_are_few(tmp_path: Path) -> None:
 CODE = '''
 """Lines such as ``small 1e6 1e7 piqa 0.6``."""
 import polars as pl
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
 NAMES = ["run", "N", "D", "task", "value"]
 def claims(material, columns):
     return material.path.suffix == ".csv" and material.path.stem == "plain"

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.logs.evaluations import Evaluations, read_evaluations
-from toposcope.logs.evaluations.names import read_name
+from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
 from toposcope.logs.evaluations.public_families import FAMILIES
-from toposcope.logs.evaluations.public_models import PublicModel, public_model
 
 
 def words(text: str) -> list[str]:

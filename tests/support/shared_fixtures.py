@@ -10,7 +10,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 
-from toposcope.checkpoints.sources import cached_reads, retry
+from toposcope.checkpoints.sources import http_requests, range_cache
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -30,9 +30,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     Neither what another test read nor the credentials of whoever runs the tests are seen.
     """
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    cached_reads.memory_cache.clear()
+    range_cache.memory_cache.clear()
     folder = tmp_path / "served"
     folder.mkdir()
     return folder

@@ -2,9 +2,9 @@
 
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.layer import Layer
-from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.series import Series, series
 from toposcope.checkpoints.sources import Access
+from toposcope.checkpoints.steps import Selection
 
 __all__ = ["Access", "Checkpoint", "Layer", "Selection", "Series", "series"]
 

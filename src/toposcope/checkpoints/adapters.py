@@ -11,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.dtypes import without_8_bits
-from toposcope.kernels.magnitudes import widened
 
-MAX_NUMBERS = 1 << 31
-"""Of the product of a pair: a small file may declare a matrix that fits no memory."""
-DEFAULT_ALPHA = 8.0
-"""Of PEFT."""
+MAX_NUMBERS = 1 << 31  # of the product of a pair: a small file may declare a matrix that fits no memory
+DEFAULT_ALPHA = 8.0  # of PEFT
 MERGE = "merge it into its base model and save that (model.merge_and_unload() of PEFT)"
-
 _PEFT = "base_model.model."
 _PAIR = re.compile(
     r"^(?P<module>.+)[._]lora[._](?P<embedding>embedding_)?(?P<side>A|B|down|up)"
@@ -43,22 +38,14 @@ _OTHER = {
 
 @dataclass(frozen=True)
 class Adapted:
-    """The tensors of a checkpoint with its adapters combined.
+    """The tensors of a checkpoint with its adapters combined."""
 
-    Attributes
-    ----------
-    entries : list of Entry
-        Each pair is one entry of float32 under the name of the weight. With a base model, its tensors, those that the
-        adapter changes or replaces in their places. What is refused stays as stored.
-    how : dict of str to str
-        What each combined entry is, in a few words.
-    refused : dict of str to str
-        Why entries are not the weights that the adapter makes of them, and what helps: tensors of an adapter that are
-        not combined, and the plain weights that these would change.
-    """
-
+    # each pair is one entry of float32 under the name of the weight. With a base model, its tensors, those that the
+    # adapter changes or replaces in their places. What is refused stays as stored
     entries: list[Entry]
-    how: dict[str, str]
+    how: dict[str, str]  # what each combined entry is, in a few words
+    # why entries are not the weights that the adapter makes of them, and what helps: tensors of an adapter that are not
+    # combined, and the plain weights that these would change
     refused: dict[str, str]
 
 
@@ -167,14 +154,13 @@ class _Combination:
     def combine(self, pair: _Pair, weight: Entry | None) -> tuple[Entry, str]:
         """Return the combined weight, and what it is in words."""
         product, words = _product(pair, self.config)
-        if weight is None:
-            if self.base is not None:
-                raise _Refused("its base model has no one weight of this name; check that the two belong together")
-            if self.config.get("init_lora_weights") not in _UNCHANGED_STARTS:
-                raise _Refused(f"its training began from a changed base model (init_lora_weights); {MERGE}")
-            return Entry(f"{_plain(pair.module)}.weight", product.shape, "float32", product.read), words
-        if self.base is not None and self.config.get("init_lora_weights") not in _UNCHANGED_STARTS:
+        if weight is None and self.base is not None:
+            raise _Refused("its base model has no one weight of this name; check that the two belong together")
+        is_changed = self.config.get("init_lora_weights") not in _UNCHANGED_STARTS
+        if is_changed and (weight is None or self.base is not None):
             raise _Refused(f"its training began from a changed base model (init_lora_weights); {MERGE}")
+        if weight is None:
+            return Entry(f"{_plain(pair.module)}.weight", product.shape, "float32", product.read), words
         transposed = _transposed(product, weight, self.config)
         name = weight.name if self.base is not None else f"{_plain(pair.module)}.weight"
         read = partial(_sum, weight, product, transposed)
@@ -262,7 +248,7 @@ class _Scale(NamedTuple):
 
     def value(self) -> float:
         """Return the factor, reading what is stored."""
-        return self.number if self.alpha is None else self.number * float(_wide(self.alpha, 0, 1).reshape(()))
+        return self.number if self.alpha is None else self.number * float(self.alpha.numbers(0, 1).reshape(()))
 
 
 def _scale(pair: _Pair, config: Mapping[str, Any], rank: int) -> _Scale:
@@ -331,11 +317,11 @@ class _Product:
     def wide(self, start: int, stop: int, transposed: bool = False) -> NDArray[np.float64]:
         """Return rows of the product, or of its transpose, in double precision."""
         rank = self.first.shape[0]
-        right = _wide(self.first, 0, rank).reshape(rank, -1)
+        right = self.first.numbers(0, rank).reshape(rank, -1)
         if self.embedding != transposed:
-            left = _wide(self.second, 0, self.second.shape[0]).reshape(-1, rank)
+            left = self.second.numbers(0, self.second.shape[0]).reshape(-1, rank)
             return right[:, start:stop].T @ left.T * self.scale.value()
-        rows = _wide(self.second, start, stop).reshape(-1, rank) @ right * self.scale.value()
+        rows = self.second.numbers(start, stop).reshape(-1, rank) @ right * self.scale.value()
         return rows.reshape(stop - start, *self.first.shape[1:])
 
 
@@ -359,8 +345,4 @@ def _transposed(product: _Product, weight: Entry, config: Mapping[str, Any]) -> 
 
 
 def _sum(weight: Entry, product: _Product, transposed: bool, start: int, stop: int) -> NDArray[np.float32]:
-    return np.ascontiguousarray(_wide(weight, start, stop) + product.wide(start, stop, transposed), np.float32)
-
-
-def _wide(entry: Entry, start: int, stop: int) -> NDArray[np.float64]:
-    return widened(without_8_bits(entry.read(start, stop), entry.dtype)).astype(np.float64)
+    return np.ascontiguousarray(weight.numbers(start, stop) + product.wide(start, stop, transposed), np.float32)

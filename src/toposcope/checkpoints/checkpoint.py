@@ -13,7 +13,7 @@ from toposcope.checkpoints import formats, roles
 from toposcope.checkpoints.formats import weight_names
 from toposcope.checkpoints.formats.contents import text_of
 from toposcope.checkpoints.formats.dtypes import as_tensor
-from toposcope.checkpoints.formats.pointers import refuse_pointers
+from toposcope.checkpoints.formats.weight_names import refuse_pointers
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import main_embedding
 from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint, refuse_linked
@@ -146,7 +146,7 @@ class Checkpoint:
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        return [Layer(name=m.name, source=self.location, **m.fields()) for m in self.weights.matrices]
+        return [replace(layer, source=self.location) for layer in self.weights.matrices]
 
     def layers(self) -> list[Layer]:
         """Return every weight matrix, in natural order of the names; of the data, at most a few rows of masks are read.

@@ -5,13 +5,12 @@ from collections import Counter
 import msgspec
 
 from toposcope.checkpoints import roles
-from toposcope.checkpoints.buffers import BUFFER, MASK, TABLE
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.coverage import Coverage
-from toposcope.checkpoints.matrices import BIAS, NO_NUMBERS, VECTOR
+from toposcope.checkpoints.matrices import BIAS, BUFFER, MASK, NO_NUMBERS, TABLE, VECTOR
+from toposcope.checkpoints.weights import Coverage
+from toposcope.errors import some_of
 
-MAX_NAMES = 5
-"""Tensors that a summary names; the rest are counted."""
+MAX_NAMES = 5  # tensors that a summary names; the rest are counted
 
 
 class ListedLayer(msgspec.Struct, frozen=True):
@@ -37,48 +36,21 @@ class StoredShape(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What a checkpoint holds.
+    """What a checkpoint holds."""
 
-    Attributes
-    ----------
-    checkpoint : str
-        The text that names it.
-    step : int
-    tokens : int or None
-    layers : list of ListedLayer
-    bytes : int
-        Of all layers.
-    parameters : int
-        Of all floating-point tensors, without masks and tables.
-    measured : float
-        The share of the parameters that is measured, 0 to 1.
-    coverage : str
-        The same in a sentence, with the rest named.
-    roles : dict of int
-        Count of layers by role.
-    unknown : list of str
-        Layers whose names and shapes no rule recognises.
-    others : list of StoredShape
-        Tensors that are no layers.
-    refused : dict of str
-        Why packed weights cannot be read, by name.
-    notes : list of str
-        What was chosen or left unread in the file.
-    """
-
-    checkpoint: str
+    checkpoint: str  # the text that names it
     step: int
     tokens: int | None
     layers: list[ListedLayer]
-    bytes: int
-    parameters: int
-    measured: float
-    coverage: str
-    roles: dict[str, int]
-    unknown: list[str]
-    others: list[StoredShape]
-    refused: dict[str, str]
-    notes: list[str]
+    bytes: int  # of all layers
+    parameters: int  # of all floating-point tensors, without masks and tables
+    measured: float  # the share of the parameters that is measured, 0 to 1
+    coverage: str  # the same in a sentence, with the rest named
+    roles: dict[str, int]  # count of layers by role
+    unknown: list[str]  # layers whose names and shapes no rule recognises
+    others: list[StoredShape]  # tensors that are no layers
+    refused: dict[str, str]  # why packed weights cannot be read, by name
+    notes: list[str]  # what was chosen or left unread in the file
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Inventory":
@@ -127,7 +99,7 @@ class Inventory(msgspec.Struct, frozen=True):
         if kinds:
             lines.append("not layers: " + "; ".join(_counted(kind, names) for kind, names in kinds.items()))
         if self.unknown:
-            names = f"{len(self.unknown)}, measured as other: {_some(self.unknown)}"
+            names = f"{len(self.unknown)}, measured as other: {some_of(self.unknown, MAX_NAMES)}"
             lines.append(f"unknown: {names}; give a role with --role REGEX=ROLE")
         lines += [f"cannot be read: {name}: {reason}" for name, reason in list(self.refused.items())[:MAX_NAMES]]
         if len(self.refused) > MAX_NAMES:
@@ -145,9 +117,6 @@ def _counted(kind: str, names: list[str]) -> str:
     """Count tensors of a kind, and name them unless they are vectors."""
     words = _PLURALS.get(kind, kind.replace("part of", "parts of")) if len(names) > 1 else kind
     counted = f"{len(names)} {'with ' if kind[:1].isdigit() else ''}{words}"
-    return counted if kind in {VECTOR, BIAS} or kind.startswith("part of") else f"{counted} ({_some(names)})"
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return (
+        counted if kind in {VECTOR, BIAS} or kind.startswith("part of") else f"{counted} ({some_of(names, MAX_NAMES)})"
+    )

@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.buffers import leaf_of
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.entry import contiguous
+from toposcope.checkpoints.formats.entry import contiguous, slice_of
+from toposcope.checkpoints.roles import leaf_of
 
-MAX_CONVOLVED = 16
-"""Taps of a convolution; an axis of a matrix of experts has more."""
-READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}
-"""Roles whose inputs are the residual stream."""
-WRITES = {"attn.out", "mlp.out"}
-"""Roles whose outputs are."""
+MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
+READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
+WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
@@ -77,8 +74,7 @@ def matrices(
         if len(entry.shape) == 2:
             result[entry.name] = _experts_in_rows(entry, routers) or [Matrix(entry)]
         elif role in {"mlp.in", "mlp.out"} and len(entry.shape) == 3 and _holds_experts(entry, width):
-            count = entry.shape[0]
-            result[entry.name] = [Matrix(_slice(entry, k), layout=f"expert {k + 1} of {count}") for k in range(count)]
+            result[entry.name] = _experts(entry)
         elif role.startswith("attn."):
             matrix = _of_heads(entry, role, width)
             result[entry.name] = [matrix] if matrix else []
@@ -211,9 +207,14 @@ def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
     count = routers.get(match.group(1), 0) if match else 0
     if not match or not 0 < count <= 4096 or entry.shape[0] % count:
         return []
-    stacked = _reshaped(entry, (count, entry.shape[0] // count, entry.shape[1]))
-    is_second = match.group(2) == "w2"
-    return [Matrix(_slice(stacked, k), is_second, f"expert {k + 1} of {count}") for k in range(count)]
+    return _experts(_reshaped(entry, (count, entry.shape[0] // count, entry.shape[1])), match.group(2) == "w2")
+
+
+def _experts(entry: Entry, transposed: bool = False) -> list[Matrix]:
+    count = entry.shape[0]
+    return [
+        Matrix(slice_of(entry, k, f"{entry.name}[{k}]"), transposed, f"expert {k + 1} of {count}") for k in range(count)
+    ]
 
 
 def _reshaped(entry: Entry, shape: tuple[int, ...]) -> Entry:
@@ -236,17 +237,3 @@ def _moved(entry: Entry, axis: int, shape: tuple[int, ...]) -> Entry:
 def _rows_moved(entry: Entry, axis: int, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:
     moved: NDArray[Any] = np.moveaxis(entry.whole(), axis, 0)
     return moved[start:stop].reshape(stop - start, shape[1])
-
-
-def _slice(entry: Entry, k: int) -> Entry:
-    """Return the k-th matrix of a stack."""
-    name, shape = f"{entry.name}[{k}]", entry.shape[1:]
-    if entry.place is not None:
-        file, offset = entry.place
-        return contiguous(name, shape, entry.dtype, file, offset + k * (entry.n_bytes // entry.shape[0]))
-    return Entry(name, shape, entry.dtype, partial(_rows_of_slice, entry, k), entry.sequential_rows)
-
-
-def _rows_of_slice(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
-    rows: NDArray[Any] = entry.read(k, k + 1)[0][start:stop]
-    return rows

@@ -1,30 +1,52 @@
-"""The weight matrices among the tensors of a checkpoint: found, given roles, turned; all else with what it is."""
+"""The weight matrices among the tensors of a checkpoint: found, with their roles; masks, buffers and all else."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints import layouts, roles
-from toposcope.checkpoints.buffers import buffer_kind, is_weight_name, named_buffer
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layouts import Matrix
+from toposcope.checkpoints.roles import leaf_of
 
-VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
-    "bias, norm or other vector",
-    "bias",
-    "axes",
-    "tensor of whole or logical numbers",
-    "empty",
+_NEVER_TRAINED = re.compile(
+    r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
+    r"|running_(?:mean|var)|num_batches_tracked|masked_bias|tril|triu|(?:causal|attn|attention|subsequent|future)_mask"
+    r"|relative_(?:position|coords)_(?:index|table_index|bucket\w*)|num_updates|(?:\w+_)?counter|_extra_state|\w+_integer|sinusoid\w*|alibi(?:_\w+)?"
 )
-"""What a tensor is that is no matrix; the third with the number of its axes."""
+_OF_PARAMETRISATION = re.compile(r"(?:^|\.)parametrizations\.\w+\.\d+\.")
+_MASK_CALLED_BIAS = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.bias$")
+_MASKS = {"mask", "masks", "causal"}
+_WORDS = {
+    *_MASKS,
+    *("freqs", "cos", "sin", "rope", "rotary", "cache", "cached", "pe", "slopes", "index", "indices", "idx"),
+    *("buffer", "counter", "running", "queue"),
+}
+"""Words of buffers: a tensor with one of them is a buffer if its shape is that of no weight, or by what it holds."""
+_WEAK_WORDS = {
+    *("bias", "tril", "triu", "triangle", "triangular", "visible", "lower", "upper", "future", "peek", "lookahead"),
+    *("position", "positions", "pos", "table", "encoding", "signal", "timing", "freq", "theta", "angle", "angles"),
+    *("sinusoid", "window", "slope", "decay", "attend"),
+}
+"""Words that a weight may have as well: what the tensor holds must agree."""
+_WEIGHT_LEAF = re.compile(
+    r"(?:\w+_)?(?:weights?|kernel|embedding|w\d*)|w_?[a-z]{0,3}\d*|w_(?:gate|down|query|value|pos)|lora_\w+|a_log|\w*proj\w*"
+)
+MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
+VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whole or logical numbers"
+MORE_AXES, EMPTY = "axes", "empty"
+"""What a tensor is that is no matrix; of `MORE_AXES` with their number before it."""
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 SMALL = "small matrices among very many"
 SMALL_SIZE, MAX_SMALL = 4096, 20_000
 """Numbers of a small matrix; small matrices of a checkpoint, beyond which those without a rule of the user are left
 out."""
-
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
@@ -37,6 +59,99 @@ _AVERAGE = re.compile(
 _EXTRA_TABLE = re.compile(
     r"per_layer|ngram|entity|value|segment|type|hash|global|emb(?:ed)?_?\d|shape|pronunciation|char"
 )
+
+
+@lru_cache(maxsize=1 << 16)
+def is_weight_name(name: str) -> bool:
+    """Return whether the last part of a name is one of trained weights: ``weight``, ``kernel``, ``W_Q``."""
+    return _WEIGHT_LEAF.fullmatch(leaf_of(name)) is not None
+
+
+def named_buffer(name: str, axes: int) -> str:
+    """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text.
+
+    A mask that GPT-2 and its kin call ``attn.bias`` has two axes and more, which no bias of theirs has.
+    """
+    leaf = leaf_of(name)
+    if axes > 1 and _MASK_CALLED_BIAS.search(name):
+        return MASK
+    if _OF_PARAMETRISATION.search(name):
+        return BUFFER
+    if not _NEVER_TRAINED.fullmatch(leaf):
+        return ""
+    if leaf in ("running_mean", "running_var"):
+        return STATISTICS
+    return MASK if "mask" in leaf or leaf.startswith("tri") else BUFFER
+
+
+def buffer_kind(entry: Entry, shapes: Collection[tuple[int, ...]]) -> str:
+    """Return `MASK`, `TABLE` or `BUFFER` for a tensor that is no weight, or an empty text.
+
+    Parameters
+    ----------
+    entry : Entry
+        Of two axes or more. A few of its rows are read if its name leaves the question open.
+    shapes : collection of tuples
+        Of the tensors whose names are those of weights.
+    """
+    if is_weight_name(entry.name):
+        return ""
+    words = set(re.split(r"[_\d]+", leaf_of(entry.name)))
+    is_named = not _WORDS.isdisjoint(words)
+    if not is_named and _WEAK_WORDS.isdisjoint(words):
+        return ""
+    is_alone = entry.shape not in shapes and entry.shape[::-1] not in shapes
+    held = _held(entry, is_mask=not _MASKS.isdisjoint(words))
+    return held or (BUFFER if is_named and is_alone else "")
+
+
+def _held(entry: Entry, *, is_mask: bool) -> str:
+    """Return what a tensor of two axes holds: a mask, a table of angles, or neither, as an empty text.
+
+    Of one that is called a mask, two values are enough.
+    """
+    if len(entry.shape) != 2 or not entry.is_float or min(entry.shape) < 3:
+        return ""
+    if _is_triangle(entry) or (is_mask and _has_two_values(entry)):
+        return MASK
+    return TABLE if entry.shape[0] > 3 and _turns_evenly(entry.numbers(0, 4)) else ""
+
+
+def _has_two_values(entry: Entry) -> bool:
+    count = entry.shape[0]
+    rows = [entry.numbers(k, k + 1) for k in sorted({0, 1, count // 2, count - 1})]
+    return len(set(np.concatenate(rows).ravel().tolist())) <= 2
+
+
+def _is_triangle(entry: Entry) -> bool:
+    """Return whether a square holds two values, one of them on one side of the diagonal, or in a band along it."""
+    size = entry.shape[0]
+    if entry.shape[1] != size:
+        return False
+    values: set[float] = set()
+    for i in {1, size // 2, size - 2}:
+        (row,) = entry.numbers(i, i + 1)
+        values.update(row.tolist())
+        edges = np.flatnonzero(row[1:] != row[:-1]) + 1
+        at_diagonal = not {i, i + 1}.isdisjoint(edges.tolist())
+        # One value alone in its row is the identity, which weights begin as.
+        is_single = 0 < i < size - 1 and len(edges) == 2 and edges[1] - edges[0] == 1
+        if len(values) > 2 or len(edges) > 2 or not at_diagonal or is_single:
+            return False
+    return len(values) == 2 and not any(map(math.isnan, values))
+
+
+def _turns_evenly(rows: NDArray[np.float64]) -> bool:
+    """Return whether each column of four rows is a sine, cosine or line of the row: x[t+1] = 2 c x[t] - x[t-1]."""
+    if not np.isfinite(rows).all() or (rows[0] == rows[1]).all():
+        return False
+    x0, x1, x2, x3 = rows
+    # A column that begins with 0 is a sine or a line, whose second value tells c.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        c = np.where(x1 == 0, 1.0, (x0 + x2) / (2 * np.where(x1 == 0, 1.0, x1)))
+    scale = np.abs(rows).max(axis=0) + 1e-30
+    # bfloat16 rounds to 2^-8; three such values meet here.
+    return bool((np.abs(x3 - (2 * c * x2 - x1)) <= 0.05 * scale).mean() > 0.95 and (np.abs(c) <= 1.05).mean() > 0.95)
 
 
 @dataclass(frozen=True)

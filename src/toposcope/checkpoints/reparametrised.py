@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.dtypes import without_8_bits
-from toposcope.kernels.magnitudes import widened
 
 _SUFFIX = re.compile(r"(.*\.|^)(?:parametrizations\.(\w+)\.(original[01]?)|(\w+)_(orig|[gv]))$")
 Matrix = NDArray[np.float64]
@@ -65,14 +63,9 @@ def _made(name: str, main: Entry, make: Callable[..., Any], *others: Entry) -> E
 
 
 def _rows(main: Entry, make: Callable[..., Any], others: Sequence[Entry], start: int, stop: int) -> NDArray[Any]:
-    values = make(*(_float64(part) for part in (main, *others)))
+    values = make(*(part.numbers() for part in (main, *others)))
     rows: NDArray[Any] = np.ascontiguousarray(values[start:stop], dtype=np.float32)
     return rows
-
-
-def _float64(entry: Entry) -> Matrix:
-    values: Matrix = widened(without_8_bits(entry.whole(), entry.dtype)).astype(np.float64)
-    return values
 
 
 def _normalised(v: Matrix, gain: Matrix) -> Matrix:

@@ -10,30 +10,22 @@ from functools import lru_cache
 
 from toposcope.errors import ToposcopeError, choices
 
-NAMES = (
-    *("embed", "pos_embed", "attn.qkv", "attn.q", "attn.k", "attn.v", "attn.out"),
-    *("mlp.in", "mlp.out", "head", "conv", "other"),
-)
+NAMES = tuple("embed pos_embed attn.qkv attn.q attn.k attn.v attn.out mlp.in mlp.out head conv other".split())
 NOT_ANALYSED = {"embed", "pos_embed"}
 OWN_RULE, BY_NAME, BY_SHAPE, UNKNOWN = "your rule", "name", "shape", "unknown"
-
 Rules = tuple[tuple[str, str], ...]
-
 _LEAVES = {"weight", "kernel", "w", "weights", "default", "linear"}
 """Last parts that say nothing of their own: the part before them is the name."""
-_TABLES = {"embedding", "emb", "lut"}
-"""The same, of tables: of what, the part before says."""
+_TABLES = {"embedding", "emb", "lut"}  # the same, of tables: of what, the part before says
 _BEFORE = r"(?:c_|to_|w_?|project_|linear_|lin_|attn_|att_|in_proj_|fc_|proj_|self_)?"
 _AFTER = (
     r"(?:_?(?:proj(?:ection)?|lin(?:ear)?|head|layer|weights?|w|a|b|(?:[ab]|down|up)_proj|net|kernel))?"
     r"(?:_(?:current|delayed|global))?"
 )
-
 _ATTENTION = re.compile(r"att(?:n|en|entions?)?(?:$|_|\d)|att(?:n|ention)|^sa$|^mha|^self$|lstm_layer")
 _MLP = re.compile(r"mlp|^ff|_ff$|ffn|ffwd|feed_?forward|expert|moe|densereludense|intermediate")
 _MAMBA = re.compile(r"mixer|mamba|ssm|^conv$|temporal_block")
 _TRANSFORM = re.compile(r"transform|predictions|pooler|lm_head|cls")
-
 _POSITION = re.compile(
     r"wpe|w_pos|(?:.*_)?pos(?:ition)?s?(?:al)?_?(?:emb|enc|bias|table).*|.*emb\w*_?pos(?:ition)?s?(?:al)?|positions?|pe"
     r"|(?:token_?)?type_?emb\w*|segment_?emb\w*|.*rel(?:ative)?_(?:pos|att).*|\w*position\w*emb\w*|bias_values|pos"
@@ -241,3 +233,10 @@ def plain_names(names: Sequence[str]) -> list[str]:
     """Remove what wrappers (torch.compile, DistributedDataParallel, FSDP, Fabric) add to names, unless they collide."""
     plain = [_plain_name(name) for name in names]
     return plain if len(set(plain)) == len(plain) else list(names)
+
+
+@lru_cache(maxsize=1 << 16)
+def leaf_of(name: str) -> str:
+    """Return the last part of a name, in lower case."""
+    parts = re.split(r"[./]", name.lower())
+    return parts[-2] if parts[-1] == "value" and len(parts) > 1 else parts[-1]

@@ -10,9 +10,8 @@ from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
-from toposcope.checkpoints.formats.foreign import known_foreign
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
-from toposcope.checkpoints.formats.trainer_state import counters_beside
+from toposcope.checkpoints.formats.series_inside import counters_beside
 from toposcope.checkpoints.formats.weight_names import (
     ARRAYS,
     ENDINGS,
@@ -21,8 +20,8 @@ from toposcope.checkpoints.formats.weight_names import (
     SECOND_MODEL,
     SHARD,
     TORCH,
+    known_foreign,
 )
-from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import (
     Access,
     CheckpointError,
@@ -34,7 +33,8 @@ from toposcope.checkpoints.sources import (
     roots,
 )
 from toposcope.checkpoints.sources.local import escaped, local_path
-from toposcope.checkpoints.steps import has_odd_step, step_of, step_pattern, step_within, tokens_of
+from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
 
@@ -45,8 +45,7 @@ _STATES = ("state.safetensors", "state.pt")
 _ODD_STEP = (
     "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
 )
-MAX_LOOKED_INTO = 1000
-"""Files without a step in their names that are read for the step inside."""
+MAX_LOOKED_INTO = 1000  # files without a step in their names that are read for the step inside
 
 
 @dataclass(frozen=True)
@@ -282,9 +281,8 @@ def _refuse_one_rank(root: Source) -> None:
         path = root.path.absolute()
         for place in (path, path.parent):
             if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
-                raise CheckpointError(
-                    f"{root.spec}: one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}",
-                    "unsupported",
+                raise unsupported(
+                    root.spec, f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
                 )
 
 
@@ -309,15 +307,20 @@ def _runs_below(names: list[str]) -> list[str]:
 def _only_run(root: Source, below: list[str], options: _Options) -> Series:
     """Return the series of the one run below a folder; several are refused."""
     if len(below) > 1:
-        raise ToposcopeError(
-            f"{root.spec}: a folder of {len(below)} runs, among them {', '.join(below[:3])}; name one, such as "
-            f"{root.spec.rstrip('/')}/{below[0]}"
-        )
+        raise _several_runs(root, below)
     place = root
     for part in below[0].split("/"):
         place = place.child(part)
     opened = _in_one_place(below[0].rpartition("/")[2], place, options)
     return replace(opened, notes=(f"the one run below it, in {below[0]}", *opened.notes))
+
+
+def _several_runs(root: Source, runs: list[str]) -> ToposcopeError:
+    """Return the error of a folder of several runs."""
+    return ToposcopeError(
+        f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
+        f"{root.spec.rstrip('/')}/{runs[0]}"
+    )
 
 
 def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
@@ -337,12 +340,7 @@ def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple
 
 
 def _single(
-    name: str,
-    root: Source,
-    folder: Source,
-    names: list[str],
-    candidates: dict[str, str],
-    options: _Options,
+    name: str, root: Source, folder: Source, names: list[str], candidates: dict[str, str], options: _Options
 ) -> Series:
     """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
     if names == [name] and is_checkpoint(names):
@@ -354,15 +352,12 @@ def _single(
         # The folder of a lone model.safetensors may hold the step, such as step1000.
         where, stem = folder.child(part), stem if options.step_of(stem) is not None else name
     elif runs := [part for part in candidates if _is_run(_inside(names, f"{part}/"))]:
-        raise ToposcopeError(
-            f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
-            f"{root.spec.rstrip('/')}/{runs[0]}"
-        )
+        raise _several_runs(root, runs)
     elif candidates:
         return _by_steps_inside(name, root, folder, candidates, options)
     else:
         if foreign := known_foreign(names):
-            raise CheckpointError(f"{root.spec}: {foreign}", "unsupported")
+            raise unsupported(root.spec, foreign)
         raise ToposcopeError(
             f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt or .gguf files, model "
             "folders, or folders of torch.distributed.checkpoint"

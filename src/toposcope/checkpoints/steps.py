@@ -1,14 +1,15 @@
-"""The training step, and the tokens seen by then, from a checkpoint's name or from what is saved in it."""
+"""The training step of a checkpoint, from its name or from what is saved in it, and which steps to use."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+
+import msgspec
+import numpy as np
 
 from toposcope.errors import ToposcopeError
 
-MAX_STEP = 2**63 - 1
-"""Largest integer that the database can hold."""
-
+MAX_STEP = 2**63 - 1  # largest integer that the database can hold
 STEP_COUNTERS = (
     *("global_step", "global_steps", "iter_num", "iteration", "iterations", "iter", "iters", "step", "steps"),
     *("step_num", "train_step", "train_steps", "current_step", "num_updates"),
@@ -47,6 +48,7 @@ _ODD_NUMBERS = [
         rf"^{_NO_DATE}(?=(?:{_ODD})$)[-+]*(\w)",
     )
 ]
+_COMMIT = re.compile(r"[0-9a-f]{40}")  # its letters and digits say nothing
 _TOKENS = re.compile(
     r"(?<![\da-z])tok(?:en)?s?[-_=]?(\d{1,18}(?:\.\d{1,18})?)([KMBT]?)(?![\da-z]|\.\d)", re.IGNORECASE | re.ASCII
 )
@@ -76,7 +78,7 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     """
     if pattern is not None:
         return _step_by_pattern(stem, pattern)
-    for place, candidate in enumerate(_PATTERNS):
+    for place, candidate in enumerate(() if _COMMIT.fullmatch(stem) else _PATTERNS):
         if match := candidate.search(stem):
             return int(match.group(1))
         if _is_odd(stem, place):
@@ -92,7 +94,9 @@ def has_odd_step(stem: str) -> bool:
     >>> has_odd_step("step_1e9"), has_odd_step("step-1.5M"), has_odd_step("step_1"), has_odd_step("final")
     (True, True, False, False)
     """
-    return step_of(stem) is None and any(_is_odd(stem, place) for place in range(len(_ODD_NUMBERS)))
+    if _COMMIT.fullmatch(stem) or step_of(stem) is not None:
+        return False
+    return any(_is_odd(stem, place) for place in range(len(_ODD_NUMBERS)))
 
 
 def _is_odd(stem: str, place: int) -> bool:
@@ -188,3 +192,69 @@ def _step_by_pattern(stem: str, pattern: re.Pattern[str]) -> int | None:
             "hold digits alone"
         )
     return int(digits)
+
+
+class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which checkpoints of a series to use; all by default.
+
+    Attributes
+    ----------
+    steps : list of int
+        Only these.
+    every : int
+        Only one in so many of these, from the first on; 0 for no condition.
+    log_spaced : int
+        At most so many of the rest: the first and the last, and between them those nearest to an even grid in the
+        logarithm of the step. Step 0, which has no logarithm, is always the first. 1 is the last alone; 0 for no
+        condition.
+    """
+
+    steps: list[int] = []
+    every: int = 0
+    log_spaced: int = 0
+
+    def choose(self, steps: Sequence[int], spec: str) -> list[int]:
+        """Return those of some ascending steps that fulfil all conditions.
+
+        Parameters
+        ----------
+        steps : sequence of int
+            Available steps.
+        spec : str
+            The series, for messages.
+
+        Raises
+        ------
+        ToposcopeError
+            If a step does not exist, or a condition is not valid.
+        """
+        for name, value in (("every", self.every), ("log_spaced", self.log_spaced)):
+            if value < 0:
+                raise ToposcopeError(f"{name} is {value}; it must be at least 1, or 0 for no condition")
+        wanted = set(self.steps)
+        missing = sorted(wanted - set(steps))
+        if missing:
+            there = f"it has {len(steps)}, from step {steps[0]} to {steps[-1]}" if steps else "it has none"
+            raise ToposcopeError(f"{spec}: no checkpoint at step {missing[0]}; {there}")
+        chosen = [s for s in steps if not wanted or s in wanted][:: self.every or 1]
+        return _log_spaced(chosen, self.log_spaced) if self.log_spaced else chosen
+
+
+def _log_spaced(steps: list[int], count: int) -> list[int]:
+    """Return `count` steps: first and last, then, from below, the nearest one left to each point of the grid."""
+    if len(steps) <= count:
+        return steps
+    if count == 1:
+        return steps[-1:]
+    zero = [s for s in steps if s == 0]
+    positive = steps[len(zero) :]
+    count -= len(zero)
+    logs = np.log(np.array(positive, dtype=np.float64))
+    chosen = [len(positive) - 1] if count == 1 else [0, len(positive) - 1]
+    left = logs.copy()
+    left[chosen] = np.inf
+    for point in np.linspace(logs[0], logs[-1], max(count, 2))[1 : count - 1]:
+        nearest = int(np.argmin(np.abs(left - point)))
+        chosen.append(nearest)
+        left[nearest] = np.inf
+    return zero + [positive[k] for k in sorted(chosen)]

@@ -9,6 +9,7 @@ import pickle
 import struct
 from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, cast
 
@@ -16,25 +17,18 @@ import msgspec
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.sources.source import damaged
 
 Names = Mapping[tuple[str, str], Any]
-
-MAX_PICKLE_BYTES = 1 << 28
-"""A hundred times the pickle of the largest models, which holds no numbers."""
+MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
 MAX_LINE_BYTES = 1 << 16
-MAX_KEY_BITS = 128
-"""Of a whole number that is a key; one of thousands of digits cannot be shown."""
+MAX_KEY_BITS = 128  # of a whole number that is a key; one of thousands of digits cannot be shown
 MIN_DEFERRED_BYTES = 1 << 6
-MIN_DEFERRED_TEXT = 1 << 10
-"""Bytes, and bytes of a text, that are not read before they are needed; names are shorter."""
-MAX_NESTED = 50_000
-"""Lists and dictionaries that are open at once, or within one another."""
-MAX_UNKNOWN = 32
-"""Distinct names of other classes that are recorded."""
-MAX_ARGUMENTS = 32
-"""Of a function that rebuilds a tensor."""
-MAX_DIMENSIONS = 64
-"""Of a tensor, as in torch."""
+MIN_DEFERRED_TEXT = 1 << 10  # bytes, and bytes of a text, that are not read before they are needed; names are shorter
+MAX_NESTED = 50_000  # lists and dictionaries that are open at once, or within one another
+MAX_UNKNOWN = 32  # distinct names of other classes that are recorded
+MAX_ARGUMENTS = 32  # of a function that rebuilds a tensor
+MAX_DIMENSIONS = 64  # of a tensor, as in torch
 SEQUENCES = (tuple, list)
 
 
@@ -178,11 +172,9 @@ def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) ->
     if rebuild is _rebuild_from_type:
         raise ValueError("a tensor within a tensor")
     rebuilt = rebuild(*arguments)
-    return placeholder(_type.name, rebuilt) if _is_of_a_class(rebuilt, _type) else rebuilt
-
-
-def _is_of_a_class(rebuilt: Any, kind: Any) -> bool:
-    return isinstance(rebuilt, Placeholder) and isinstance(kind, Placeholder) and bool(kind.name)
+    if isinstance(rebuilt, Placeholder) and isinstance(_type, Placeholder) and _type.name:
+        return placeholder(_type.name, rebuilt)
+    return rebuilt
 
 
 def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
@@ -190,50 +182,29 @@ def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
     return placeholder(kind.name if isinstance(kind, Placeholder) else "", *arguments)
 
 
-def _named(name: str) -> Callable[..., Placeholder]:
-    """Return a function that stands for one which rebuilds tensors that are not plain numbers."""
-
-    def rebuild(*arguments: Any) -> Placeholder:
-        return placeholder(name, *arguments)
-
-    return rebuild
-
-
 _OTHER_TENSORS = {
     "_rebuild_qtensor": "quantised tensor",
-    "_rebuild_sparse_tensor": "sparse tensor",
-    "_rebuild_sparse_csr_tensor": "sparse tensor",
+    **dict.fromkeys(("_rebuild_sparse_tensor", "_rebuild_sparse_csr_tensor"), "sparse tensor"),
     "_rebuild_nested_tensor": "nested tensor",
     "_rebuild_meta_tensor_no_storage": "tensor of the meta device, without numbers",
     "_rebuild_wrapper_subclass": "tensor of another class",
-    "_rebuild_device_tensor_from_numpy": "tensor of another device",
-    "_rebuild_device_tensor_from_cpu_tensor": "tensor of another device",
-    "_rebuild_xla_tensor": "tensor of another device",
+    **{
+        f"_rebuild_{name}": "tensor of another device"
+        for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "xla_tensor")
+    },
 }
 STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-    "ComplexFloatStorage": "complex64",
-    "ComplexDoubleStorage": "complex128",
-    "QInt8Storage": "int8",
-    "QUInt8Storage": "uint8",
-    "QInt32Storage": "int32",
-    "UntypedStorage": "",
+    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
+    **{"LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8"},
+    **{"ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64"},
+    **{"ComplexDoubleStorage": "complex128", "QInt8Storage": "int8", "QUInt8Storage": "uint8"},
+    **{"QInt32Storage": "int32", "UntypedStorage": ""},
 }
 _PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
-_BUILTINS = [
-    *("set", "frozenset", "complex", "slice", "bytearray", "list", "dict", "tuple", "range", "xrange"),
-    *("int", "long", "float", "str", "unicode", "bool", "bytes", "object"),
-]
-_IGNORED = {
+_BUILTINS = """
+set frozenset complex slice bytearray list dict tuple range xrange int long float str unicode bool bytes object
+""".split()
+_IGNORED: dict[str, Sequence[str]] = {
     "argparse": ["Namespace"],
     "builtins": _BUILTINS,
     "__builtin__": _BUILTINS,
@@ -246,18 +217,13 @@ _IGNORED = {
     "torch.serialization": ["_get_layout"],
     "torch.torch_version": ["TorchVersion"],
     "numpy": ["dtype", "ndarray"],
-    "numpy.core.multiarray": ["scalar", "_reconstruct"],
-    "numpy._core.multiarray": ["scalar", "_reconstruct"],
-    "numpy.core.numeric": ["_frombuffer"],
-    "numpy._core.numeric": ["_frombuffer"],
+    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("scalar", "_reconstruct")),
+    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
     "torch.storage": ["_load_from_bytes"],
-    "pytorch_lightning.utilities.parsing": ["AttributeDict"],
-    "lightning.pytorch.utilities.parsing": ["AttributeDict"],
-    "lightning.fabric.utilities.data": ["AttributeDict"],
-    "lightning_fabric.utilities.data": ["AttributeDict"],
+    **dict.fromkeys(("pytorch_lightning.utilities.parsing", "lightning.pytorch.utilities.parsing"), ("AttributeDict",)),
+    **dict.fromkeys(("lightning.fabric.utilities.data", "lightning_fabric.utilities.data"), ("AttributeDict",)),
 }
 """What trainers often save with the weights; such a name is no news."""
-
 TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _dictionary,
     ("torch._utils", "_rebuild_tensor"): _rebuild,
@@ -271,16 +237,15 @@ TENSOR_NAMES: Names = {
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
     **{("torch", name): name for name in DTYPES},
-    **{("torch._utils", name): _named(text) for name, text in _OTHER_TENSORS.items()},
+    # what rebuilds tensors that are not plain numbers
+    **{("torch._utils", name): partial(placeholder, text) for name, text in _OTHER_TENSORS.items()},
     **{(module, name): _instance for module in ("copyreg", "copy_reg") for name in ("_reconstructor", "__newobj__")},
     **{(module, name): Placeholder for module, names in _IGNORED.items() for name in names},
 }
 """Names that the pickle of a saved model may hold, and what each stands for; any other is a `Placeholder`."""
-
-_ATTACK_MODULES = {
-    *("os", "posix", "nt", "ntpath", "posixpath", "subprocess", "sys", "pty", "socket", "ctypes"),
-    *("importlib", "runpy", "shutil", "webbrowser", "commands"),
-}
+_ATTACK_MODULES = set(
+    "os posix nt ntpath posixpath subprocess sys pty socket ctypes importlib runpy shutil webbrowser commands".split()
+)
 _ATTACK_FUNCTIONS = {
     "builtins": ["eval", "exec", "execfile", "compile", "open", "__import__", "input", "breakpoint", "globals"],
     "torch": ["load", "hub", "serialization.load"],
@@ -338,9 +303,7 @@ def load(
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise CheckpointError(
-            f"{location}: damaged: its pickle cannot be read ({reason!a}); fetch or save it again", "damaged"
-        ) from error
+        raise damaged(location, f"its pickle cannot be read ({reason!a})") from error
 
 
 def _called(kind: Any, arguments: Any) -> Any:
@@ -461,9 +424,6 @@ class _Unpickler(pickle._Unpickler):
         value, key = self.stack.pop(), self.stack.pop()
         self._update([key, value])
 
-    def _set_items(self) -> None:
-        self._update(self.pop_mark())
-
     def _dictionary(self) -> None:
         items = self.pop_mark()
         self.append({})
@@ -489,9 +449,6 @@ class _Unpickler(pickle._Unpickler):
     def _new_with_keywords(self) -> None:
         self.stack.pop()
         self._new()
-
-    def _set(self) -> None:
-        self.append(Placeholder([]))
 
     def _add_items(self) -> None:
         items = self.pop_mark()
@@ -520,12 +477,6 @@ class _Unpickler(pickle._Unpickler):
             raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
         self.append(opened)
 
-    def _empty_list(self) -> None:
-        self._open([])
-
-    def _empty_dictionary(self) -> None:
-        self._open({})
-
     def _mark(self) -> None:
         if len(self.metastack) > MAX_NESTED:
             raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
@@ -535,14 +486,14 @@ class _Unpickler(pickle._Unpickler):
         raise pickle.UnpicklingError("an opcode that torch does not write")
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch | {
-        pickle.EMPTY_LIST[0]: _empty_list,
-        pickle.EMPTY_DICT[0]: _empty_dictionary,
+        pickle.EMPTY_LIST[0]: lambda self: self._open([]),
+        pickle.EMPTY_DICT[0]: lambda self: self._open({}),
         pickle.MARK[0]: _mark,
         pickle.BUILD[0]: _build,
         pickle.SETITEM[0]: _set_item,
-        pickle.SETITEMS[0]: _set_items,
+        pickle.SETITEMS[0]: lambda self: self._update(self.pop_mark()),
         pickle.DICT[0]: _dictionary,
-        pickle.EMPTY_SET[0]: _set,
+        pickle.EMPTY_SET[0]: lambda self: self.append(Placeholder([])),
         pickle.ADDITEMS[0]: _add_items,
         pickle.FROZENSET[0]: _frozen_set,
         pickle.REDUCE[0]: _new,
@@ -550,9 +501,7 @@ class _Unpickler(pickle._Unpickler):
         pickle.NEWOBJ_EX[0]: _new_with_keywords,
         pickle.FRAME[0]: _frame,
         pickle.BYTEARRAY8[0]: _byte_array,
-        pickle.EXT1[0]: _refuse,
-        pickle.EXT2[0]: _refuse,
-        pickle.EXT4[0]: _refuse,
+        **dict.fromkeys((pickle.EXT1[0], pickle.EXT2[0], pickle.EXT4[0]), _refuse),
     }
 
 

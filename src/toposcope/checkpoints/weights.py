@@ -7,66 +7,98 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toposcope.checkpoints import adapters, matrices, quantisation, roles
-from toposcope.checkpoints.buffers import BUFFER, MASK, STATISTICS, TABLE
-from toposcope.checkpoints.coverage import PLAIN_KINDS, Coverage
-from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.reparametrised import put_together
+import msgspec
 
+from toposcope.checkpoints import adapters, matrices, quantisation, roles
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.layer import Layer
+from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
+from toposcope.checkpoints.reparametrised import put_together
+from toposcope.errors import some_of
+
+NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
+MAX_NAMES = 3
+PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
+"""Kinds of parameters that need no names: everybody knows them."""
 PACKED = "packed weights and adapters"
 _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
 """Names of the factors of an adapter; models have modules called lora of their own."""
 _ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
-Configuration = Callable[[str], Mapping[str, Any]]
-"""Returns the content of a JSON file beside the weights, by its name."""
-Base = Callable[[Any], Sequence[Entry] | None]
-"""Returns the tensors of the base model that an adapter names, or None."""
+Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file beside the weights, by its name
+Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
+_LAYOUTS = {"heads": "heads joined"}
+_FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
+_STATED_IN = {
+    "config.json": ("quantization_config", "quantization", "compression_config"),
+    "hf_quant_config.json": ("quantization",),
+    "quantize_config.json": (),
+    "quant_config.json": (),
+}
+"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
+_NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|router|connector|v_head|norm", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix, as a layer takes it over (see `toposcope.checkpoints.Layer`)."""
+class Coverage(msgspec.Struct, frozen=True):
+    """Parameters of a checkpoint, counted as stored."""
 
-    name: str
-    role: str
-    transposed: bool
-    entry: Entry
-    tensor: str
-    why: str
-    how: str
+    measured: int  # of the analysed layers
+    layers: int  # how many they are
+    rest: dict[str, int]  # parameters that are not measured, by kind
+    names: dict[str, str]  # some tensors of the kinds that are not plain, by kind, for the sentence
 
-    def fields(self) -> dict[str, Any]:
-        """Return all but the name."""
-        names = ("role", "transposed", "entry", "tensor", "why", "how")
-        return {name: getattr(self, name) for name in names}
+    @classmethod
+    def of(cls, measured: Sequence[int], rest: Mapping[str, tuple[str, int]]) -> "Coverage":
+        """Count from the sizes of the analysed layers, and kind and size of each other tensor by name."""
+        counts: dict[str, int] = {}
+        names: dict[str, list[str]] = {}
+        for name, (kind, size) in rest.items():
+            counts[kind] = counts.get(kind, 0) + size
+            if kind not in PLAIN_KINDS:
+                names.setdefault(kind, []).append(name)
+        ordered = dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+        named = {kind: f" ({some_of(of_kind, MAX_NAMES)})" for kind, of_kind in names.items()}
+        return cls(sum(measured), len(measured), ordered, named)
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.measured + sum(self.rest.values())
+
+    @property
+    def share(self) -> float:
+        """The measured share, 0 to 1."""
+        return self.measured / self.total if self.total else 0.0
+
+    def sentence(self) -> str:
+        """Say which share is measured, and name the rest where it is over `NAMED_SHARE`."""
+        matrices = "1 matrix" if self.layers == 1 else f"{self.layers:,} matrices"
+        said = f"{percent(self.share)} of the parameters are measured, in {matrices}"
+        if 1 - self.share <= NAMED_SHARE:
+            return said
+        kinds = [
+            f"{kind} {percent(size / self.total)}{self.names.get(kind, '')}" for kind, size in self.rest.items() if size
+        ]
+        return f"{said}; the rest: {', '.join(kinds)}"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent; not 100% nor 0% where it is less or more."""
+    text = f"{100 * share:.1f}%"
+    if text == "100.0%" and share < 1:
+        return "over 99.9%"
+    return "under 0.1%" if text == "0.0%" and share > 0 else text.replace(".0%", "%")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What the tensors of a checkpoint are.
+    """What the tensors of a checkpoint are."""
 
-    Attributes
-    ----------
-    entries : sequence of Entry
-        All tensors, packed ones unpacked and adapters multiplied out.
-    matrices : list of Matrix
-        Embeddings included; a tied head has the role of the head.
-    others : dict of str
-        What each other tensor is, by name.
-    refused : dict of str
-        Why packed weights cannot be unpacked, by name.
-    refused_sizes : dict of int
-        Their numbers of parameters.
-    remarks : list of str
-        How they were read, where not simply as stored.
-    """
-
-    entries: Sequence[Entry]
-    matrices: list[Matrix]
-    others: dict[str, str]
-    refused: dict[str, str]
-    refused_sizes: dict[str, int]
-    remarks: list[str]
+    entries: Sequence[Entry]  # all tensors, packed ones unpacked and adapters multiplied out
+    matrices: list[Layer]  # embeddings included, without their source; a tied head has the role of the head
+    others: dict[str, str]  # what each other tensor is, by name
+    refused: dict[str, str]  # why packed weights cannot be unpacked, by name
+    refused_sizes: dict[str, int]  # their numbers of parameters
+    remarks: list[str]  # how they were read, where not simply as stored
 
     def parameters(self, *, statistics: bool = False) -> list[Entry]:
         """Return the tensors of floating-point parameters, if asked with the running statistics of batch norms."""
@@ -155,14 +187,15 @@ def weights_of(
     made = set(how) | ({e.name for e in entries} - plain)
     contents = matrices.contents_of([e for e in entries if e.name not in refused], rules, all_weights=all_weights)
     found = [
-        Matrix(
+        Layer(
             m.name,
             m.role,
             m.matrix.transposed,
+            "",
             m.matrix.entry,
-            "" if m.matrix.layout or m.tensor in made else m.tensor,
-            m.why,
-            ", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
+            tensor="" if m.matrix.layout or m.tensor in made else m.tensor,
+            why=m.why,
+            how=", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
         )
         for m in contents.matrices
     ]
@@ -183,9 +216,6 @@ def _are_tied(table: Entry, head: Entry) -> bool:
     return all(table.read(k, k + 1).tobytes() == head.read(k, k + 1).tobytes() for k in rows)
 
 
-_LAYOUTS = {"heads": "heads joined"}
-
-
 def _quantisation_remarks(how: Mapping[str, str], entries: Sequence[Entry]) -> list[str]:
     """Say how many weights were dequantised, by scheme, and how many floats of 8 bits have no scale."""
     schemes = Counter(how.values())
@@ -201,16 +231,6 @@ def _may_be_packed(entry: Entry) -> bool:
     return len(entry.shape) > 1 and not entry.dtype.startswith(("float16", "float32", "float64", "bf", "bool", "comp"))
 
 
-_FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
-_STATED_IN = {
-    "config.json": ("quantization_config", "quantization", "compression_config"),
-    "hf_quant_config.json": ("quantization",),
-    "quantize_config.json": (),
-    "quant_config.json": (),
-}
-"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
-
-
 def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
     """Return what the files beside the weights say of their packing."""
     for name, keys in _STATED_IN.items():
@@ -224,7 +244,7 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
     return {}
 
 
-def _has_other_output(found: Sequence[Matrix], place: int, stated: Mapping[str, Any]) -> bool:
+def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, Any]) -> bool:
     """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream.
 
     What the configuration calls a language model has a head, whatever lies beside it.
@@ -244,10 +264,7 @@ def _has_other_output(found: Sequence[Matrix], place: int, stated: Mapping[str, 
     )
 
 
-_NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|router|connector|v_head|norm", re.IGNORECASE)
-
-
-def _with_tied_head(found: list[Matrix], configuration: Configuration) -> list[Matrix]:
+def _with_tied_head(found: list[Layer], configuration: Configuration) -> list[Layer]:
     """Give the embedding the role of the head if no head is stored: the two are one matrix."""
     place = matrices.main_embedding([(m.name, m.role, m.entry.shape) for m in found])
     if place is None or any(m.role == "head" for m in found):

@@ -107,7 +107,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
     """
     from toposcope.errors import ToposcopeError
     from toposcope.files import write_text
-    from toposcope.logs.beside import log_beside
+    from toposcope.logs.reading import log_beside
     from toposcope.study.new_study import draft, draft_toml
 
     with bad_use():

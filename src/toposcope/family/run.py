@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from toposcope.checkpoints.selection import Selection
+from toposcope.checkpoints.steps import Selection
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family.corpus import Corpus
 

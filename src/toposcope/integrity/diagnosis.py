@@ -8,7 +8,7 @@ import msgspec
 
 from toposcope.checkpoints import Series
 from toposcope.checkpoints import series as open_series
-from toposcope.checkpoints.coverage import Coverage
+from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import (
     counters,

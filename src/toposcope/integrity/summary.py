@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import roles
-from toposcope.checkpoints.buffers import named_buffer
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.coverage import Coverage
 from toposcope.checkpoints.formats import Entry, model_folder, torch_file
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
+from toposcope.checkpoints.matrices import named_buffer
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.checkpoints.steps import disagreement
+from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.tensor_values import NONE, LargestValues, Lines, LinesFound, Spread, SpreadSums

@@ -12,8 +12,8 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import fields_of, repeats, shape_of
 from toposcope.checkpoints.formats.entry import flattened
+from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other, of_weights
-from toposcope.checkpoints.pickled_arrays import StoredArray
 from toposcope.checkpoints.sources import CheckpointError, StoredFile
 from toposcope.checkpoints.steps import EPOCH_COUNTERS, STEP_COUNTERS
 from toposcope.checkpoints.unpickling import StoredTensor

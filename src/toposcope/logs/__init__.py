@@ -16,11 +16,9 @@ __all__ = [
     "read_log",
     "read_logs",
 ]
-
 if TYPE_CHECKING:
-    from toposcope.logs.beside import log_beside
     from toposcope.logs.log import UNITS, Log, final_losses, final_training_loss
-    from toposcope.logs.reading import Logs, read_log, read_logs
+    from toposcope.logs.reading import Logs, log_beside, read_log, read_logs
     from toposcope.logs.table import COLUMNS, LogTable
 
 # Polars is imported when a log is read: the doctor can mostly do without.
@@ -30,6 +28,6 @@ __getattr__, __dir__ = lazy_names(
         **dict.fromkeys(("UNITS", "Log", "final_losses", "final_training_loss"), "toposcope.logs.log"),
         **dict.fromkeys(("Logs", "read_log", "read_logs"), "toposcope.logs.reading"),
         **dict.fromkeys(("COLUMNS", "LogTable"), "toposcope.logs.table"),
-        "log_beside": "toposcope.logs.beside",
+        "log_beside": "toposcope.logs.reading",
     },
 )

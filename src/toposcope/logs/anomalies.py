@@ -7,65 +7,44 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.typing import Steps, Vector
 
-WINDOW_SHARE = 0.05
-"""Of the rows; medians of windows are compared, which single spikes do not move."""
+WINDOW_SHARE = 0.05  # of the rows; medians of windows are compared, which single spikes do not move
 MIN_WINDOW_ROWS = 3
-MIN_ROWS = 20
-"""With fewer, noise alone may end above where it began."""
-MIN_RISE = 1.1
-"""Last over lowest median of a run that diverged; less may be noise."""
+MIN_ROWS = 20  # with fewer, noise alone may end above where it began
+MIN_RISE = 1.1  # last over lowest median of a run that diverged; less may be noise
 MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = 5, 3, 3.0
 """Rows of a short log, how many of the last must be high, and how many times the first losses; two may be a spike."""
 MIN_FALL, MIN_RISE_WITHOUT_FALL, AT_PEAK = 0.05, 1.4, 0.95
 """Share of the first loss by which a run has learned; how far one that has not must rise, and that it must be there."""
-MIN_RETURN = 0.5
-"""Share of what was learned that a run that diverged has lost again."""
-N_BEFORE = 5
-"""Losses before a stretch of zeros, of which the lowest counts."""
-MAX_ROUNDED = 5
-"""Last places of the losses written; from a loss this low, 0 is a rounded one."""
+MIN_RETURN = 0.5  # share of what was learned that a run that diverged has lost again
+N_BEFORE = 5  # losses before a stretch of zeros, of which the lowest counts
+MAX_ROUNDED = 5  # last places of the losses written; from a loss this low, 0 is a rounded one
 MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7
-MIN_ZEROS = 2
-"""Exact zeros that make an end; a tool may write one where nothing was logged."""
+MIN_ZEROS = 2  # exact zeros that make an end; a tool may write one where nothing was logged
 MIN_LEVEL_ROWS = 10
 """Rows of a log that may have exploded, and of its ends that are compared; of a short log half of its rows."""
-SPIKED_SHARE = 0.25
-"""Of the last rows; as many may be low in a run that exploded."""
+SPIKED_SHARE = 0.25  # of the last rows; as many may be low in a run that exploded
 NOISE_WIDTH, NORMAL_MAD, NORMAL_QUARTILE = 4, 1.4826, 0.3186
 """Standard deviations that rows scatter by; of a normal, one over the median of absolute deviations, and their lower
 quartile."""
 MIN_AFTER_BEST, N_AFTER_BEST = 2, 3
 """Evaluations after the best one for a rise to be seen, and the last of them whose median is compared."""
-MIN_BENDS = 12
-"""Evaluations from which on they are many."""
+MIN_BENDS = 12  # evaluations from which on they are many
 MAX_NOISE_RANGE, MAX_NOISE_RANGE_OF_FEW = 6, 4
 """Standard deviations between the lowest of evaluations and a usual one, of many and of few."""
 MIN_OVERFIT, MIN_OVERFIT_OF_FEW = 0.01, 0.02
 """Share of the best loss; less is no clear rise, of many evaluations and of few."""
 ROSE = "the loss rose again, or did not fall"
-MIN_SPIKE = 2.0
-"""Times the median of five rows."""
-MIN_REGULAR_SHARE = 0.8
-"""Share of equal intervals in a log that is regular."""
-MIN_GAP = 3
-"""Usual intervals in one that make a gap."""
-MIN_LATE_START = 10
-"""Usual intervals before the first row of a log that begins late."""
+MIN_SPIKE = 2.0  # times the median of five rows
+MIN_REGULAR_SHARE = 0.8  # share of equal intervals in a log that is regular
+MIN_GAP = 3  # usual intervals in one that make a gap
+MIN_LATE_START = 10  # usual intervals before the first row of a log that begins late
 
 
 class Divergence(NamedTuple):
-    """How a run ended badly.
+    """How a run ended badly."""
 
-    Attributes
-    ----------
-    step : int
-        The first step of the bad end.
-    reason : str
-        What was logged from there on, with values of the rows.
-    """
-
-    step: int
-    reason: str
+    step: int  # the first step of the bad end
+    reason: str  # what was logged from there on, with values of the rows
 
     def __str__(self) -> str:
         return f"the run diverged at step {self.step:,}: {self.reason}"

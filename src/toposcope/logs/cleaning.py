@@ -16,14 +16,11 @@ from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_ta
 from toposcope.logs.target import choose_target
 from toposcope.typing import Steps, Vector
 
-MAX_ROUND_OFF = 1e-6
-"""Share of the peak by which a learning rate may be negative and count as 0."""
-SUMMARY = "train_runtime"
-"""A column of the row that the Trainer logs when a run ends."""
+MAX_ROUND_OFF = 1e-6  # share of the peak by which a learning rate may be negative and count as 0
+SUMMARY = "train_runtime"  # a column of the row that the Trainer logs when a run ends
 MAX_NEGATIVE, MIN_MISSING = 0.2, 3
 """Share of negative losses that may be slips; last rows that show that a loss stays negative, or is logged no more."""
-MAX_BARE_COLUMNS = 3
-"""Of a table of steps and losses alone."""
+MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 _UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

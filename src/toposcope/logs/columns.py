@@ -50,27 +50,18 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
-
 FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
 """Quantities with one value for a whole run."""
 FIELDS = ("loss", *NAMES)
 """What the caller can say that a column is."""
-
-LOSSES = (
-    *("loss", "cross_entropy_loss", "cross_entropy", "crossentropy", "ce_loss", "lm_loss", "lm_loss_training_lm_loss"),
-    *("language_cross_entropy", "nll_loss", "nll", "ce", "loss_step", "step_loss", "loss_train", "loss_train_total"),
-    *("global_avg_loss", "loss_metrics_global_avg_loss", "avg_loss", "mean_loss", "loss_mean", "loss_avg"),
-    *(
-        "total_loss",
-        "loss_total",
-        "loss_epoch",
-        "loss_ce",
-        "next_token_loss",
-        "running_loss",
-        "avr_loss",
-        "reduced_train_loss",
-    ),
-    *("xent", "cost", "ce_mean_words", "logloss", "log_loss", "binary_logloss", "multi_logloss", "mlogloss"),
+LOSSES = tuple(
+    """
+    loss cross_entropy_loss cross_entropy crossentropy ce_loss lm_loss lm_loss_training_lm_loss
+    language_cross_entropy nll_loss nll ce loss_step step_loss loss_train loss_train_total global_avg_loss
+    loss_metrics_global_avg_loss avg_loss mean_loss loss_mean loss_avg total_loss loss_total loss_epoch loss_ce
+    next_token_loss running_loss avr_loss reduced_train_loss xent cost ce_mean_words logloss log_loss binary_logloss
+    multi_logloss mlogloss
+    """.split()
 )
 UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("bits", "per", "byte"), "bits per byte"),
@@ -84,10 +75,9 @@ UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("ppl",), "perplexity"),
 )
 PREFIXES = frozenset(
-    (
-        *("train", "training", "trainer", "metrics", "metric", "optim", "throughput", "perf", "log", "state"),
-        *("config", "args", "params", "hparams", "hyperparameters"),
-    )
+    """
+    train training trainer metrics metric optim throughput perf log state config args params hparams hyperparameters
+    """.split()
 )
 """Words before a name that do not change its meaning."""
 VALIDATION = frozenset(
@@ -97,59 +87,27 @@ VALIDATION = frozenset(
     )
 )
 AUXILIARY = frozenset(
-    (
-        *("aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale", "best"),
-        *(
-            "lowest",
-            "target",
-            "delta",
-            "previous",
-            "threshold",
-            "scaler",
-            "weight",
-            "weights",
-            "tokens",
-            "time",
-            "coef",
-        ),
-    )
+    """
+    aux auxiliary z kl balance balancing router min max std scale best lowest target delta previous threshold scaler
+    weight weights tokens time coef
+    """.split()
 )
 """Words of a loss that is not the model's own, or of a spread."""
-MAX_NAME = 1000
-"""Characters of a name of a column; a longer one is none of a quantity."""
-_BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")
-"""A unit after a name: ``step (iterations)``."""
+MAX_NAME = 1000  # characters of a name of a column; a longer one is none of a quantity
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
-ACCURACIES = frozenset({"accuracy", "acc"})
-"""Words of an accuracy."""
-
-
-IDENTITY, SIGMOID = "identity", "sigmoid"
-"""How laws fit a target."""
+ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy
+IDENTITY, SIGMOID = "identity", "sigmoid"  # how laws fit a target
 
 
 class Target(NamedTuple):
-    """A quantity by which a run is judged: a loss or an accuracy.
+    """A quantity by which a run is judged: a loss or an accuracy."""
 
-    Attributes
-    ----------
-    name : str
-        Of its column.
-    unit : str
-        Of a loss, one of `toposcope.logs.UNITS` or ``perplexity``; ``accuracy``.
-    validation : bool
-        Whether it was measured on held-out text.
-    chance : float or None
-        What guessing reaches, of an accuracy; None if unknown.
-    n : int or None
-        Questions of a task; None if unknown.
-    """
-
-    name: str
-    unit: str
-    validation: bool
-    chance: float | None = None
-    n: int | None = None
+    name: str  # of its column
+    unit: str  # of a loss, one of `toposcope.logs.UNITS` or ``perplexity``; ``accuracy``
+    validation: bool  # whether it was measured on held-out text
+    chance: float | None = None  # what guessing reaches, of an accuracy; None if unknown
+    n: int | None = None  # questions of a task; None if unknown
 
     @property
     def lower_is_better(self) -> bool:
@@ -163,19 +121,10 @@ class Target(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the columns of a log are, by their names.
+    """What the columns of a log are, by their names."""
 
-    Attributes
-    ----------
-    named : dict of list of str
-        The columns that may be each of `NAMES`, the likeliest first.
-    losses : list of Target
-        Training losses before validation losses, the likeliest of each first.
-    accuracies : list of Target
-    """
-
-    named: dict[str, list[str]]
-    losses: list[Target]
+    named: dict[str, list[str]]  # the columns that may be each of `NAMES`, the likeliest first
+    losses: list[Target]  # training losses before validation losses, the likeliest of each first
     accuracies: list[Target]
 
 

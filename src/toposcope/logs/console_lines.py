@@ -29,18 +29,15 @@ _TIME = re.compile(
 )
 """Date and time at the beginning of a line, after few other words; or what absl and glog put there."""
 RANK = re.compile(r"^\W{0,2}(?:default|rank|worker|gpu|process|proc)[\s:=_-]{0,2}(\d+)\]?\W{0,2}", re.IGNORECASE)
-LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")
-"""The number of a process before its lines, as srun puts it."""
+LABEL = re.compile(r"^\s*(\d{1,5}):(?:\s|$)")  # the number of a process before its lines, as srun puts it
 _CALL = re.compile(r"(?:(?<=[:=\[(,])\s*[A-Za-z_][\w.]*|\b(?:tensor|array|float\d*))[(\[]+\s*$")
 """``tensor(`` before a number."""
 _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->| is)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
-_AGAIN, _LOSS_AT = (
-    re.compile(r"\s*(?::|=|is|->)\s*"),
-    re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$"),
-)
+_AGAIN = re.compile(r"\s*(?::|=|is|->)\s*")
+_LOSS_AT = re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$")
 _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|:]+")
@@ -54,16 +51,14 @@ _UNIT = re.compile(
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | frozenset(
-    (
-        *("at", "on", "the", "average", "mean", "current", "set", "of", "and", "global", "total", "overall", "final"),
-        *("info", "debug", "warning", "root", "main", "trainer", "log", "logger", "metrics", "results", "stats"),
-        *("steps", "iterations", "iters", "updates", "epoch"),
-    )
+    """
+    at on the average mean current set of and global total overall final info debug warning root main trainer log
+    logger metrics results stats steps iterations iters updates epoch
+    """.split()
 )
 """Words before the name of a loss that leave it the model's own: `box loss` is not."""
 _ENDS = tuple(".:-)]}>")
-_OPERATORS = tuple("+*%<!&^")
-"""Before a number of a program: ``step % 100``."""
+_OPERATORS = tuple("+*%<!&^")  # before a number of a program: ``step % 100``
 _OF = frozenset({"/", "of", "out of"})
 _NAMED = (
     (re.compile(r"^\[#, ?#\] "), ("epoch", "batch")),  # [1, 2000] loss: 2.2, of PyTorch's tutorials
@@ -72,35 +67,22 @@ _NAMED = (
 """Sentences whose numbers have no names, # standing for a number, and what the first of them are."""
 _ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|loaded|loading|wandb)\b", re.IGNORECASE)
 """Words before what a line only recalls: the loss of a checkpoint, the best so far."""
-_EPOCH_MEANS = re.compile(r"\| train \|")
-"""Of fairseq, whose rows are called train_inner."""
-ALL = "/all"
-"""Ends the name of how many there are of something: of steps, of epochs."""
+_EPOCH_MEANS = re.compile(r"\| train \|")  # of fairseq, whose rows are called train_inner
+ALL = "/all"  # ends the name of how many there are of something: of steps, of epochs
 BATCH, EPOCH, STEP = "batch", "epoch", "step"
-SHORT = {
-    "trl": "train loss",
-    "tel": "val loss",
-    "tps": "tokens per second",
-    "norm": "grad norm",
-    "s": "step",
-    "up": "step",
-}
+SHORT = {"trl": "train loss", "tel": "val loss", "tps": "tokens per second", "norm": "grad norm", "s": STEP, "up": STEP}
 """Names of llm.c's and Marian's logs, and one that is a rate here and the tokens of a step in tables."""
 MAX_KEY_WORDS = 4
-MAX_UNDER = 3
-"""Lines with numbers below a heading that may be its own."""
-MIN_REPEATS = 3
-"""Lines of a kind that make it a part of the log, where nothing else says so."""
+MAX_UNDER = 3  # lines with numbers below a heading that may be its own
+MIN_REPEATS = 3  # lines of a kind that make it a part of the log, where nothing else says so
 MAX_BEFORE_END, MIN_ALIKE = 200, 2
 """Lines before the last by which it is found to be cut, and how many of them must be like it."""
-MAX_UNLABELLED = 0.1
-"""Share of lines without the number of a process, where the others have one."""
+MAX_UNLABELLED = 0.1  # share of lines without the number of a process, where the others have one
 MANY_ALIKE, MAX_SHAPES = 50, 4
 """Lines of a kind before the others are matched as a whole; and kinds for which it is worth it."""
 _A_NUMBER = r"([-+]?(?:\d[\d,_]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|inf))"
 _ZEROS = str.maketrans("123456789", "000000000")
-MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000
-"""Kinds of lines that are looked at; a log has a few."""
+MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000  # kinds of lines that are looked at; a log has a few
 
 
 class Field(NamedTuple):
@@ -112,36 +94,17 @@ class Field(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What the numbers of a kind of line are.
+    """What the numbers of a kind of line are."""
 
-    Attributes
-    ----------
-    fields : tuple of Field
-        Those with a name.
-    times, losses : frozenset of str
-        The names that say how far the run is, steps and epochs, and those of losses.
-    has_step : bool
-    is_bar : bool
-        Whether it is a progress bar.
-    is_of_epoch : bool
-        Whether it is a bar of Keras, whose numbers are those of the epoch once it is full.
-    evaluates : bool
-        Whether it says how far an evaluation is.
-    begin : str
-        The text before its first name.
-    is_code : bool
-        Whether it begins as a line of a program may.
-    """
-
-    fields: tuple[Field, ...]
-    times: frozenset[str]
-    losses: frozenset[str]
+    fields: tuple[Field, ...]  # those with a name
+    times: frozenset[str]  # the names that say how far the run is: steps and epochs
+    losses: frozenset[str]  # the names of losses
     has_step: bool
-    is_bar: bool
-    is_of_epoch: bool
-    evaluates: bool
-    begin: str
-    is_code: bool
+    is_bar: bool  # whether it is a progress bar
+    is_of_epoch: bool  # whether it is a bar of Keras, whose numbers are those of the epoch once it is full
+    evaluates: bool  # whether it says how far an evaluation is
+    begin: str  # the text before its first name
+    is_code: bool  # whether it begins as a line of a program may
 
 
 class Line(NamedTuple):

@@ -14,18 +14,14 @@ from toposcope.logs.raw import plural
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.target import text_of
 
-MIN_MOVES = 0.3
-"""Share of the rows with a loss at which the bar of the training has moved; several may be of one step."""
-BARS_A_ROW = 1.5
-"""Progress bars for each row with a loss, from which on a bar is drawn anew below the row."""
+MIN_MOVES = 0.3  # share of the rows with a loss at which the bar of the training has moved; several may be of one step
+BARS_A_ROW = 1.5  # progress bars for each row with a loss, from which on a bar is drawn anew below the row
 MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1
 """Lines with the word loss that are not read, from which on that is said: as a number, and as a share."""
 MIN_STALE = 0.5
 """Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
-
 _PROGRAM = re.compile(r"(?:import|from) [a-z]\w*|(?:def|class) \w+[(:]")
 """A line of a program, whose settings need not be those of the run."""
-
 Row = dict[str, str]
 
 

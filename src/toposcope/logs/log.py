@@ -12,12 +12,10 @@ from toposcope.logs.table import ByStep, LogTable
 from toposcope.typing import Steps, Vector
 
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
-FINAL_SHARE = 0.02
-"""Share of the logged steps whose mean is the final loss, where it is a training loss."""
+FINAL_SHARE = 0.02  # share of the logged steps whose mean is the final loss, where it is a training loss
 MIN_MEAN_ROWS = 3
 """Rows with a mean of their own: with fewer in that share, the final loss is by the line through the last rows."""
-LINE_ROWS, MIN_ROWS = 5, 20
-"""Rows of that line, in a log of at least so many rows."""
+LINE_ROWS, MIN_ROWS = 5, 20  # rows of that line, in a log of at least so many rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.errors import some_of
 from toposcope.typing import Vector
 
-NOT_LOGGED = ("", "none", "null", "n/a", "na", "-")
-"""Texts that stand for a missing number."""
+NOT_LOGGED = ("", "none", "null", "n/a", "na", "-")  # texts that stand for a missing number
 _SPACES = "[\u0020\u00a0\u2009\u202f]"
 _GROUPED = rf"^[+-]?\d{{1,3}}(?:(?:,\d{{3}})+|(?:['’_]\d{{3}})+|(?:{_SPACES}\d{{3}})+)(?:\.\d+)?$"
 """1,000 or 1'000.5; the other way round, 1.000,5, it is `_GROUPED_BY_POINTS`."""
@@ -21,19 +21,15 @@ _SURELY_GROUPED_BY_POINTS = r"^[+-]?\d{1,3}(?:(?:\.\d{3}){2,}(?:,\d+)?|\.\d{3},\
 """Points that stand before thousands, whatever the other rows hold."""
 _IN_A_CALL = r"^(?:tensor|array|[\w.]*float\d*)?[(\[]+([-+.\deE]+)\]?(?:, ?\w+=.*)?\)?$"
 """tensor(2.34, device='cuda:0'), [2.34]."""
-_NOT_A_NUMBER, _INFINITE = r"^[-+]?(?:1\.#(?:QNAN|IND).*|nan\(.*\))$", r"^[-+]?1\.#INF$"
-"""As C on Windows prints them."""
+_NOT_A_NUMBER, _INFINITE = r"^[-+]?(?:1\.#(?:QNAN|IND).*|nan\(.*\))$", r"^[-+]?1\.#INF$"  # as C on Windows prints them
 _DECIMAL_COMMA = r"^[+-]?\d+,\d+(?:[eE][+-]?\d+)?$"
 _NO_GROUP = r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+|\d+,\d+[eE][+-]?\d+)$"
 """A comma that can only stand before decimals."""
 MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _WITH_MULTIPLE = r"^([+-]?\d+(?:\.\d+)?)\s?([kKMBT])$"
-_OF_ALL = r"^(\d+)\s?/\s?\d+$"
-"""Step 100 of 20,000: 100/20000."""
-MAX_NAME_LENGTH = 200
-"""Characters of a name from outside in a message; the rest is cut off."""
-MAX_REMARK_LENGTH = 1000
-"""Characters of a sentence with several such names."""
+_OF_ALL = r"^(\d+)\s?/\s?\d+$"  # step 100 of 20,000: 100/20000
+MAX_NAME_LENGTH = 200  # characters of a name from outside in a message; the rest is cut off
+MAX_REMARK_LENGTH = 1000  # characters of a sentence with several such names
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,30 +117,12 @@ def _plain(text: pl.Series) -> pl.Series:
     text = text.str.replace(_IN_A_CALL, "$1").str.replace(_NOT_A_NUMBER, "nan").str.replace(_INFINITE, "inf")
     pointed = text.str.contains(_SURELY_GROUPED_BY_POINTS)
     if text.str.contains(_NO_GROUP).any() or pointed.any() or (comma.any() and not _are_thousands(text, comma)):
-        text = text.to_frame("t").select(
-            pl.when(pl.col("t").str.contains(_GROUPED_BY_POINTS))
-            .then(pl.col("t").str.replace_all(".", "", literal=True))
-            .otherwise(pl.col("t"))
-            .str.replace(",", ".", literal=True)
-        )["t"]
-    return text.to_frame("t").select(
-        pl.when(pl.col("t").str.contains(_GROUPED))
-        .then(pl.col("t").str.replace_all(rf"[,'’_]|{_SPACES}", ""))
-        .when(pl.col("t").str.contains(_OF_ALL))
-        .then(pl.col("t").str.replace(_OF_ALL, "$1"))
-        .when(pl.col("t").str.contains(_WITH_MULTIPLE))
-        .then(
-            (
-                pl.col("t").str.extract(_WITH_MULTIPLE, 1).cast(pl.Float64, strict=False)
-                * pl.col("t")
-                .str.extract(_WITH_MULTIPLE, 2)
-                .replace_strict(MULTIPLES, default=None, return_dtype=pl.Float64)
-            )
-            .round(6)
-            .cast(pl.String)
-        )
-        .otherwise(pl.col("t"))
-    )["t"]
+        whole = text.str.replace_all(".", "", literal=True)
+        text = whole.zip_with(text.str.contains(_GROUPED_BY_POINTS), text).str.replace(",", ".", literal=True)
+    number = text.str.extract(_WITH_MULTIPLE, 1).cast(pl.Float64, strict=False)
+    multiple = text.str.extract(_WITH_MULTIPLE, 2).replace_strict(MULTIPLES, default=None, return_dtype=pl.Float64)
+    plain = (number * multiple).round(6).cast(pl.String).fill_null(text.str.replace(_OF_ALL, "$1"))
+    return text.str.replace_all(rf"[,'’_]|{_SPACES}", "").zip_with(text.str.contains(_GROUPED), plain)
 
 
 def _are_thousands(text: pl.Series, comma: pl.Series) -> bool:
@@ -164,8 +142,7 @@ def one_line(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
-MAX_COLUMNS = 20_000
-"""Of a log; a column for each layer of a large model is a tenth of that."""
+MAX_COLUMNS = 20_000  # of a log; a column for each layer of a large model is a tenth of that
 
 
 def plural(n: int, one: str, several: str) -> str:
@@ -175,5 +152,4 @@ def plural(n: int, one: str, several: str) -> str:
 
 def join_names(names: list[str], max_names: int = 12) -> str:
     """Return names for a message: the first few, and how many more there are."""
-    shown = ", ".join(one_line(name) or "''" for name in names[:max_names])
-    return shown + (f" and {len(names) - max_names} more" if len(names) > max_names else "") if names else "none"
+    return some_of([one_line(name) or "''" for name in names], max_names) if names else "none"

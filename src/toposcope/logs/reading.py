@@ -1,23 +1,41 @@
-"""Training logs of any tool, read from a file or a folder."""
+"""Training logs of any tool, read from a file or a folder, or from beside a series of checkpoints."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import refuse_link
 from toposcope.logs.cleaning import clean_log
-from toposcope.logs.columns import FIELDS, target_of
-from toposcope.logs.formats import console, read_raw, refusing
+from toposcope.logs.columns import FIELDS, identify_columns, target_of
+from toposcope.logs.formats import (
+    console,
+    delimited,
+    existing,
+    json_rows,
+    nothing_read,
+    read_raw,
+    refusing,
+    search,
+    trainer_state,
+)
+from toposcope.logs.formats.run_folder import NAMES
 from toposcope.logs.log import UNITS, Log
-from toposcope.logs.raw import RawLog, join_names, one_line
+from toposcope.logs.raw import RawLog, join_names, numbers, one_line
 from toposcope.logs.splitting import split_runs
+from toposcope.logs.table import LogTable, is_step, log_table, sources
+from toposcope.logs.texts import ZERO_BYTES
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.sources import Source
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
-MAX_DEPTH = 4
-"""Folders below the given one that are searched."""
+MAX_DEPTH = 4  # folders below the given one that are searched
+_parsers = {".csv": delimited.parse, ".json": json_rows.parse}
 
 
 class Logs(NamedTuple):
@@ -72,7 +90,7 @@ def read_logs(
     >>> logs[0].name, logs[0].steps.tolist(), logs[0].remarks[0]
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
-    path, columns = Path(path), _checked(columns, unit)
+    columns, path = _checked(columns, unit), existing(path)
     raws, errors = _raw_logs(path, pattern)
     logs: list[tuple[RawLog, Log]] = []
     for raw in raws:
@@ -88,8 +106,7 @@ def read_logs(
                 which = f"{one_line(part.name)}: " if len(parts) > 1 or (len(raws) > 1 and part.name) else ""
                 errors.append(f"{part.source}: {which}{error}")
     if not logs:
-        more = f"; and {len(errors) - 1} more like this" if len(errors) > 1 else ""
-        raise ToposcopeError((errors[0] + more) if errors else f"{path}: holds no training log of a known format")
+        raise nothing_read(errors, f"{path}: holds no training log of a known format")
     named = _with_names(path, logs)
     return Logs(tuple(named), (*(f"left out: {error}" for error in errors), *_differences(named)))
 
@@ -140,12 +157,6 @@ def _checked(columns: Mapping[str, str] | None, unit: str | None) -> Mapping[str
 
 def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
     """Return the tables at a path, and the errors of files that cannot be read."""
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise ToposcopeError(f"{path}: cannot be read: {error.strerror}") from error
-    if not exists:
-        raise ToposcopeError(f"{path}: no such file or folder")
     if pattern and path.is_file():
         with refusing(path):
             return console.parse_pattern(path.read_bytes(), path, pattern), []
@@ -159,37 +170,20 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
             f"{path}: not a training log of a known format (CSV, JSON, JSON lines, Parquet, TensorBoard events, "
             "trainer_state.json, MLflow, a study)"
         )
-    raws = []
     errors: list[str] = []
-    _search(path, path, MAX_DEPTH, pattern, raws, errors)
-    return raws, errors
 
+    def read(one: Path) -> list[RawLog] | None:
+        refuse_link(one, path)
+        return read_raw(one, root=path)
 
-def _search(root: Path, folder: Path, depth: int, pattern: str, raws: list[RawLog], errors: list[str]) -> None:
-    """Gather the tables in a folder; hidden files and folders are passed over, texts where it has other logs."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        errors.append(f"{folder}: cannot be read: {error.strerror}")
-        return
-    n = len(raws)
-    for path in paths:
-        try:
-            refuse_link(path, root)
-            found = read_raw(path, root=root)
-        except ToposcopeError as error:
-            errors.append(str(error))
-            continue
-        if found is not None:
-            raws += found
-        elif path.is_dir() and depth and not path.is_symlink():
-            _search(root, path, depth - 1, pattern, raws, errors)
-    if len(raws) == n:
-        raws += [raw for path in paths if path.suffix.lower() in console.TEXTS for raw in _console_log(path, pattern)]
+    # texts are looked into where a folder has no other log
+    return search(path, MAX_DEPTH, read, errors, lambda one: _console_log(one, pattern)), errors
 
 
 def _console_log(path: Path, pattern: str) -> list[RawLog]:
     """Return what a text says of a run; nothing of one that states no loss, such as a list of packages."""
+    if path.suffix.lower() not in console.TEXTS:
+        return []
     try:
         return (console.parse_pattern(path.read_bytes(), path, pattern) if pattern else read_raw(path, look=True)) or []
     except ToposcopeError:
@@ -231,3 +225,62 @@ def _differences(logs: list[Log]) -> list[str]:
         parts = ", ".join(f"{one_line(target)!r} in {count} runs" for target, count in sorted(targets.items()))
         remarks.append(f"the loss is a validation loss in some runs only ({parts}); name one with --column loss=NAME")
     return remarks
+
+
+def log_beside(place: "Source | Path") -> LogTable | None:
+    """Return what was logged of a series, or None if no log lies there.
+
+    Looks for ``log.csv`` (our runs), ``training_log.json`` (a list of rows), then the ``trainer_state.json`` of the
+    Hugging Face Trainer, in the folder and in its newest checkpoint. What a study stores beside checkpoints has to be
+    whole: unlike in `toposcope.logs.read_log`, no row is left out.
+
+    Raises
+    ------
+    ToposcopeError
+        If a log is there and a row of it has no step, or something other than a number.
+    """
+    from toposcope.checkpoints.sources import LocalSource, refuse_linked  # what they import takes long
+
+    path = place.path if isinstance(place, LocalSource) else place
+    if isinstance(path, Path):
+        source: Source = LocalSource(path if path.is_dir() else path.parent)  # beside a checkpoint that is a file
+    else:
+        source = path
+    files = source.files()
+    name = next((name for name in NAMES if name in files), None) or trainer_state.newest_state(files)
+    if name is None:
+        return None
+    file = files[name]
+    refuse_linked(file)
+    content = file.read(0, file.size).tobytes()
+    parse = trainer_state.parse if name.endswith(trainer_state.NAME) else _parsers[Path(name).suffix]
+    with refusing(file.location):
+        raws = parse(content, Path(name))
+        if len(raws) > 1:
+            raise ToposcopeError(f"it holds {len(raws)} runs, not one")
+        if lost := [remark for remark in raws[0].remarks if ZERO_BYTES in remark]:
+            raise ToposcopeError(f"{lost[0]}; remove these lines")
+        return _whole_table(raws[0])
+
+
+def _whole_table(raw: RawLog) -> LogTable:
+    """Return the table of a log in which every row has a step and every value is a number."""
+    table = raw.table
+    if table.is_empty():
+        return LogTable.from_rows({})
+    columns = identify_columns(table.columns)
+    names = columns.named.get("step", [])
+    if not names:
+        raise ToposcopeError(f"no column of steps; it has {join_names(table.columns)}")
+    step = "step" if "step" in names else names[0]
+    steps = numbers(table[step]).values
+    if not is_step(steps).all():
+        row = int(np.argmin(is_step(steps)))
+        raise ToposcopeError(f"row {row + 1}: {step} is {one_line(table[step][row])}; a whole number is needed")
+    read = sources(columns)
+    if not read:
+        raise ToposcopeError(f"no loss and no other quantity of a log in it; it has {join_names(table.columns)}")
+    for name in read.values():
+        if numbers(table[name]).unreadable:
+            raise ToposcopeError(f"column {one_line(name)!r} holds something other than numbers")
+    return log_table(table, columns, steps)

@@ -11,20 +11,15 @@ from toposcope.logs.raw import Numbers, numbers, one_line, plural
 from toposcope.logs.table import is_step
 from toposcope.typing import Steps, Vector
 
-MIN_WHOLE_SHARE = 0.5
-"""Share of the rows with a loss whose step is a whole number, in a column of steps."""
+MIN_WHOLE_SHARE = 0.5  # share of the rows with a loss whose step is a whole number, in a column of steps
 MIN_TIME, MAX_TIME_SPAN = 1e9, 0.25
 """First number of a column of times, in seconds since 1970 or parts of them; and by which share of it they go on."""
-MAX_RESTARTS_SHARE = 0.1
-"""Of the rows: where steps go back more often, rows are out of order, and no part was given up."""
-N_LEVEL_ROWS, MIN_LEVEL_ROWS = 5, 3
-"""Rows before and after a restart whose losses are compared, at most and at least."""
-MIN_FALL = 3.0
-"""Median changes from row to row by which a loss falls, where another run may begin."""
+MAX_RESTARTS_SHARE = 0.1  # of the rows: where steps go back more often, rows are out of order, and no part was given up
+N_LEVEL_ROWS, MIN_LEVEL_ROWS = 5, 3  # rows before and after a restart whose losses are compared, at most and at least
+MIN_FALL = 3.0  # median changes from row to row by which a loss falls, where another run may begin
 RANK_SHARE = 0.9
 """Share of the steps that have the same number of rows, one after the other, where several processes wrote a log."""
-MIN_RANK_STEPS = 5
-"""Steps by which that is judged."""
+MIN_RANK_STEPS = 5  # steps by which that is judged
 
 
 def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:

@@ -15,8 +15,7 @@ from toposcope.typing import Steps, Vector
 
 COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm")
 """What every table has, logged or not; the two losses are in nats a token."""
-MAX_STEP = 2**53
-"""Beyond it, floats hold no single steps."""
+MAX_STEP = 2**53  # beyond it, floats hold no single steps
 
 
 @dataclass(frozen=True, eq=False)

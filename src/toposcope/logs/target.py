@@ -11,24 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, some_of
 from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
 
-MIN_VALIDATIONS = 20
-"""Validations in the steps of the plan that make a curve of their own."""
-AS_OFTEN = 1.2
-"""Steps between validations, over those between training losses, where both are logged as often."""
-MAX_SINCE = 5
-"""Steps since the last validation, over those between two, in a run that is still validated."""
-AS_DENSE = 0.9
-"""Share of the rows of the loss that is logged most often, by which another is logged as often."""
-MIN_STEP_SHARE = 0.9
-"""Share of the rows with a loss that the column of steps must have."""
-MIN_WHOLE_SHARE = 0.5
-"""Of these, how many are whole in a column of steps."""
+MIN_VALIDATIONS = 20  # validations in the steps of the plan that make a curve of their own
+AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
+MAX_SINCE = 5  # steps since the last validation, over those between two, in a run that is still validated
+AS_DENSE = 0.9  # share of the rows of the loss that is logged most often, by which another is logged as often
+MIN_STEP_SHARE = 0.9  # share of the rows with a loss that the column of steps must have
+MIN_WHOLE_SHARE = 0.5  # of these, how many are whole in a column of steps
 MIN_ROWS, MIN_FIRST_LOSS, MAX_NAMES = 3, 0.1, 12
 """Of a column that may be the loss by its numbers alone; and names in a message."""
 LATE = frozenset({"test", "heldout"})
@@ -43,22 +37,12 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The loss to forecast.
-
-    Attributes
-    ----------
-    target : Target
-    numbers : Numbers
-    step : str or None
-        The column of its steps; None if the table has none.
-    peers : tuple of str
-        Columns of the losses on other held-out texts that could be the target as well.
-    """
+    """The loss to forecast."""
 
     target: Target
     numbers: Numbers
-    step: str | None
-    peers: tuple[str, ...]
+    step: str | None  # the column of its steps; None if the table has none
+    peers: tuple[str, ...]  # columns of the losses on other held-out texts that could be the target as well
 
 
 def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks: list[str]) -> Choice:
@@ -129,10 +113,9 @@ def _unrecognised(table: pl.DataFrame) -> str:
         if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
     ]
     step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
-    names = ", ".join(repr(one_line(name)) for name in table.columns[:MAX_NAMES])
-    more = f" and {len(table.columns) - MAX_NAMES} more" if len(table.columns) > MAX_NAMES else ""
+    names = some_of([repr(one_line(name)) for name in table.columns], MAX_NAMES)
     return (
-        f"no column is recognised as the loss or the step among {names}{more}: name them, as in "
+        f"no column is recognised as the loss or the step among {names}: name them, as in "
         f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
     )
 

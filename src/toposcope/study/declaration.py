@@ -15,9 +15,8 @@ import tomli_w
 
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.roles import checked
-from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import is_remote, local_path, refuse_credentials_anywhere
-from toposcope.checkpoints.steps import step_pattern
+from toposcope.checkpoints.steps import Selection, step_pattern
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.corpus import BUILT_IN

@@ -12,8 +12,8 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import msgspec
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.checkpoints.coverage import Coverage
 from toposcope.checkpoints.sources import small_files_held, without_credentials
+from toposcope.checkpoints.weights import Coverage
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run

@@ -16,33 +16,22 @@ from types import ModuleType
 
 from toposcope.checkpoints.formats.contents import Inside, Key, text_of
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.pointers import refuse_pointers
 from toposcope.checkpoints.formats.rank_files import refuse_part
-from toposcope.checkpoints.formats.weight_names import of_weights
+from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
-from toposcope.plugins import collect
+from toposcope.plugins import collect_modules
 
 __all__ = ["Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
-
-MAX_NAME_LENGTH = 1000
-"""Of a tensor."""
-
-
+MAX_NAME_LENGTH = 1000  # of a tensor
 MAX_SHARING = 64
 """Tensors that share their numbers, on average over a checkpoint; models with shared layers have up to 48."""
-MAX_SHARED_BYTES = 1 << 28
-"""Of all tensors of a checkpoint, whatever its files hold."""
+MAX_SHARED_BYTES = 1 << 28  # of all tensors of a checkpoint, whatever its files hold
 
 
 @cache
 def _formats() -> list[ModuleType]:
-    return list(collect(__name__, "toposcope.formats", _format_of).values())
-
-
-def _format_of(module: ModuleType) -> dict[str, ModuleType]:
-    is_format = hasattr(module, "claims") and hasattr(module, "entries")
-    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
+    return collect_modules(__name__, "toposcope.formats", "claims", "entries")
 
 
 def is_checkpoint(names: Collection[str]) -> bool:

@@ -5,26 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.pickled_arrays import StoredArray
 from toposcope.checkpoints.unpickling import MAX_NESTED, Placeholder, StoredTensor
 from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
 Stored = StoredTensor | StoredArray
-
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app", "params")
 """Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
 then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
 _USUAL = [(name,) for name in WEIGHT_KEYS]
-MAX_NESTING = 4
-"""Usual keys within usual keys; a pickled dictionary can hold itself."""
-MAX_DEPTH = 32
-"""Dictionaries within dictionaries of one model."""
+MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
+MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_REPEATED = 1 << 16
 """Values that a file may have if those in several places are counted several times, or eight times its own."""
 MAX_LISTED = 5
-
 _JAX_STATES = re.compile("opt|opt_?states?|optState|grads?|gradients|momentum", re.IGNORECASE)
 _JAX_LEAVES = {"kernel", "embedding", "scale", "w", "b"}
 _MODEL_WORDS = re.compile(
@@ -59,21 +55,11 @@ class InnerSeries:
 
 @dataclass(frozen=True)
 class Contents:
-    """The models below a key.
+    """The models below a key."""
 
-    Attributes
-    ----------
-    chosen : tuple or None
-        The key of the model to read; None if none is usual, or if there are several.
-    others : list of tuple
-        Keys of the others, or of all if none is chosen.
-    left : list of str
-        Matrices next to the model, which do not belong to it.
-    """
-
-    chosen: Key | None = None
-    others: list[Key] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    chosen: Key | None = None  # the key of the model to read; None if none is usual, or if there are several
+    others: list[Key] = field(default_factory=list)  # keys of the others, or of all if none is chosen
+    left: list[str] = field(default_factory=list)  # matrices next to the model, which do not belong to it
 
 
 @dataclass(frozen=True)
@@ -365,17 +351,14 @@ def _unusual(fields: Mapping[Any, Any], key: Key, own: dict[str | int, Model], n
     others: list[Key] = [(*key, *part) for name in own for part in _parts_of(name, fields[name])]
     whole = [name for name in own if _is_model_name(name) or is_state_dict(fields[name])]
     is_list = any(isinstance(fields[name], list | tuple) for name in own)
-    if len(others) == 1 and not is_list and not _is_one(fields, list(own)) and len(direct) < _n_tensors(own):
+    n_tensors = sum(len(model.tensors) for model in own.values())
+    if len(others) == 1 and not is_list and not _is_one(fields, list(own)) and len(direct) < n_tensors:
         inner = contents_of(fields[others[0][-1]], others[0], nesting - 1) if nesting else Contents()
         is_found = inner.chosen is not None or inner.others
         return replace(inner if is_found else Contents(others[0]), left=list(map(str, direct)))
     if whole and not direct:
         return Contents(None, others)
     return _alone(fields, key) if own or direct or any(map(_is_leaf, fields.values())) else Contents()
-
-
-def _n_tensors(models: Mapping[str | int, Model]) -> int:
-    return sum(len(model.tensors) for model in models.values())
 
 
 def _parts_of(name: str | int, value: Any) -> list[Key]:

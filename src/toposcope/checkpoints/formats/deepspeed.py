@@ -11,26 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeGuard
 
 from toposcope.checkpoints.formats import model_folder, torch_file
-from toposcope.checkpoints.formats.contents import (
-    Inside,
-    Key,
-    fields_of,
-    model_of,
-    refuse_key,
-    without_attribute,
-)
+from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, refuse_key, without_attribute
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
 from toposcope.checkpoints.formats.series_inside import stated_along
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
-_MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
-_ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
+MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
+ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_optim_states\.pt")
-_LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt")
+LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt")
 _EXPERT = re.compile(r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt")
-_PARTS = (_MODULE, _ZERO3, _LAYER, _EXPERT)
+_PARTS = (MODULE, ZERO3, LAYER, _EXPERT)
 MAX_RANKS = 1 << 20
 FIX = "run the zero_to_fp32.py that DeepSpeed saves with the checkpoint"
 _UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save a whole state_dict"
@@ -45,21 +39,21 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """List the tensors of the model, put together from its files."""
     refuse_key(spec, key)
     inner = _inside(files)
-    ranks = {int(match[match.re.groups]) for match in _matches(_MODULE, inner) + _matches(_ZERO3, inner)}
+    ranks = {int(match[match.re.groups]) for match in _matches(MODULE, inner) + _matches(ZERO3, inner)}
     if any(ranks):
         _refuse(spec, f"{len(ranks)} model-parallel ranks (mp_rank_{max(ranks):02d})", _UNIVERSAL)
     if _matches(_EXPERT, inner):
         _refuse(spec, "experts in files of their own", _UNIVERSAL)
-    if _matches(_LAYER, inner):
+    if _matches(LAYER, inner):
         return _layers(spec, inner)
-    return _zero3(spec, inner) if _matches(_ZERO3, inner) else _whole(spec, inner)
+    return _zero3(spec, inner) if _matches(ZERO3, inner) else _whole(spec, inner)
 
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return the counters that the first rank states."""
     refuse_key(spec, key)
     inner = _inside(files)
-    name = min((m[0] for pattern in (_MODULE, _ZERO3) for m in _matches(pattern, inner)), default="")
+    name = min((m[0] for pattern in (MODULE, ZERO3) for m in _matches(pattern, inner)), default="")
     return Inside(stated=stated_along(Saved(inner[name]).content, (), lambda _: None) if name else {})
 
 
@@ -92,30 +86,29 @@ def _matches(pattern: re.Pattern[str], names: Collection[str]) -> list[re.Match[
 
 
 def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
-    raise CheckpointError(f"{spec}: a checkpoint of DeepSpeed with {reason}; {fix}", "unsupported")
+    raise unsupported(spec, f"a checkpoint of DeepSpeed with {reason}; {fix}")
 
 
 def _whole(spec: str, inner: Files) -> Listing:
     """List the tensors of the one module file."""
-    saved = Saved(inner[_matches(_MODULE, inner)[0][0]])
-    if reason := missing_ranks(saved.content):
-        raise CheckpointError(f"{saved.file.location}: {reason}", "unsupported")
-    return torch_file.entries_of(saved.file)
+    name = _matches(MODULE, inner)[0][0]
+    if reason := missing_ranks(Saved(inner[name]).content):
+        raise unsupported(inner[name], reason)
+    return torch_file.entries(spec, {name: inner[name]})
 
 
 def _module(saved: Saved) -> list[Entry]:
     """Return the tensors of a module by their names, without the attribute in which Lightning keeps the model."""
     content = fields_of(saved.content) or {}
-    model = model_of(content.get("module", {}))
-    tensors: dict[str, Any] = {n: t for n, t in model.tensors.items() if isinstance(t, StoredTensor)}
+    tensors = saved.tensors(content.get("module", {}))
     if "pytorch-lightning_version" in content:
         tensors = without_attribute(tensors)
-    return [saved.entry(name, tensor) for name, tensor in tensors.items()]
+    return [replace(entry, name=name) for name, entry in tensors.items()]
 
 
 def _layers(spec: str, inner: Files) -> Listing:
     """List the tensors of pipeline layers, a file each."""
-    found = _matches(_LAYER, inner)
+    found = _matches(LAYER, inner)
     if any(int(match[2]) for match in found):
         ranks = {match[2] for match in found}
         fix = "merge it with the converter of GPT-NeoX (tools/ckpts/convert_neox_to_hf.py) or Megatron-DeepSpeed"
@@ -123,14 +116,14 @@ def _layers(spec: str, inner: Files) -> Listing:
     listed = []
     for match in found:
         saved = Saved(inner[match[0]])
-        tensors = model_of(saved.content).tensors.items()
-        listed += [saved.entry(f"{int(match[1])}.{n}", t) for n, t in tensors if isinstance(t, StoredTensor)]
+        tensors = saved.tensors(saved.content).items()
+        listed += [replace(entry, name=f"{int(match[1])}.{name}") for name, entry in tensors]
     return Listing(listed, [f"put together from {len(found)} pipeline layers, named by their numbers"])
 
 
 def _zero3(spec: str, inner: Files) -> Listing:
     """List the parameters of ZeRO-3 by their master copies."""
-    by_rank = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_ZERO3, inner)}
+    by_rank = {int(match[1]): Saved(inner[match[0]]) for match in _matches(ZERO3, inner)}
     optimizers = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_OPTIMIZER, inner)}
     if not optimizers:
         _refuse(spec, f"{len(by_rank)} ranks of ZeRO-3 and no optim_states files, which hold the weights")

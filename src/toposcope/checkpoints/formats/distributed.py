@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.formats import model_folder
 from toposcope.checkpoints.formats.contents import WEIGHT_KEYS, weights_of, without_attribute
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
-from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.strided import MAX_EXPANDED_BYTES
+from toposcope.checkpoints.formats.entry import Entry, slice_of
+from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
 from toposcope.checkpoints.formats.torch_file import Archive
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import damaged, truncated
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,
     TENSOR_NAMES,
@@ -36,12 +37,10 @@ from toposcope.checkpoints.unpickling import (
 METADATA = ".metadata"
 OTHER_PREFIXES = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
 """Prefixes of names that do not belong to the model, where only names distinguish them."""
-MEGATRON_META = ("common.pt", "metadata.json")
-"""Files that Megatron-Core writes into the folder."""
+MEGATRON_META = ("common.pt", "metadata.json")  # files that Megatron-Core writes into the folder
 _ALL_LAYERS = re.compile(r"(.*(?:^|\.)layers)\.(?!\d)(.+)")
 MAX_LAYERS = 1 << 12
-LIGHTNING_META = "meta.pt"
-"""A file that Lightning writes into the folder."""
+LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 
 
 class _Record:
@@ -63,12 +62,6 @@ class _Metadata(_Record): ...
 class _Tensor(_Record): ...
 
 
-class _Properties(_Record): ...
-
-
-class _Chunk(_Record): ...
-
-
 class _Index(_Record): ...
 
 
@@ -84,12 +77,9 @@ _STORAGE_MODULES = (
 _RECORDS = {
     "Metadata": _Metadata,
     "TensorStorageMetadata": _Tensor,
-    "TensorProperties": _Properties,
-    "ChunkStorageMetadata": _Chunk,
+    **dict.fromkeys(("TensorProperties", "ChunkStorageMetadata"), _Record),
     "MetadataIndex": _Index,
-    "BytesStorageMetadata": Placeholder,
-    "StorageMeta": Placeholder,
-    "_MEM_FORMAT_ENCODING": Placeholder,
+    **dict.fromkeys(("BytesStorageMetadata", "StorageMeta", "_MEM_FORMAT_ENCODING"), Placeholder),
 }
 NAMES: Names = (
     {key: value for key, value in TENSOR_NAMES.items() if not isinstance(value, StoredStorage)}
@@ -121,15 +111,15 @@ def entries(spec: str, files: Files) -> list[Entry]:
     inside = {name.removeprefix(folder): file for name, file in files.items() if name.startswith(folder)}
     file = inside[METADATA]
     if file.size > MAX_PICKLE_BYTES:
-        raise _damaged(file, f"{file.size} bytes are too many for metadata")
+        raise damaged(file, f"{file.size} bytes are too many for metadata")
     content = load(io.BytesIO(file.read(0, file.size).tobytes()), file.location, NAMES)
     try:
         stored = _Stored(file, inside, content)
         listed = [stored.entry(name, fqn) for name, fqn in stored.model().items()]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _damaged(file, f"torch does not write this ({str(error)[:120]!a})") from error
+        raise damaged(file, f"torch does not write this ({str(error)[:120]!a})") from error
     if not listed:
-        raise _damaged(file, f"no tensors at the top level or under {', '.join(WEIGHT_KEYS)}")
+        raise damaged(file, f"no tensors at the top level or under {', '.join(WEIGHT_KEYS)}")
     return [layer for entry in listed for layer in _layers_of(entry)] if _is_megatron(inside) else listed
 
 
@@ -142,16 +132,7 @@ def _layers_of(entry: Entry) -> list[Entry]:
     match = _ALL_LAYERS.fullmatch(entry.name)
     if match is None or len(entry.shape) < 2 or entry.shape[0] > MAX_LAYERS:
         return [entry]
-    shape, dtype = entry.shape[1:], entry.dtype
-    return [
-        Entry(f"{match[1]}.{k}.{match[2]}", shape, dtype, partial(_read_layer, entry, k), sequential_rows=False)
-        for k in range(entry.shape[0])
-    ]
-
-
-def _read_layer(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
-    layer: NDArray[Any] = entry.read(k, k + 1)[0]
-    return layer[start:stop]
+    return [slice_of(entry, k, f"{match[1]}.{k}.{match[2]}") for k in range(entry.shape[0])]
 
 
 @dataclass(frozen=True)
@@ -198,7 +179,7 @@ class _Stored:
     def __init__(self, file: StoredFile, files: Files, content: Any) -> None:
         self._file, self._files = file, files
         if not isinstance(content, _Metadata):
-            raise _damaged(file, "not the metadata of torch.distributed.checkpoint")
+            raise damaged(file, "not the metadata of torch.distributed.checkpoint")
         self._tensors: dict[str, _Tensor] = {
             name: record
             for name, record in content.get("state_dict_metadata").items()
@@ -274,13 +255,9 @@ class _Stored:
         file = self._shard(place.get("relative_path"))
         start, length = natural_numbers([place.get("offset"), place.get("length")])
         if start + length > file.size:
-            raise CheckpointError(
-                f"{file.location}: truncated: it ends at byte {file.size}, {start + length} are needed; fetch or save "
-                "it again",
-                "truncated",
-            )
+            raise truncated(file, f"it ends at byte {file.size}, {start + length} are needed")
         if math.prod(sizes) * itemsize(dtype) > max(length, MAX_EXPANDED_BYTES):
-            raise _damaged(self._file, f"{fqn[:80]!r} has chunks larger than the {length} bytes that hold them")
+            raise damaged(self._file, f"{fqn[:80]!r} has chunks larger than the {length} bytes that hold them")
         return _Part(offsets, sizes, dtype, file, start, start + length)
 
     def _shard(self, name: Any) -> StoredFile:
@@ -348,7 +325,3 @@ def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int
 
 def _bad_chunks(file: StoredFile, fqn: str, reason: str) -> CheckpointError:
     return CheckpointError(f"{file.location}: {fqn[:80]!r} is not whole: {reason}; save the checkpoint again", "index")
-
-
-def _damaged(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: damaged: {reason}; fetch or save it again", "damaged")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.dtypes import DTYPES, from_tensor, itemsize
+from toposcope.checkpoints.formats.dtypes import DTYPES, from_tensor, itemsize, without_8_bits
 from toposcope.checkpoints.sources import Bytes, StoredFile
+from toposcope.kernels.magnitudes import widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +56,12 @@ class Entry:
     def whole(self) -> NDArray[Any]:
         """Read the tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
+
+    def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+        """Read the tensor, or its rows `start` to `stop`, in double precision."""
+        rows = self.whole() if stop is None else self.read(start, stop)
+        numbers: NDArray[np.float64] = widened(without_8_bits(rows, self.dtype)).astype(np.float64)
+        return numbers
 
     @cached_property
     def n_bytes(self) -> int:
@@ -129,6 +136,20 @@ def _rows_of_tensor(tensor: "Tensor", start: int, stop: int) -> NDArray[Any]:
 def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int) -> Entry:
     """Return a tensor that is stored row by row in a file, from `offset` on."""
     return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset), place=(file, offset))
+
+
+def slice_of(entry: Entry, k: int, name: str) -> Entry:
+    """Return one slice of a tensor along its first axis."""
+    if entry.place is None:
+        read = partial(_rows_of_slice, entry, k)
+        return Entry(name, entry.shape[1:], entry.dtype, read, sequential_rows=False)
+    file, offset = entry.place
+    return contiguous(name, entry.shape[1:], entry.dtype, file, offset + k * (entry.n_bytes // entry.shape[0]))
+
+
+def _rows_of_slice(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
+    rows: NDArray[Any] = entry.read(k, k + 1)[0][start:stop]
+    return rows
 
 
 def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:

@@ -12,24 +12,22 @@ from toposcope.checkpoints.formats.contents import Inside, Key
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import all_rows, reshaped, stacked
-from toposcope.checkpoints.formats.lone_files import is_only, lone_file
-from toposcope.checkpoints.formats.pickles import Unknown, array_entry, stream_of
+from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
+from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, Unknown, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.pickled_arrays import StoredArray, StoredDtype
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, natural_numbers
 
 USUAL = "flax_model.msgpack"
 _SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")
-_LEGACY = re.compile(r"(?:.*/)?checkpoint_\d{1,18}")
-"""As flax.training.checkpoints names its files."""
+_LEGACY = re.compile(r"(?:.*/)?checkpoint_\d{1,18}")  # as flax.training.checkpoints names its files
 _STATE = re.compile(r"(?:.*/)?opt_?state[^/]*")
 MAX_VALUES = 1 << 20
 MAX_TEXT_BYTES = 1 << 16
 MAX_DEPTH = 64
 _CHUNKED = "__msgpack_chunked_array__"
-_ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
-"""The extension types of Flax."""
+_ARRAY, _COMPLEX, _SCALAR = 1, 2, 3  # the extension types of Flax
 
 
 def claims(names: Collection[str]) -> bool:
@@ -102,9 +100,8 @@ class _Saved:
         for file in files:
             content = _Reader(file).read()
             if not isinstance(content, dict):
-                raise CheckpointError(
-                    f"{file.location}: msgpack, but not of Flax: no dictionary; save with flax.serialization.to_bytes",
-                    "unsupported",
+                raise unsupported(
+                    file, "msgpack, but not of Flax: no dictionary; save with flax.serialization.to_bytes"
                 )
             _merge(file, self.content, content)
 
@@ -124,7 +121,7 @@ def _merge(file: StoredFile, into: dict[Any, Any], content: Mapping[Any, Any]) -
         elif isinstance(value, dict) and isinstance(into[name], dict):
             _merge(file, into[name], value)
         else:
-            raise _damaged(file, f"it holds {str(name)[:80]!a} again, as another shard does")
+            raise damaged(file, f"it holds {str(name)[:80]!a} again, as another shard does")
 
 
 class _Reader:
@@ -140,14 +137,11 @@ class _Reader:
         try:
             value = self._value(MAX_DEPTH)
         except EOFError as error:
-            raise CheckpointError(
-                f"{self._file.location}: truncated or damaged: it ends within a value; fetch or save it again",
-                "truncated",
-            ) from error
+            raise truncated(self._file, "it ends within a value") from error
         except (ValueError, msgspec.MsgspecError) as error:
-            raise _damaged(self._file, f"not msgpack of Flax: {error}") from error
+            raise damaged(self._file, f"not msgpack of Flax: {error}") from error
         if self._stream.tell() != self._file.size:
-            raise _damaged(self._file, "bytes follow its content")
+            raise damaged(self._file, "bytes follow its content")
         return value
 
     def _value(self, depth: int) -> Any:
@@ -247,18 +241,13 @@ class _Reader:
         dtypes = {part.dtype for part in parts}
         if not parts or len(parts) < len(chunks) or len(dtypes) > 1 or any(len(part.shape) != 1 for part in parts):
             raise ValueError("an array in chunks that do not fit")
-        whole = StoredDtype()
-        (whole.name,) = dtypes
+        if (count := sum(part.shape[0] for part in parts)) != math.prod(sizes):
+            raise ValueError("an array in chunks that are not as long as its shape says")
+        (dtype,) = dtypes
         array = _Array(self._file)
         array.chunks = chunks
-        array.tensor = _of_shape(sizes, whole.name)
-        if sum(part.shape[0] for part in parts) != math.prod(sizes):
-            raise ValueError("an array in chunks that are not as long as its shape says")
+        array.tensor = StoredTensor(StoredStorage("", dtype, count), dtype, 0, sizes, ())
         return array
-
-
-def _of_shape(shape: tuple[int, ...], dtype: str) -> StoredTensor:
-    return StoredTensor(StoredStorage("", dtype, math.prod(shape)), dtype, 0, shape, ())
 
 
 def _list_of(fields: Any) -> list[Any]:
@@ -266,7 +255,3 @@ def _list_of(fields: Any) -> list[Any]:
     if not isinstance(fields, dict) or list(fields) != [str(k) for k in range(len(fields))]:
         raise ValueError("an array in chunks without order")
     return list(fields.values())
-
-
-def _damaged(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: damaged: {reason}; fetch or save it again", "damaged")

@@ -14,24 +14,23 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.formats.contents import Key, refuse_key
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.formats.lone_files import is_only, lone_file
+from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
 from toposcope.extras import install, is_installed
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _VERSIONS = (2, 3)
 _FLOATS = {0: "float32", 1: "float16", 28: "float64", 30: "bfloat16"}
-_PLAIN = _FLOATS | {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
-"""Types of tensors that are numbers of torch."""
+_PLAIN = _FLOATS | {24: "int8", 25: "int16", 26: "int32", 27: "int64"}  # types of tensors that are numbers of torch
 NVFP4 = 40
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Types of metadata, as formats of `struct`."""
 _TEXT, _LIST = 8, 9
 MAX_HEADER_BYTES = 1 << 25
 MAX_KEPT_TEXT = 1 << 10
-MAX_AXES = 4
-"""Of a tensor in GGML."""
+MAX_AXES = 4  # of a tensor in GGML
 MAX_TENSORS = 1 << 18
 _KINDS = {"model", "mmproj", ""}
 """Kinds of file that hold weights; the others are adapters, statistics and vocabularies."""
@@ -53,7 +52,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     listed = [entry for header in headers for entry in header.entries()]
     names = [entry.name for entry in listed]
     if len(set(names)) < len(names):
-        raise _damaged(headers[0].file, "two tensors have the same name")
+        raise damaged(headers[0].file, "two tensors have the same name")
     _refuse_factors(headers[0].file, listed)
     return listed
 
@@ -97,7 +96,7 @@ def _refuse_factors(file: StoredFile, listed: Iterable[Entry]) -> None:
     names = {entry.name for entry in listed}
     for name in names:
         if name.endswith(".scale") and f"{name.removesuffix('.scale')}.weight" in names:
-            raise _unsupported(
+            raise unsupported(
                 file, f"a weight has a factor of its own in {name[:80]!a}; convert the model to F16 or BF16"
             )
 
@@ -125,14 +124,12 @@ class _Header:
         try:
             self._read(stream_of(self.file))
         except EOFError as error:
-            raise CheckpointError(
-                f"{self.file.location}: truncated or damaged: its header ends too early; fetch it again", "truncated"
-            ) from error
+            raise truncated(self.file, "its header ends too early", "fetch it again") from error
         except (ValueError, struct.error) as error:
-            raise _damaged(self.file, str(error)) from error
+            raise damaged(self.file, str(error)) from error
         kind = self.metadata.get("general.type", "")
         if kind not in _KINDS:
-            raise _unsupported(self.file, f"a GGUF file of type {str(kind)[:40]!a}, not a model; name the model's file")
+            raise unsupported(self.file, f"a GGUF file of type {str(kind)[:40]!a}, not a model; name the model's file")
 
     def number(self, name: str, default: int) -> int:
         """Return a whole number of the metadata."""
@@ -144,13 +141,13 @@ class _Header:
         found, end = [], 0
         for tensor in sorted(self.tensors, key=lambda tensor: tensor.offset):
             if tensor.offset < end:
-                raise _damaged(self.file, f"{tensor.name[:80]!a} overlaps with another tensor")
+                raise damaged(self.file, f"{tensor.name[:80]!a} overlaps with another tensor")
             end = tensor.offset + self._size(tensor)
             if self.begin + end > self.file.size:
-                raise CheckpointError(
-                    f"{self.file.location}: truncated: {tensor.name[:80]!a} ends at byte {self.begin + end}, the file "
-                    f"has {self.file.size}; fetch it again",
-                    "truncated",
+                raise truncated(
+                    self.file,
+                    f"{tensor.name[:80]!a} ends at byte {self.begin + end}, the file has {self.file.size}",
+                    "fetch it again",
                 )
             found.append(self._entry(tensor))
         return found
@@ -159,7 +156,7 @@ class _Header:
         count = math.prod(tensor.shape)
         numbers, size = _block(self.file, tensor)
         if (tensor.shape[-1] if tensor.shape else 1) % numbers:
-            raise _damaged(self.file, f"{tensor.name[:80]!a} has rows of {tensor.shape[-1]}, not blocks of {numbers}")
+            raise damaged(self.file, f"{tensor.name[:80]!a} has rows of {tensor.shape[-1]}, not blocks of {numbers}")
         return count // numbers * size
 
     def _entry(self, tensor: _Tensor) -> Entry:
@@ -176,7 +173,7 @@ class _Header:
             raise ValueError("it does not begin as a GGUF file does")
         version = _whole(stream, 4)
         if version not in _VERSIONS:
-            raise _unsupported(self.file, _other_version(version))
+            raise unsupported(self.file, _other_version(version))
         n_tensors, n_values = _whole(stream, 8), _whole(stream, 8)
         if max(n_tensors, n_values) > MAX_TENSORS:
             raise ValueError(f"its header lists {max(n_tensors, n_values)} tensors or values")
@@ -256,14 +253,12 @@ def _block(file: StoredFile, tensor: _Tensor) -> tuple[int, int]:
     if tensor.kind in _PLAIN:
         return 1, itemsize(_PLAIN[tensor.kind])
     if not is_installed("gguf"):
-        raise _unsupported(file, f"its weights are quantised; to read them, {install('gguf')}")
+        raise unsupported(file, f"its weights are quantised; to read them, {install('gguf')}")
     if tensor.kind not in _quantised() or not tensor.shape:
-        raise _unsupported(
-            file, f"{tensor.name[:80]!a} is of the unknown type {tensor.kind}; convert it to F16 or BF16"
-        )
+        raise unsupported(file, f"{tensor.name[:80]!a} is of the unknown type {tensor.kind}; convert it to F16 or BF16")
     name, numbers, size, is_read = _quantised()[tensor.kind]
     if not is_read:
-        raise _unsupported(
+        raise unsupported(
             file, f"{tensor.name[:80]!a} is quantised as {name}, which is not read; convert it to F16 or BF16"
         )
     return numbers, size
@@ -298,11 +293,3 @@ def _dequantised(packed: Entry, kind: int, shape: tuple[int, ...], start: int, s
     read = packed.whole() if len(shape) == 1 else packed.read(start, stop)
     numbers: NDArray[np.float32] = dequantize(read, GGMLQuantizationType(kind))
     return numbers[start:stop] if len(shape) == 1 else numbers.reshape(rows)
-
-
-def _unsupported(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: {reason}", "unsupported")
-
-
-def _damaged(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: damaged GGUF file: {reason}; fetch it again", "damaged")

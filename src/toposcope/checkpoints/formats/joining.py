@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.contents import repeats
+from toposcope.checkpoints.formats.contents import model_of, repeats
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.strided import not_weights
+from toposcope.checkpoints.formats.pickles import not_weights
 from toposcope.checkpoints.formats.torch_file import open_file
 from toposcope.checkpoints.sources import StoredFile
 from toposcope.checkpoints.unpickling import StoredTensor
@@ -39,6 +39,11 @@ class Saved:
     def entry(self, name: str, tensor: StoredTensor) -> Entry:
         """Return one of its tensors."""
         return self._opened.entry(name, tensor)
+
+    def tensors(self, part: Any) -> dict[str, Entry]:
+        """Return the tensors of the model in a part of the object, by their dotted names."""
+        found = model_of(part).tensors.items()
+        return {name: self.entry(name, tensor) for name, tensor in found if isinstance(tensor, StoredTensor)}
 
 
 class Rows(NamedTuple):

@@ -9,16 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, model_of, refuse_key
+from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, side_by_side, stacked
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
 from toposcope.checkpoints.sources import CheckpointError, Files
+from toposcope.checkpoints.sources.source import unsupported
 from toposcope.checkpoints.steps import MAX_STEP
-from toposcope.checkpoints.unpickling import StoredTensor
 
-_Place = tuple[int, int]
-"""The rank among tensor-parallel ones, and the pipeline stage."""
+_Place = tuple[int, int]  # the rank among tensor-parallel ones, and the pipeline stage
 MAX_RANKS = 1 << 10
 FIX = "merge them with Megatron-LM's tools/checkpoint/convert.py, or save with --ckpt-format torch_dist"
 _LAYER = re.compile(r"(^|.*\.)layers\.(\d+)\.(.*)")
@@ -99,10 +98,10 @@ def _check_ranks(spec: str, found: set[_Place], first: Saved, sizes: Mapping[str
     """Refuse other than one file for each rank that the arguments imply."""
     lacking = [name for name in _SIZES if name not in sizes]
     if len(found) > 1 and lacking:
-        raise CheckpointError(
-            f"{spec}: {', '.join(_folder(place) for place in sorted(found)[:4])}: parallel shards of one model of "
+        raise unsupported(
+            spec,
+            f"{', '.join(_folder(place) for place in sorted(found)[:4])}: parallel shards of one model of "
             f"Megatron-LM, and their args do not say how they fit (no {', '.join(lacking[:3])}); {FIX}",
-            "unsupported",
         )
     experts = _arguments(first.content).get("expert_model_parallel_size")
     if type(experts) is int and experts > 1:
@@ -132,15 +131,14 @@ def _tensors(spec: str, saved: Saved) -> dict[str, Entry]:
     content = fields_of(saved.content) or {}
     if "model" not in content and "model0" in content:
         _refuse(spec, "virtual pipeline stages (model0, model1, ...)")
-    model = model_of(content.get("model", {}))
-    found = {n: saved.entry(n, tensor) for n, tensor in model.tensors.items() if isinstance(tensor, StoredTensor)}
+    found = saved.tensors(content.get("model", {}))
     if not found:
         _refuse(spec, f"no tensors under model in {saved.file.location}")
     return found
 
 
 def _refuse(spec: str, reason: str) -> NoReturn:
-    raise CheckpointError(f"{spec}: a checkpoint of Megatron-LM with {reason}; {FIX}", "unsupported")
+    raise unsupported(spec, f"a checkpoint of Megatron-LM with {reason}; {FIX}")
 
 
 @dataclass(frozen=True)

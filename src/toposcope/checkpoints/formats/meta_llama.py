@@ -8,12 +8,12 @@ from typing import NoReturn
 import msgspec
 
 from toposcope.checkpoints.formats import model_folder
-from toposcope.checkpoints.formats.contents import Key, model_of, refuse_key
+from toposcope.checkpoints.formats.contents import Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, side_by_side, stacked
-from toposcope.checkpoints.formats.pointers import refuse_pointers
+from toposcope.checkpoints.formats.weight_names import refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.unpickling import StoredTensor
+from toposcope.checkpoints.sources.source import unsupported
 
 PARAMS = "params.json"
 _RANK = re.compile(r"consolidated\.(\d\d)\.pth")
@@ -48,17 +48,12 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     if PARAMS not in files:
         _refuse(spec, count, "there is no params.json with its sizes")
     params = _params(spec, count, files[PARAMS])
-    ranks = [_tensors(files[numbers[k]]) for k in range(count)]
+    saved = [Saved(files[numbers[k]]) for k in range(count)]
+    ranks = [one.tensors(one.content) for one in saved]
     if any(rank.keys() != ranks[0].keys() for rank in ranks):
         _refuse(spec, count, "the ranks hold different tensors")
     listed = [_merged(spec, name, [rank[name] for rank in ranks], params) for name in ranks[0]]
     return Listing(listed, [f"merged from {count} model-parallel ranks, by params.json"] if count > 1 else [])
-
-
-def _tensors(file: StoredFile) -> dict[str, Entry]:
-    saved = Saved(file)
-    tensors = model_of(saved.content).tensors.items()
-    return {name: saved.entry(name, tensor) for name, tensor in tensors if isinstance(tensor, StoredTensor)}
 
 
 def _params(spec: str, count: int, file: StoredFile) -> _Params:
@@ -115,6 +110,4 @@ def _expected(kind: str, params: _Params) -> tuple[int | None, int | None]:
 
 
 def _refuse(spec: str, count: int, reason: str) -> NoReturn:
-    raise CheckpointError(
-        f"{spec}: {count} model-parallel ranks of a Llama as Meta saves it, and {reason}; {FIX}", "unsupported"
-    )
+    raise unsupported(spec, f"{count} model-parallel ranks of a Llama as Meta saves it, and {reason}; {FIX}")

@@ -3,35 +3,22 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any
 
 import msgspec
 
 from toposcope.checkpoints.formats import safetensors_file, torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.pointers import refuse_pointers
-from toposcope.checkpoints.formats.trainer_state import trainer_counters
-from toposcope.checkpoints.formats.weight_names import SECOND_MODEL
+from toposcope.checkpoints.formats.series_inside import trainer_counters
+from toposcope.checkpoints.formats.weight_names import SECOND_MODEL, refuse_pointers
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import is_relative_name
 
-NAMES = (
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-)
+NAMES = tuple("model.safetensors.index.json model.safetensors pytorch_model.bin.index.json pytorch_model.bin".split())
 SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 MAX_NAME_LENGTH = 255
 MAX_INDEX_BYTES = 100_000_000
-
-
-class _Format(Protocol):
-    """What reads a whole file."""
-
-    def entries(self, spec: str, files: Files, key: Key) -> list[Entry]: ...
-    def inside(self, spec: str, files: Files, key: Key) -> Inside: ...
 
 
 class _ShardIndex(msgspec.Struct):
@@ -49,6 +36,11 @@ def is_file_name(name: str) -> bool:
     return "/" not in name and is_relative_name(name) and len(name) <= MAX_NAME_LENGTH
 
 
+def reader(name: str) -> Any:
+    """Return the format that reads a file of weights."""
+    return safetensors_file if name.endswith(".safetensors") else torch_file
+
+
 def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors of every shard."""
     name = _main(files)
@@ -59,17 +51,16 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
             "missing shard",
         )
     if not name.endswith(".json"):
-        listed = _whole(name).entries(spec, {name: files[name]}, key)
+        listed = reader(name).entries(spec, {name: files[name]}, key)
         seconds = sorted(n for n in files if SECOND_MODEL.fullmatch(n))
         notes = [f"also holds other models: {', '.join(seconds[:3])}; name the file to read one"] if seconds else []
         return Listing(listed, [*getattr(listed, "notes", ()), *notes], getattr(listed, "stated", None))
     refuse_key(spec, key)
-    read = safetensors_file.entries_of if "safetensors" in name else torch_file.entries_of
-    index = _index(files[name], files)
-    shard_of = index.weight_map
+    read = reader(name.removesuffix(".index.json")).entries
+    shard_of = _index(files[name], files).weight_map
     listed = Listing()
     for shard in sorted(set(shard_of.values())):
-        inside = read(files[shard])
+        inside = read(spec, {shard: files[shard]})
         strays = sorted(entry.name for entry in inside if shard_of.get(entry.name) != shard)
         if strays:
             where = shard_of.get(strays[0])
@@ -91,7 +82,7 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     name = _main(files)
     if name and not name.endswith(".json"):
-        found = _whole(name).inside(spec, {name: files[name]}, key)
+        found: Inside = reader(name).inside(spec, {name: files[name]}, key)
         return replace(found, stated=trainer_counters(files) | found.stated)
     refuse_key(spec, key)
     return Inside(stated=trainer_counters(files))
@@ -101,10 +92,6 @@ def _main(names: Collection[str]) -> str:
     """Return the name of the index or of the file that is whole, also as the only shard; empty if there is none."""
     only = [name for name in names if (match := SHARD.fullmatch(name)) and int(match[2]) == int(match[3]) == 1]
     return next((name for name in [*NAMES, *only] if name in names), "")
-
-
-def _whole(name: str) -> _Format:
-    return cast(_Format, safetensors_file if "safetensors" in name else torch_file)
 
 
 def disagreement(files: Files, stored: Sequence[Entry]) -> str:

@@ -16,18 +16,22 @@ from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, is_state
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.lone_files import lone_file
-from toposcope.checkpoints.formats.pickles import Unknown, array_entry, stream_of
-from toposcope.checkpoints.formats.strided import strided_entry
+from toposcope.checkpoints.formats.one_file_folder import lone_file
+from toposcope.checkpoints.formats.pickles import (
+    StoredArray,
+    StoredDtype,
+    Unknown,
+    array_entry,
+    stream_of,
+    strided_entry,
+)
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.pickled_arrays import StoredArray, StoredDtype
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.range_stream import RangeStream
+from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import Deferred
 
 MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_000
-"""As in NumPy; only records need more."""
+MAX_HEADER_BYTES = 10_000  # as in NumPy; only records need more
 MAX_ARRAYS = 100_000
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE = {
@@ -35,8 +39,7 @@ _UNREADABLE = {
     "V": "has no dtype of NumPy (its writer's bfloat16, perhaps); save it as float32",
 }
 """What is wrong with arrays by the first letter of their dtype."""
-_NOT_NUMBERS = ("U", "S", "M", "m")
-"""Texts and times."""
+_NOT_NUMBERS = ("U", "S", "M", "m")  # texts and times
 
 
 def claims(names: Collection[str]) -> bool:
@@ -105,24 +108,20 @@ def _members(file: StoredFile) -> dict[str, StoredArray]:
         with zipfile.ZipFile(stream) as archive:
             listed = archive.infolist()
             if len(listed) > MAX_ARRAYS:
-                raise _unsupported(file, f"an archive of {len(listed)} files, more than {MAX_ARRAYS} arrays")
+                raise unsupported(file, f"an archive of {len(listed)} files, more than {MAX_ARRAYS} arrays")
             for info in listed:
                 name = info.filename.removesuffix(".npy")
                 if name == info.filename:
-                    raise _unsupported(file, f"an archive that holds {name[:80]!a}, not arrays alone; unpack it")
+                    raise unsupported(file, f"an archive that holds {name[:80]!a}, not arrays alone; unpack it")
                 if name in arrays:
-                    raise _damaged(file, f"it holds {name[:80]!a} twice")
+                    raise damaged(file, f"it holds {name[:80]!a} twice")
                 arrays[name] = _member(file, info, stream, archive)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{file.location}: truncated or damaged: its list of arrays cannot be read ({str(error)[:80]!a}); fetch or "
-            "save it again",
-            "truncated",
-        ) from error
+        raise truncated(file, f"its list of arrays cannot be read ({str(error)[:80]!a})") from error
     except (NotImplementedError, RuntimeError) as error:
-        raise _unsupported(file, f"an archive that numpy.savez does not write ({str(error)[:80]!a})") from error
+        raise unsupported(file, f"an archive that numpy.savez does not write ({str(error)[:80]!a})") from error
     if not arrays:
-        raise _unsupported(file, "an empty archive; numpy.savez was called without arrays")
+        raise unsupported(file, "an empty archive; numpy.savez was called without arrays")
     return arrays
 
 
@@ -136,7 +135,7 @@ def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive:
         raise EOFError("an array ends after the file")
     is_stored = info.compress_type == zipfile.ZIP_STORED
     if is_stored and info.compress_size != info.file_size:
-        raise _damaged(file, f"{info.filename[:80]!a} has two sizes")
+        raise damaged(file, f"{info.filename[:80]!a} has two sizes")
     array = StoredArray() if is_stored else _Deflated(info, begin)
     with archive.open(info) as opened:
         header = _describe(file, repr(info.filename[:80]), array, opened, begin if is_stored else 0, info.file_size)
@@ -151,29 +150,25 @@ def _describe(file: StoredFile, name: str, array: StoredArray, stream: IO[bytes]
     width = 2 if start[6:7] == b"\1" else 4
     length = int.from_bytes(stream.read(width), "little")
     if not start.startswith(MAGIC) or start[6] not in (1, 2, 3):
-        raise _damaged(file, f"{name} does not begin as an array does")
+        raise damaged(file, f"{name} does not begin as an array does")
     if length > MAX_HEADER_BYTES:
-        raise _unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
+        raise unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
     try:
         fields = _fields(stream.read(length), start[6])
         dtype = StoredDtype(fields["descr"]) if isinstance(fields["descr"], str) else None
         shape, is_fortran = fields["shape"], fields["fortran_order"]
     except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
-        raise _damaged(file, f"the header of {name} cannot be read") from error
+        raise damaged(file, f"the header of {name} cannot be read") from error
     if dtype is None:
-        raise _unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
+        raise unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
     if not dtype.name and not dtype.code.startswith(_NOT_NUMBERS):
         reason = _UNREADABLE.get(dtype.code[:1], f"has the dtype {dtype.code!a}; save it as float64")
-        raise _unsupported(file, f"{name} {reason}")
+        raise unsupported(file, f"{name} {reason}")
     header = len(start) + width + length
     try:
         array.fill(shape, dtype, bool(is_fortran), Deferred(begin + header, begin + size, is_text=False))
     except ValueError as error:
-        raise CheckpointError(
-            f"{file.location}: truncated or damaged: {name} has {size - header} bytes of numbers, which does not fit "
-            "its shape; fetch or save it again",
-            "truncated",
-        ) from error
+        raise truncated(file, f"{name} has {size - header} bytes of numbers, which does not fit its shape") from error
     return header
 
 
@@ -194,9 +189,9 @@ def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, 
             opened.seek(header + start)
             content = opened.read(stop - start)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise _damaged(file, f"the compressed bytes of {info.filename[:80]!a} cannot be read") from error
+        raise damaged(file, f"the compressed bytes of {info.filename[:80]!a} cannot be read") from error
     if len(content) != stop - start:
-        raise _damaged(file, f"{info.filename[:80]!a} ends too early")
+        raise damaged(file, f"{info.filename[:80]!a} ends too early")
     return np.frombuffer(bytearray(content), np.uint8)
 
 
@@ -213,11 +208,3 @@ def _nested(arrays: Mapping[str, StoredArray]) -> dict[str, Any]:
         inside = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{head}/")}
         content[head] = _nested(inside)
     return content
-
-
-def _unsupported(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: {reason}", "unsupported")
-
-
-def _damaged(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: damaged: {reason}; fetch or save it again", "damaged")

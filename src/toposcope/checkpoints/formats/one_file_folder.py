@@ -1,7 +1,4 @@
-"""A folder in which one file holds the weights, as LitGPT, OLMo, DeepSpeed and PEFT write it.
-
-Beside it lie a configuration, the optimizer and so on.
-"""
+"""A folder in which one file holds the weights, as LitGPT, OLMo, DeepSpeed and PEFT write it."""
 
 import re
 from collections.abc import Collection
@@ -17,13 +14,16 @@ from toposcope.checkpoints.formats import (
     safetensors_file,
     torch_file,
 )
-from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
-from toposcope.checkpoints.formats.entry import Listing
-from toposcope.checkpoints.formats.trainer_state import trainer_counters
-from toposcope.checkpoints.formats.weight_names import PICKLES, SHARD
+from toposcope.checkpoints.formats.contents import Inside, Key
+from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.series_inside import trainer_counters
+from toposcope.checkpoints.formats.weight_names import PICKLES, SHARD, TORCH, is_other
 from toposcope.checkpoints.sources import Files
 
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
+_BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
+"""Endings of weights that are read rather than those of these formats."""
+_ENDINGS = (".gguf", ".msgpack", ".npz")  # the formats, the one that is read first in front
 
 
 def claims(names: Collection[str]) -> bool:
@@ -32,20 +32,17 @@ def claims(names: Collection[str]) -> bool:
     return len(names) > 1 and len(_weights(names)) == 1 and not any(format.claims(names) for format in others)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors of the one file."""
     (name,) = _weights(files)
-    if not safetensors_file.claims([name]):
-        return torch_file.entries_of(files[name], key)
-    refuse_key(spec, key)
-    return Listing(safetensors_file.entries_of(files[name]))
+    listed: list[Entry] = model_folder.reader(name).entries(spec, {name: files[name]}, key)
+    return listed
 
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     (name,) = _weights(files)
-    read = safetensors_file.inside if safetensors_file.claims([name]) else torch_file.inside
-    found = read(spec, {name: files[name]}, key)
+    found: Inside = model_folder.reader(name).inside(spec, {name: files[name]}, key)
     return replace(found, stated=trainer_counters(files) | found.stated)
 
 
@@ -65,3 +62,16 @@ def _readable(names: Collection[str]) -> list[str]:
         and not SHARD.search(PurePosixPath(name).stem)
         and (safetensors_file.claims([name]) or torch_file.claims([name]))
     ]
+
+
+def is_only(names: Collection[str], ending: str) -> bool:
+    """Return whether a folder has no weights besides those with an ending."""
+    before = (*_BEFORE, *_ENDINGS[: _ENDINGS.index(ending)])
+    others = (name for name in names if name.endswith(before) and not is_other(name))
+    return not any(others) and not claims(names)
+
+
+def lone_file(names: Collection[str], ending: str) -> str:
+    """Return the name of the one file of weights in a folder, empty if there are several or others."""
+    found = [name for name in names if name.endswith(ending) and "/" not in name and not is_other(name)]
+    return found[0] if len(found) == 1 and is_only(names, ending) else ""

@@ -1,33 +1,211 @@
-"""Files of pickles: of ``torch.save`` before torch 1.6, and of ``pickle.dump``."""
+"""Files of pickles, and what they describe: tensors of torch and arrays of NumPy and JAX, by offset and strides."""
 
 import io
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.dtypes import itemsize
-from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.strided import not_weights, strided_entry
-from toposcope.checkpoints.pickled_arrays import NAMES, StoredArray
+from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
+from toposcope.checkpoints.formats.entry import Entry, as_array
 from toposcope.checkpoints.sources import Bytes, CheckpointError, StoredFile
-from toposcope.checkpoints.sources.range_stream import RangeStream
+from toposcope.checkpoints.sources.source import RangeStream, truncated, unsupported
 from toposcope.checkpoints.unpickling import (
+    TENSOR_NAMES,
     Deferred,
     Names,
     Placeholder,
     StoredStorage,
     StoredTensor,
     load,
+    natural_numbers,
     placeholder,
 )
 
-MAGIC = 0x1950A86A20F9469CFC6C
-"""Pickled first in files from before torch 1.6."""
-Unknown = dict[str, None]
-"""Names of other classes, as `toposcope.checkpoints.unpickling.load` records them."""
+_CODES = {
+    **{"b1": "bool", "c8": "complex64", "c16": "complex128", "f2": "float16", "f4": "float32", "f8": "float64"},
+    **{f"{kind}{size}": f"{name}{8 * size}" for kind, name in (("i", "int"), ("u", "uint")) for size in (1, 2, 4, 8)},
+}
+_NUMBERS = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q"} | {
+    **{"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
+}
+"""Formats of `struct`, by NumPy's code."""
+_EXTENSIONS = ("ml_dtypes", "jaxlib")  # packages that add dtypes to NumPy, such as bfloat16
+MAX_NUMBER_BYTES = 8
+_CORES = ("numpy.core", "numpy._core")
+MAX_EXPANDED_BYTES = 1 << 24
+"""Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
+Data = Callable[[int, int], Bytes]  # reads a range of the bytes of a storage
+MAGIC = 0x1950A86A20F9469CFC6C  # pickled first in files from before torch 1.6
+Unknown = dict[str, None]  # names of other classes, as `toposcope.checkpoints.unpickling.load` records them
+
+
+class StoredDtype:
+    """A dtype of NumPy: its code, torch's name for it (empty if torch has none), and whether it is big-endian."""
+
+    __slots__ = ("code", "is_big", "name")
+
+    def __init__(self, code: Any = "", *_: Any) -> None:
+        if isinstance(code, Placeholder) and code.name.startswith(_EXTENSIONS):
+            last = code.name.rpartition(".")[2]
+            self.code, self.name = last, last if last in DTYPES else ""
+        else:
+            self.code = code.lstrip("<>=|")[:40] if isinstance(code, str) else ""
+            self.name = _CODES.get(self.code, "")
+        self.is_big = isinstance(code, str) and code.startswith(">")
+
+    def __setstate__(self, state: Any) -> None:
+        order, fields = state[1], state[4]
+        self.is_big = order == ">"
+        if fields:
+            self.code, self.name = "records", ""
+
+
+class StoredArray:
+    """An array; `data` are its bytes, as text in older protocols, or where they are in the file.
+
+    Attributes
+    ----------
+    tensor : StoredTensor or None
+        How the numbers lie in the data; None if torch has no such dtype.
+    """
+
+    __slots__ = ("code", "data", "is_big", "tensor")
+
+    def __init__(self) -> None:
+        self.tensor: StoredTensor | None = None
+        self.data: bytes | str | Deferred = b""
+        self.code, self.is_big = "", False
+
+    def __setstate__(self, state: Any) -> None:
+        _version, shape, dtype, is_fortran, data = state
+        self.fill(shape, dtype, bool(is_fortran), data)
+
+    def fill(self, shape: Any, dtype: Any, is_fortran: bool, data: Any) -> None:
+        """Set the numbers; ValueError if the data are not as long as the shape says."""
+        if not isinstance(dtype, StoredDtype):
+            return
+        shape = natural_numbers(shape)
+        self.code, self.is_big = dtype.code, dtype.is_big
+        if not dtype.name or not isinstance(data, bytes | str | Deferred):
+            return
+        count = math.prod(shape)
+        _check_length(data, count * itemsize(dtype.name))
+        strides = _strides(shape[::-1])[::-1] if is_fortran else _strides(shape)
+        self.data = data
+        self.tensor = StoredTensor(StoredStorage("", dtype.name, count), dtype.name, 0, shape, strides)
+
+
+def _check_length(data: bytes | str | Deferred, needed: int) -> None:
+    longest = data.stop - data.start if isinstance(data, Deferred) else len(data)
+    # In UTF-8 a byte above 127 takes two.
+    shortest = longest // 2 if isinstance(data, Deferred) and data.is_text else longest
+    if not shortest <= needed <= longest:
+        raise ValueError(f"an array of {needed} bytes that has {longest}")
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of numbers that follow each other, the last axis fastest."""
+    return tuple(math.prod(max(extent, 1) for extent in shape[axis:]) for axis in range(1, len(shape) + 1))
+
+
+def _array(*_: Any) -> StoredArray:
+    return StoredArray()
+
+
+def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C", *_: Any) -> StoredArray:
+    made = StoredArray()
+    made.fill(shape, dtype, order == "F", buffer)
+    return made
+
+
+def _from_jax(_function: Any, _arguments: Any, state: Any, *_: Any) -> StoredArray:
+    made = StoredArray()
+    made.__setstate__(state)
+    return made
+
+
+def _scalar(dtype: Any = None, data: Any = b"", *_: Any) -> Any:
+    """Return a number of Python."""
+    form = _NUMBERS.get(dtype.code) if isinstance(dtype, StoredDtype) else None
+    if form is None or not isinstance(data, bytes | str) or len(data) > MAX_NUMBER_BYTES:
+        return Placeholder()
+    data = data.encode("latin1") if isinstance(data, str) else data
+    return struct.unpack((">" if dtype.is_big else "<") + form, data)[0]
+
+
+def _encode(text: Any = "", encoding: Any = "", *_: Any) -> Any:
+    """Return a text that stands for bytes, as older protocols store them; it is encoded when it is read."""
+    return text if encoding == "latin1" and isinstance(text, str | Deferred) else Placeholder()
+
+
+def _bytes(content: Any = b"", *_: Any) -> Any:
+    """Return bytes, which older protocols make by a call."""
+    return content if isinstance(content, bytes | str | Deferred) else Placeholder()
+
+
+NAMES: Names = {
+    **TENSOR_NAMES,
+    ("numpy", "dtype"): StoredDtype,
+    ("_codecs", "encode"): _encode,
+    **{(module, name): _bytes for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")},
+    **{(f"{core}.multiarray", "_reconstruct"): _array for core in _CORES},
+    **{(f"{core}.multiarray", "scalar"): _scalar for core in _CORES},
+    **{(f"{core}.numeric", "_frombuffer"): _from_buffer for core in _CORES},
+    **{(module, "_reconstruct_array"): _from_jax for module in ("jax._src.array", "jax.array")},
+}
+"""What stands for each name in a file that may hold tensors and arrays."""
+
+
+def not_weights(file: StoredFile, reason: str) -> CheckpointError:
+    """Return the error of a file that torch would not write."""
+    return CheckpointError(f"{file.location}: not weights saved by torch, or damaged: {reason}", "damaged")
+
+
+def strided_entry(
+    file: StoredFile, name: str, tensor: StoredTensor, size: int, data: Data, *, is_big: bool = False
+) -> Entry:
+    """Return a tensor of a storage of `size` bytes."""
+    needed = (tensor.offset + _extent(tensor.shape, tensor.strides)) * itemsize(tensor.dtype)
+    if needed > size:
+        raise not_weights(file, f"{name[:80]!r} needs more than the {size} bytes of its storage")
+    expanded = math.prod(tensor.shape) * itemsize(tensor.dtype)
+    if expanded > max(size, MAX_EXPANDED_BYTES):
+        raise not_weights(file, f"{name[:80]!r} expands {size} stored bytes to {expanded:.3g} by repeating them")
+    read = partial(_read_swapped if is_big else _read, tensor, data)
+    return Entry(name, tensor.shape, tensor.dtype, read, _rows_are_separate(tensor.shape, tensor.strides))
+
+
+def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[Any]:
+    size = itemsize(tensor.dtype)
+    shape = (stop - start, *tensor.shape[1:]) if tensor.shape else ()
+    span = _extent(shape, tensor.strides)
+    if not span:
+        return np.empty(shape, DTYPES[tensor.dtype])
+    first = (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
+    numbers = as_array(data(first, first + span * size), tensor.dtype, (span,))
+    return as_strided(numbers, shape, [stride * size for stride in tensor.strides])
+
+
+def _read_swapped(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[Any]:
+    """Read numbers that are stored big-endian."""
+    return _read(tensor, data, start, stop).byteswap()
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many numbers of the storage a tensor covers."""
+    return all(shape) and 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+
+
+def _rows_are_separate(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether the rows of a tensor follow each other in the storage, or are all the same."""
+    return not shape or _extent(shape[1:], strides[1:]) <= max(strides[0], 1) or strides[0] == 0
 
 
 def stream_of(file: StoredFile) -> BinaryIO:
@@ -52,11 +230,11 @@ def array_entry(file: StoredFile, name: str, array: StoredArray) -> Entry:
     if array.tensor is None:
         raise not_weights(file, f"{name[:80]!r} is not an array of numbers")
     size = array.tensor.storage.count * itemsize(array.tensor.dtype)
-    data = partial(_bytes, file, array.data, size)
+    data = partial(_array_bytes, file, array.data, size)
     return strided_entry(file, name, array.tensor, size, data, is_big=array.is_big)
 
 
-def _bytes(file: StoredFile, data: bytes | str | Deferred, size: int, start: int, stop: int) -> Bytes:
+def _array_bytes(file: StoredFile, data: bytes | str | Deferred, size: int, start: int, stop: int) -> Bytes:
     if isinstance(data, Deferred) and not data.is_text:
         return file.read(data.start + start, data.start + stop)
     content = data if isinstance(data, bytes) else _latin(file, data)
@@ -106,8 +284,6 @@ class Legacy:
     file : StoredFile
     stream : binary file
         The file, after the first pickle.
-    names : mapping
-        What names stand for.
 
     Attributes
     ----------
@@ -117,21 +293,19 @@ class Legacy:
         Names of other classes in it.
     """
 
-    def __init__(self, file: StoredFile, stream: BinaryIO, names: Names = NAMES) -> None:
-        self._file, self._names = file, names
+    def __init__(self, file: StoredFile, stream: BinaryIO) -> None:
+        self._file = file
         self._storages: dict[str, StoredStorage] = {}
         self.unknown: Unknown = {}
         _version, system, self.content, keys = (self._load(stream) for _ in range(4))
         if not isinstance(system, Mapping) or not isinstance(keys, list):
             raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
         if system.get("little_endian") is not True:
-            raise CheckpointError(
-                f"{file.location}: its numbers are big-endian; save it again on another machine", "unsupported"
-            )
+            raise unsupported(file, "its numbers are big-endian; save it again on another machine")
         self._begins = self._places(keys, stream.tell())
 
     def _load(self, stream: BinaryIO) -> Any:
-        return load(stream, self._file.location, self._names, self._stored, self.unknown)
+        return load(stream, self._file.location, NAMES, self._stored, self.unknown)
 
     def _stored(self, reference: Any) -> StoredStorage | Placeholder:
         # The class of a module that was saved whole, with its source.
@@ -152,11 +326,7 @@ class Legacy:
             begins[key] = at + 8
             at += 8 + storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
         if at > self._file.size:
-            raise CheckpointError(
-                f"{self._file.location}: truncated or damaged: {at} bytes are needed, there are {self._file.size}; "
-                "fetch or save it again",
-                "truncated",
-            )
+            raise truncated(self._file, f"{at} bytes are needed, there are {self._file.size}")
         return begins
 
     def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
@@ -207,11 +377,8 @@ class Plain:
         """Return the storage in the bytes of a tensor's own file."""
         if not isinstance(data, bytes | str | Deferred):
             raise ValueError("a tensor without bytes")
-        if data not in self._nested_of:
-            self._nested_of[data] = self._opened(data)
-        return self._nested_of[data]
-
-    def _opened(self, data: bytes | str | Deferred) -> StoredStorage:
+        if data in self._nested_of:
+            return self._nested_of[data]
         if isinstance(data, Deferred) and not data.is_text:
             content = None
         else:
@@ -226,6 +393,7 @@ class Plain:
             raise ValueError("a tensor without numbers")
         own = StoredStorage(str(len(self._inner)), inner.content.dtype, inner.content.count)
         self._inner[own.record] = inner, inner.content
+        self._nested_of[data] = own
         return own
 
     def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:

@@ -12,14 +12,12 @@ from toposcope.checkpoints.formats import deepspeed, megatron, meta_llama, model
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.joining import Saved
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other
-from toposcope.checkpoints.sources import CheckpointError, Files
+from toposcope.checkpoints.sources import Files
+from toposcope.checkpoints.sources.source import unsupported
 
 _PART = re.compile(r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model)[._-]?)(\d+)(.*)", re.IGNORECASE)
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
 _MEGATRON = re.compile(r"(?:model_optim_rng|model_rng)\.pt")
-_DEEPSPEED = re.compile(r"mp_rank_\d+_model_states\.pt")
-_LAYER = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
-_ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 
 
 def claims(names: Collection[str]) -> bool:
@@ -51,10 +49,10 @@ def parts_of(names: Iterable[str]) -> list[str]:
 def refuse_ranks(spec: str, names: Sequence[str]) -> NoReturn:
     """Refuse files that are parts of one model."""
     shown = ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
-    raise CheckpointError(
-        f"{spec}: {len(names)} files of ranks or parts of one model ({shown}), which do not say how they fit; save the "
-        "whole state_dict (FULL_STATE_DICT), or with torch.distributed.checkpoint",
-        "unsupported",
+    raise unsupported(
+        spec,
+        f"{len(names)} files of ranks or parts of one model ({shown}), which do not say how they fit; save "
+        "the whole state_dict (FULL_STATE_DICT), or with torch.distributed.checkpoint",
     )
 
 
@@ -70,22 +68,17 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
         fix = "with FULL_STATE_DICT or torch.distributed.checkpoint"
         if flat[0][1]:
             fix += "; of fairscale and metaseq, merge the ranks with consolidate_fsdp_shards"
-        raise CheckpointError(
-            f"{spec}: {len(flat)} flat parameters of FSDP, which do not state the shapes of the weights; save {fix}",
-            "unsupported",
+        raise unsupported(
+            spec, f"{len(flat)} flat parameters of FSDP, which do not state the shapes of the weights; save {fix}"
         )
     names = [name.rpartition("/")[2] for name in files]
-    if len(names) == 1 and _ZERO3.fullmatch(names[0]):
-        _refuse(spec, f"one rank of ZeRO-3; name its folder, or {deepspeed.FIX}")
-    if len(names) == 1 and _LAYER.fullmatch(names[0]):
-        _refuse(spec, "one pipeline layer of a model of DeepSpeed; name its folder")
+    if len(names) == 1 and deepspeed.ZERO3.fullmatch(names[0]):
+        raise unsupported(spec, f"one rank of ZeRO-3; name its folder, or {deepspeed.FIX}")
+    if len(names) == 1 and deepspeed.LAYER.fullmatch(names[0]):
+        raise unsupported(spec, "one pipeline layer of a model of DeepSpeed; name its folder")
     if any(entry.name.endswith("weight") for entry in listed) and all(0 in entry.shape for entry in listed):
-        _refuse(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
+        raise unsupported(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
     for name, file in files.items():
-        for pattern, module in ((_MEGATRON, megatron), (_DEEPSPEED, deepspeed)):
+        for pattern, module in ((_MEGATRON, megatron), (deepspeed.MODULE, deepspeed)):
             if pattern.fullmatch(name) and (reason := module.missing_ranks(Saved(file).content)):
-                _refuse(file.location, reason)
-
-
-def _refuse(spec: str, reason: str) -> NoReturn:
-    raise CheckpointError(f"{spec}: {reason}", "unsupported")
+                raise unsupported(file, reason)

@@ -10,39 +10,23 @@ import msgspec
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources import Files, StoredFile
+from toposcope.checkpoints.sources.source import damaged, truncated
 from toposcope.checkpoints.steps import COUNTERS
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 from toposcope.errors import message_of
 
 DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F4": "float4_e2m1fn_x2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "C64": "complex64",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64", "BOOL": "bool"},
+    **{
+        f"{letter}{bits}": f"{kind}{bits}" for letter, kind in (("I", "int"), ("U", "uint")) for bits in (64, 32, 16, 8)
+    },
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"},
+    **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
-MAX_HEADER_BYTES = 100_000_000
-"""As in the safetensors library."""
+MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 READ_AHEAD = 1 << 16
 """Bytes of the first read, which holds most headers; headers up to this length are parsed once and cached."""
-
-
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -59,8 +43,7 @@ class _Metadata(msgspec.Struct):
 _METADATA = msgspec.json.Decoder(_Metadata)
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DESCRIBED = msgspec.json.Decoder(_Described)
-_Tensor = tuple[str, tuple[int, ...], str, int]
-"""Name, shape, dtype, and offset of the data after the header."""
+_Tensor = tuple[str, tuple[int, ...], str, int]  # name, shape, dtype, and offset of the data after the header
 
 
 def claims(names: Collection[str]) -> bool:
@@ -72,25 +55,16 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors from the header alone."""
     refuse_key(spec, key)
     (file,) = files.values()
-    return entries_of(file)
-
-
-def entries_of(file: StoredFile) -> list[Entry]:
-    """List the tensors of one file."""
     header = _header(file)
     try:
         data_size, tensors = (_described if len(header) <= READ_AHEAD else _described.__wrapped__)(header)
     except ValueError as error:
-        raise _damaged(file, str(error)) from error
+        raise damaged(file, str(error)) from error
     begin = 8 + len(header)
     if begin + data_size > file.size:
-        raise CheckpointError(
-            f"{file.location}: truncated or damaged: the header promises {begin + data_size} bytes, there are "
-            f"{file.size}; fetch or save it again",
-            "truncated",
-        )
+        raise truncated(file, f"the header promises {begin + data_size} bytes, there are {file.size}")
     if begin + data_size < file.size:
-        raise _damaged(file, f"{file.size - begin - data_size} bytes more than the header promises")
+        raise damaged(file, f"{file.size - begin - data_size} bytes more than the header promises")
     return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
 
 
@@ -101,7 +75,7 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     try:
         metadata = _METADATA.decode(_header(file)).metadata or {}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(file, f"its header is not valid ({message_of(error)[:120]!a})") from error
+        raise damaged(file, f"its header is not valid ({message_of(error)[:120]!a})") from error
     counters = {name: metadata.get(name, "") for name in COUNTERS}
     return Inside(stated={name: int(n) for name, n in counters.items() if n.isascii() and n.isdigit() and len(n) < 19})
 
@@ -114,9 +88,9 @@ def _header(file: StoredFile) -> bytes:
         found = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
         if length > MAX_HEADER_BYTES:
             found = "it does not begin as a safetensors file does"
-        raise CheckpointError(f"{file.location}: truncated or damaged: {found}; fetch or save it again", "truncated")
+        raise truncated(file, found)
     if length > MAX_HEADER_BYTES:
-        raise _damaged(file, f"its header would be {length} bytes long")
+        raise damaged(file, f"its header would be {length} bytes long")
     rest = file.read(len(first), 8 + length).tobytes() if 8 + length > len(first) else b""
     return bytes(first[8 : 8 + length]) + rest
 
@@ -163,7 +137,3 @@ def _shape(name: str, described: _Described) -> tuple[tuple[int, ...], str]:
     if not shape or shape[-1] % 2:
         raise ValueError(f"the header gives {name[:80]!r} an odd count of 4-bit numbers")
     return (*shape[:-1], shape[-1] // 2), dtype
-
-
-def _damaged(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: damaged safetensors file: {reason}; fetch or save it again", "damaged")

@@ -1,8 +1,10 @@
-"""A series of checkpoints inside one file of a pickle, and the counters of steps saved with a model."""
+"""A series of checkpoints inside one file of a pickle, and the counters of steps saved with a model or next to it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from toposcope.checkpoints.formats.contents import (
     WEIGHT_KEYS,
@@ -22,14 +24,13 @@ from toposcope.checkpoints.formats.contents import (
     resolved,
     shape_of,
 )
-from toposcope.checkpoints.pickled_arrays import StoredArray
+from toposcope.checkpoints.formats.pickles import StoredArray
+from toposcope.checkpoints.sources import Files, Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
 from toposcope.checkpoints.unpickling import Placeholder, StoredTensor
 
-Reader = Callable[[Stored], Any]
-"""Returns the numbers of a small tensor as a nested list."""
-MAX_COUNTERS = 1 << 16
-"""Of steps listed next to a series."""
+Reader = Callable[[Stored], Any]  # returns the numbers of a small tensor as a nested list
+MAX_COUNTERS = 1 << 16  # of steps listed next to a series
 _ENSEMBLES = re.compile(
     r"ensemble|member|fold|agent|worker|population|expert|client|^models?$|networks?$|seed|polic|^h$|layers?$|blocks?$"
     r"|stages?$|^encoder|^decoder",
@@ -41,6 +42,9 @@ _PLANS = re.compile(r"decay|warm_?up|eval|milestone|max|min|total|n_|num_|every|
 _CHECKPOINTS = re.compile(r"checkpoint|ckpt|snapshot|history|state_?dict|trajectory|saved|over_time", re.IGNORECASE)
 _STEPS = re.compile(r"(^|_)(global_?)?(step|iter|iteration|epoch)s?$", re.IGNORECASE)
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
+TRAINER_STATE = "trainer_state.json"
+LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
+MAX_BYTES = 100_000_000
 
 
 def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
@@ -180,3 +184,30 @@ def _counter(value: Any, read: Reader) -> int | None:
         value = value[0] if isinstance(value, list) and value else value
     is_whole = type(value) is int or (type(value) is float and value.is_integer())
     return int(value) if is_whole and 0 <= value <= MAX_STEP else None
+
+
+class _TrainerState(msgspec.Struct):
+    global_step: int
+
+
+def trainer_counters(files: Files) -> dict[str, int]:
+    """Return the counters in a folder of the Hugging Face Trainer, nothing if it is no such folder."""
+    return counters_in(files[TRAINER_STATE]) if TRAINER_STATE in files else {}
+
+
+def counters_in(file: StoredFile) -> dict[str, int]:
+    """Return the counters in a ``trainer_state.json``, nothing if it is none."""
+    try:
+        state = msgspec.json.decode(file.read(0, min(file.size, MAX_BYTES)).tobytes(), type=_TrainerState)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return {"global_step": state.global_step} if 0 <= state.global_step <= MAX_STEP else {}
+
+
+def counters_beside(place: Source) -> dict[str, int]:
+    """Return the counters that a trainer saves in the folder of a single file."""
+    if (state := place.beside(TRAINER_STATE)) is not None:
+        return counters_in(state)
+    latest = place.beside(LATEST)
+    text = b"" if latest is None else latest.read(0, min(latest.size, 18)).tobytes().strip()
+    return {"iteration": int(text)} if text.isdigit() else {}

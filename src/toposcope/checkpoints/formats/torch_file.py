@@ -27,22 +27,29 @@ from toposcope.checkpoints.formats.contents import (
     without_attribute,
 )
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.pickles import Legacy, Plain, Unknown, array_entry, opened, storage_of
+from toposcope.checkpoints.formats.pickles import (
+    NAMES,
+    Legacy,
+    Plain,
+    StoredArray,
+    Unknown,
+    array_entry,
+    not_weights,
+    opened,
+    storage_of,
+    strided_entry,
+)
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
-from toposcope.checkpoints.formats.strided import not_weights, strided_entry
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
-from toposcope.checkpoints.pickled_arrays import NAMES, StoredArray
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.range_stream import RangeStream
+from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
+from toposcope.errors import some_of
 
 LOCAL_HEADER_BYTES = 30
-MAX_PADDING = 128
-"""Bytes that torch may put between a record's header and its numbers."""
-CHECKED_BYTES = 1 << 24
-"""Bytes of a record in memory at a time while its checksum is computed."""
-MAX_READ_AHEAD = 1 << 15
-"""Bytes of a record that are read together with its header."""
+MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
+CHECKED_BYTES = 1 << 24  # bytes of a record in memory at a time while its checksum is computed
+MAX_READ_AHEAD = 1 << 15  # bytes of a record that are read together with its header
 SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
 _BEGINNINGS = {
     b"\x89PNG": "a PNG image",
@@ -75,11 +82,9 @@ class Saved(Protocol):
     @property
     def content(self) -> Any:
         """The saved object, `StoredTensor` or `StoredArray` for each tensor."""
-        ...
 
     def entry(self, name: str, tensor: Any) -> Entry:
         """Return one of its tensors."""
-        ...
 
 
 def claims(names: Collection[str]) -> bool:
@@ -92,11 +97,6 @@ def claims(names: Collection[str]) -> bool:
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """List the tensors without reading their data."""
     (file,) = files.values()
-    return entries_of(file, key)
-
-
-def entries_of(file: StoredFile, key: Key = ()) -> Listing:
-    """List the tensors of the model in one file, or of the one under a key."""
     return listing(file, open_file(file), key)
 
 
@@ -126,11 +126,6 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return the series in a file, or below a key of it, and the counters that it states."""
     (file,) = files.values()
-    return inside_of(file, key)
-
-
-def inside_of(file: StoredFile, key: Key = ()) -> Inside:
-    """Return the series in one file, and the counters that it states."""
     return within(file, open_file(file), key)
 
 
@@ -165,9 +160,7 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
     if begin.startswith(SIGNATURES["pickle"]):
         return opened(file)
     if len(begin) < 4:
-        raise CheckpointError(
-            f"{file.location}: truncated or damaged: a file of {file.size} bytes; fetch or save it again", "truncated"
-        )
+        raise truncated(file, f"a file of {file.size} bytes")
     what = next((text for start, text in _BEGINNINGS.items() if begin.lstrip().startswith(start)), "")
     if begin[8:9] == b"{" and not what:
         what = "a safetensors file; rename it to .safetensors"
@@ -195,11 +188,6 @@ def check(file: StoredFile, *, only_weights: bool) -> None:
     """
     if file.read(0, min(4, file.size)).tobytes() == SIGNATURES["zip"]:
         Archive(file).check(only_weights=only_weights)
-
-
-def unsupported(file: StoredFile, reason: str) -> CheckpointError:
-    """Return the error of a file that is whole but cannot be read."""
-    return CheckpointError(f"{file.location}: {reason}", "unsupported")
 
 
 def _content(file: StoredFile, saved: Saved) -> Any:
@@ -243,25 +231,22 @@ def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list
     notes = []
     if found.others:
         names = [text_of(other)[:60] for other in found.others]
-        notes.append(f"also holds {_some(names)}; to read one, add its key to the path, as in :{names[0]}")
+        notes.append(
+            f"also holds {some_of(names, MAX_LISTED)}; to read one, add its key to the path, as in :{names[0]}"
+        )
     if found.left:
-        notes.append(f"next to the model, left unread: {_some(found.left)}")
+        notes.append(f"next to the model, left unread: {some_of(found.left, MAX_LISTED)}")
     if model.unread:
         notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
     if is_module(chosen) and isinstance(chosen, Placeholder):
         notes.append(f"a whole module was saved ({chosen.name[:80]}); its parameters and buffers are read")
     elif unknown:
-        notes.append(f"objects of other classes left unread: {_some([name[:80] for name in unknown])}")
+        notes.append(f"objects of other classes left unread: {some_of([name[:80] for name in unknown], MAX_LISTED)}")
     return [note if note.isprintable() else ascii(note) for note in notes]
 
 
 def _some_unread(model: Model) -> str:
-    return _some([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()])
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - MAX_LISTED
-    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return some_of([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
 
 
 def model_within(file: StoredFile, content: Any) -> Model:
@@ -303,11 +288,7 @@ class Archive:
                 raise unsupported(file, "its numbers are big-endian; save it again on another machine")
             self.pickle = self._content("data.pkl")
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError) as error:
-            raise CheckpointError(
-                f"{file.location}: truncated or damaged: the directory at its end cannot be read; fetch or save it "
-                "again",
-                "truncated",
-            ) from error
+            raise truncated(file, "the directory at its end cannot be read") from error
 
     @property
     def content(self) -> Any:
@@ -322,7 +303,7 @@ class Archive:
         if "constants.pkl" in self._records:
             raise unsupported(self._file, "a TorchScript program; save its state_dict() with torch.save")
         if len(self._records) != count:
-            raise self._damaged("it holds two records of the same name")
+            raise not_weights(self._file, "it holds two records of the same name")
         if any(info.compress_type != zipfile.ZIP_STORED for info in self._records.values()):
             raise unsupported(self._file, "its records are compressed, which torch never does; save it with torch.save")
 
@@ -362,11 +343,7 @@ class Archive:
             for start in range(0, info.file_size, CHECKED_BYTES):
                 crc = zlib.crc32(self._data(info, start, min(start + CHECKED_BYTES, info.file_size)).data, crc)
             if crc != info.CRC:
-                raise CheckpointError(
-                    f"{self._file.location}: damaged: the bytes of its record {name[:80]!r} do not match their CRC-32; "
-                    "fetch or save it again",
-                    "damaged",
-                )
+                raise damaged(self._file, f"the bytes of its record {name[:80]!r} do not match their CRC-32")
 
     def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
         """Return one of its tensors; its record must exist and be long enough."""
@@ -374,7 +351,7 @@ class Archive:
             return array_entry(self._file, name, tensor)
         info = self._records.get(f"data/{tensor.storage.record}")
         if info is None:
-            raise self._damaged(f"{name[:80]!r} has no data")
+            raise not_weights(self._file, f"{name[:80]!r} has no data")
         return strided_entry(self._file, name, tensor, info.file_size, partial(self._data, info))
 
     def _data(self, info: zipfile.ZipInfo, start: int, stop: int) -> Bytes:
@@ -384,11 +361,8 @@ class Archive:
         read = self._file.read(at, min(at + LOCAL_HEADER_BYTES + ahead, self._file.size))
         header = read[:LOCAL_HEADER_BYTES].tobytes()
         if not header.startswith(SIGNATURES["zip"]):
-            raise self._damaged(f"its record {info.filename[:80]!r} is not where its end says")
+            raise not_weights(self._file, f"its record {info.filename[:80]!r} is not where its end says")
         begin = LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         if begin + stop <= len(read):
             return read[begin + start : begin + stop]
         return self._file.read(at + begin + start, at + begin + stop)
-
-    def _damaged(self, reason: str) -> CheckpointError:
-        return not_weights(self._file, reason)

@@ -1,16 +1,16 @@
-"""Which files hold weights, judged by their names."""
+"""What files are, by their names and first bytes: weights, files of other frameworks, pointers of Git LFS."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-File = TypeVar("File")
+from toposcope.checkpoints.sources import Files
+from toposcope.checkpoints.sources.source import unsupported
 
+File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-PICKLES = (".pkl", ".pickle")
-"""Of anything; taken for weights only where nothing else is."""
-ARRAYS = (".npz",)
-"""Of NumPy, the same."""
+PICKLES = (".pkl", ".pickle")  # of anything; taken for weights only where nothing else is
+ARRAYS = (".npz",)  # of NumPy, the same
 _BY_KIND = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
 ENDINGS = tuple(ending for endings in _BY_KIND for ending in endings)
 _OTHER_WORDS = (
@@ -22,10 +22,49 @@ MEGATRON_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/(?:mod
 """What a tensor-parallel rank saves, in a pipeline stage, of some experts."""
 SHARD = re.compile(r"-(?!0*1-of-0*1$)\d+-of-\d+$")
 """End of the stem of a shard, unless it is the only one; its number is no step."""
-
-
 SECOND_MODEL = re.compile(r"(?:model|pytorch_model)_\d+\.(?:safetensors|bin)")
 """What accelerate writes for the second and later models next to the first, which has no number."""
+_TO_NPZ = "save its variables by name with numpy.savez"
+_KERAS = (
+    f"load it with keras.models.load_model and {_TO_NPZ}; of transformers 4, use from_pretrained(..., from_tf=True)"
+)
+_ORBAX = "restore it with orbax.checkpoint and save its params with flax.serialization.to_bytes or numpy.savez"
+_KNOWN = (
+    (
+        r"(_CHECKPOINT_METADATA|_METADATA|manifest\.ocdbt|_sharding|array_metadatas|.*\.zarray)",
+        "an Orbax checkpoint",
+        _ORBAX,
+    ),
+    (
+        r".*ckpt.*\.index|.*\.data-\d{5}-of-\d{5}",
+        "a TensorFlow checkpoint",
+        f"open it with tf.train.load_checkpoint and {_TO_NPZ}",
+    ),
+    (r"saved_model\.pb(txt)?", "a TensorFlow SavedModel", f"open it with tf.saved_model.load and {_TO_NPZ}"),
+    (r".*\.(h5|hdf5|keras)", "a file of Keras or HDF5", _KERAS),
+    (r".*\.tflite", "a TensorFlow Lite model", "name the checkpoint that it was made from"),
+    (
+        r".*\.onnx(_data|\.data)?",
+        "an ONNX graph",
+        "take its initializers with onnx.numpy_helper.to_array and numpy.savez",
+    ),
+    (
+        r".*\.(mlmodel|mlmodelc|mlpackage)|coremldata\.bin",
+        "a Core ML model",
+        "name the checkpoint that it was made from",
+    ),
+    (r".*\.pdparams", "a PaddlePaddle checkpoint", f"open it with paddle.load and {_TO_NPZ}"),
+    (r".*\.params", "an MXNet checkpoint", f"open it with mxnet.nd.load and {_TO_NPZ}"),
+    (r".*\.nemo", "an archive of NeMo", "unpack it with tar and name the checkpoint in it"),
+    (r".*\.(engine|plan|trt)", "a TensorRT engine", "name the checkpoint that it was made from"),
+    (r".*\.(ggml|ggmf|ggjt)", "a model of llama.cpp from before GGUF", "convert it with convert_llama_ggml_to_gguf.py"),
+    (r".*\.(tar|tgz|tar\.gz|zip|7z|gz|xz|bz2|zst)", "an archive", "unpack it and name what was in it"),
+)
+"""Patterns of a file or folder, what holds it, and what to do; the most certain first."""
+_PATTERNS = [(re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _KNOWN]
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s")
+_SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
+MAX_BYTES = 1024  # of a pointer, by its specification
 
 
 def is_other(name: str) -> bool:
@@ -46,3 +85,40 @@ def of_weights(files: Mapping[str, File]) -> dict[str, File]:
         if chosen:
             return chosen
     return {}
+
+
+def known_foreign(names: Iterable[str]) -> str:
+    """Return what files of another framework are and what converts them, or an empty text.
+
+    Examples
+    --------
+    >>> known_foreign(["config.json", "model.nemo"])
+    'an archive of NeMo (model.nemo), which is not read; unpack it with tar and name the checkpoint in it'
+    >>> known_foreign(["config.json"])
+    ''
+    """
+    parts = [(part, name) for name in names for part in name.split("/")]
+    for pattern, what, fix in _PATTERNS:
+        found = next((name for part, name in parts if pattern.fullmatch(part)), "")
+        if found:
+            shown = found if found.isprintable() else ascii(found)
+            return f"{what} ({shown[:80]}), which is not read; {fix}"
+    return ""
+
+
+def refuse_pointers(files: Files) -> None:
+    """Refuse files of which one is a pointer of Git LFS; only files below 1 KiB are read.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the first pointer.
+    """
+    for file in files.values():
+        if not 0 < file.size < MAX_BYTES:
+            continue
+        text = file.read(0, file.size).tobytes()
+        if _POINTER.match(text):
+            size = _SIZE.search(text)
+            where = f"{int(size[1]):,} bytes are elsewhere" if size else "the file itself is elsewhere"
+            raise unsupported(file, f"a Git LFS pointer, not the weights ({where}); run git lfs pull")

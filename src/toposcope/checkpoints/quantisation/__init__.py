@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation import four_bit_floats, packed_integers, scaled, unreadable
+from toposcope.checkpoints.quantisation import four_bit_floats, packed_integers, scaled
 from toposcope.checkpoints.quantisation.packed import SAVE_PLAIN, Packed, Undecodable, Unpacked
 
 __all__ = ["Decoded", "dequantised"]
-
 _SCHEMES = (
     four_bit_floats.bitsandbytes,
     scaled.bitsandbytes,
@@ -24,32 +23,54 @@ _SCHEMES = (
 )
 _PLAIN = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool"})
 _STATE = ".quant_state.bitsandbytes__"
+_BY_NAME: dict[str, tuple[str, tuple[str, ...]]] = {
+    "W_q": ("HQQ or SINQ", ("zero", "meta")),
+    "codes": ("AQLM", ("codebooks",)),
+    "Qidxs": ("QuIP#", ()),
+    "indices": ("VPTQ", ("centroids",)),
+    "trellis": ("ExLlamaV3", ("suh",)),
+    "q_weight": ("ExLlamaV2", ("q_scale",)),
+    "B": ("Marlin", ("s",)),
+    "dense_weights": ("SpQR", ()),
+    "_data": ("quanto", ()),
+    "qdata": ("torchao", ()),
+    "compressed": ("compressed-tensors, sparse", ("bitmask",)),
+    "_weight_qdata": ("torchao", ()),
+    "_packed_params": ("torch.ao", ()),
+}
+"""Schemes by the last part of the packed tensor's name, and those of tensors of which one must lie next to it."""
+_BY_SIBLING = {"weight_scales": "EETQ", "tables": "HIGGS", "forward_hadamard_matrix": "FP-Quant"}
+_BY_METHOD = {
+    **{"hqq": "HQQ", "aqlm": "AQLM", "quip": "QuIP#", "vptq": "VPTQ", "spqr": "SpQR", "higgs": "HIGGS", "eetq": "EETQ"},
+    **{"awq": "AWQ", "gptq": "GPTQ", "marlin": "Marlin", "bitblas": "BitBLAS", "quanto": "quanto", "sinq": "SINQ"},
+    **{"torchao": "torchao", "fp_quant": "FP-Quant", "auto-round": "AutoRound", "gemma": "Gemma's own scheme"},
+    **{"compressed-tensors": "compressed-tensors", "bitsandbytes": "bitsandbytes", "exl2": "ExLlamaV2"},
+    **{"mxfp4": "MXFP4", "nvfp4": "NVFP4", "modelopt": "ModelOpt", "quark": "Quark", "fouroversix": "Four Over Six"},
+}
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float4_e2m1fn_x2")
+_BESIDE = (
+    *("scales", "scale", "zeros", "zero", "zero_point", "qzeros", "g_idx", "perm", "invperm", "biases", "qbiases"),
+    *("weight_scale", "weight_scale_inv", "weight_scale_2", "weight_scales", "weight_zero_point", "weight_shape"),
+    *("weight_global_scale", "weight_g_idx", "weight_format", "SCB", "codebooks", "centroids", "res_centroids"),
+    *("SU", "SV", "Wscale", "suh", "svh", "s", "workspace", "meta", "_scale", "_shift", "_zeropoint", "input_scale"),
+    *("q_scale", "q_scale_max", "q_groups", "q_perm", "q_invperm", "tables", "tables2", "forward_hadamard_matrix"),
+    *("_weight_scale", "_weight_zero_point", "_scale_inv", "backward_hadamard_matrix", "weight_bias"),
+    *("scale_weight", "scale_input", "activation_scale", "output_scale"),
+)
+"""What the schemes store next to a packed weight."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The tensors of a checkpoint with its packed weights read as plain ones.
+    """The tensors of a checkpoint with its packed weights read as plain ones."""
 
-    Attributes
-    ----------
-    entries : list of Entry
-        In the stored order. Each packed weight is one entry of float32 under its plain name; those that cannot be
-        unpacked stay as stored; scales and other parts of packed weights are left out.
-    how : dict of str to str
-        The scheme of each weight that is unpacked, in a few words.
-    parts : dict of str to str
-        The scheme of each stored tensor that is left out.
-    refused : dict of str to str
-        Why a packed weight, by its stored name, cannot be unpacked, and what helps.
-    refused_shapes : dict of str to tuple of int
-        The shape of the plain weight, where that much is known.
-    """
-
+    # in the stored order. Each packed weight is one entry of float32 under its plain name; those that cannot be
+    # unpacked stay as stored; scales and other parts of packed weights are left out
     entries: list[Entry]
-    how: dict[str, str]
-    parts: dict[str, str]
-    refused: dict[str, str]
-    refused_shapes: dict[str, tuple[int, ...]]
+    how: dict[str, str]  # the scheme of each weight that is unpacked, in a few words
+    parts: dict[str, str]  # the scheme of each stored tensor that is left out
+    refused: dict[str, str]  # why a packed weight, by its stored name, cannot be unpacked, and what helps
+    refused_shapes: dict[str, tuple[int, ...]]  # the shape of the plain weight, where that much is known
 
 
 def dequantised(entries: Sequence[Entry], quantisation: Mapping[str, Any]) -> Decoded:
@@ -111,7 +132,7 @@ def _refuse_rest(
         if entry.name in unpacked or entry.name in decoded.parts or entry.name in decoded.refused:
             continue
         packed = Packed(entry, checkpoint.stored, checkpoint.config)
-        reason = unreadable.reason(packed)
+        reason = _reason(packed)
         if scaled_floats and entry.dtype in scaled.FLOATS and len(entry.shape) > 1:
             reason = f"fp8 without the scale that belongs to it; {SAVE_PLAIN}"
         if reason:
@@ -125,8 +146,23 @@ def _refuse(packed: Packed, reason: str, shape: tuple[int, ...] | None, decoded:
         decoded.refused_shapes[name] = shape
     scheme = reason.partition(",")[0].partition(";")[0]
     attached = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", "_scale", "_scale_inv", "_scales")
-    beside = [packed.sibling(tail) for tail in unreadable.BESIDE] + [packed.attached(suffix) for suffix in attached]
+    beside = [packed.sibling(tail) for tail in _BESIDE] + [packed.attached(suffix) for suffix in attached]
     states = [packed.attached(_STATE + kind) for kind in ("nf4", "fp4")]
     for part in (*beside, *states):
         if part is not None and part.name != name:
             decoded.parts[part.name] = scheme
+
+
+def _reason(packed: Packed) -> str:
+    """Return why a tensor that no scheme unpacked cannot be measured; empty if it is no weight."""
+    entry, tail = packed.entry, packed.tail
+    scheme, needed = _BY_NAME.get(tail, ("", ()))
+    if not scheme or (needed and all(packed.sibling(other) is None for other in needed)):
+        weight_like = tail == "weight" or "qweight" in tail or "packed" in tail
+        if entry.dtype not in _INTEGERS or len(entry.shape) < 2 or not weight_like:
+            return ""
+        scheme = next((name for key, name in _BY_SIBLING.items() if packed.sibling(key) is not None), "")
+        scheme = scheme or _BY_METHOD.get(packed.method, "")
+    if scheme:
+        return f"packed by {scheme} in a way that is not read; {SAVE_PLAIN}"
+    return f"{entry.dtype} with nothing next to it that says which numbers it stands for; {SAVE_PLAIN}"

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation.grid import Grid
 from toposcope.checkpoints.quantisation.packed import (
     SAVE_PLAIN,
     Floats,
+    Grid,
     Packed,
     Undecodable,
     Unpacked,
@@ -65,8 +65,7 @@ def microscaled(packed: Packed) -> Unpacked | None:
     shape = (*entry.shape[:-1], 2 * entry.shape[-1])
     if scale.shape != (*shape[:-1], shape[-1] // size) or shape[-1] % size:
         raise Undecodable(
-            f"{kind}, but scales {list(scale.shape)} do not fit groups of {size} in {list(shape)}; {SAVE_PLAIN}",
-            shape,
+            f"{kind}, but scales {list(scale.shape)} do not fit groups of {size} in {list(shape)}; {SAVE_PLAIN}", shape
         )
     divisor, multiplier = packed.sibling("weight_global_scale"), packed.sibling("weight_scale_2")
     level = divisor or multiplier

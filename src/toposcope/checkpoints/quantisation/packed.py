@@ -1,4 +1,4 @@
-"""A packed weight with the tensors stored next to it, and what a scheme makes of the two."""
+"""A packed weight with the tensors stored next to it, what a scheme makes of the two, and how its scales spread."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,20 +17,11 @@ SAVE_PLAIN = "save it unpacked: load it with transformers, then model.dequantize
 
 @dataclass(frozen=True)
 class Packed:
-    """One stored tensor that may be a packed weight.
-
-    Attributes
-    ----------
-    entry : Entry
-    stored : mapping of str to Entry
-        Every tensor of the checkpoint.
-    config : mapping of str to object
-        How the checkpoint was quantised, as far as a file next to it says; not to be trusted.
-    """
+    """One stored tensor that may be a packed weight."""
 
     entry: Entry
-    stored: Mapping[str, Entry]
-    config: Mapping[str, Any]
+    stored: Mapping[str, Entry]  # every tensor of the checkpoint
+    config: Mapping[str, Any]  # how the checkpoint was quantised, as far as a file next to it says; not to be trusted
 
     @property
     def tail(self) -> str:
@@ -72,29 +63,14 @@ class Packed:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """How a packed weight is read as the plain one.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        Outputs first.
-    read : callable
-        ``read(start, stop)`` returns these rows as float32.
-    how : str
-        A few words for a cell of a table.
-    parts : tuple of Entry
-        The other tensors that it takes.
-    by_rows : bool
-        Whether rows are read without the bytes of all others.
-    """
+    """How a packed weight is read as the plain one."""
 
     name: str
-    shape: tuple[int, ...]
-    read: Callable[[int, int], Floats]
-    how: str
-    parts: tuple[Entry, ...]
-    by_rows: bool = True
+    shape: tuple[int, ...]  # outputs first
+    read: Callable[[int, int], Floats]  # ``read(start, stop)`` returns these rows as float32
+    how: str  # a few words for a cell of a table
+    parts: tuple[Entry, ...]  # the other tensors that it takes
+    by_rows: bool = True  # whether rows are read without the bytes of all others
 
     def entry(self) -> Entry:
         """Return it as a stored tensor of float32."""
@@ -138,3 +114,74 @@ def integers(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
         return np.packbits(kept, axis=-1, bitorder="little")[..., 0]
     places = np.arange(0, 8, bits, dtype=np.uint8)
     return ((octets[..., None] >> places) & np.uint8((1 << bits) - 1)).reshape(*octets.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The blocks of a weight that share a factor."""
+
+    counts: tuple[int, ...]  # factors along each axis of the weight
+    blocks: tuple[int, ...]  # weights along each axis that share one
+
+    @property
+    def words(self) -> str:
+        """What shares a factor, for a cell of a table."""
+        height, width = self.blocks[-2:]
+        if self.counts[-2:] == (1, 1):
+            return "one scale" if max(self.counts) == 1 else "one scale per matrix"
+        if height == 1:
+            return "one scale per row" if self.counts[-1] == 1 else f"groups of {width}"
+        return f"{height} x {width} blocks"
+
+    def rows(self, stored: Entry, start: int, stop: int) -> Floats:
+        """Read the factors of some rows of the weight, in a shape that broadcasts against these rows."""
+        block = self.blocks[0]
+        low, high = (0, 1) if self.counts[0] == 1 else (start // block, -(-stop // block))
+        spread = factors(stored, low, high).reshape(high - low, *self.counts[1:])
+        if self.counts[0] > 1 and block > 1:
+            spread = spread[np.arange(start, stop) // block - low]
+        for axis, (count, block) in enumerate(zip(self.counts[1:], self.blocks[1:], strict=True), start=1):
+            if count > 1 and block > 1:
+                spread = np.repeat(spread, block, axis)
+        return spread
+
+    def scale(self, weight: Floats, stored: Entry, start: int) -> Floats:
+        """Multiply rows of a weight, from `start` on, by their factors, in place."""
+        spread = self.rows(stored, start, start + len(weight))
+        weight *= spread[tuple(slice(size) for size in weight.shape)]
+        return weight
+
+
+def grid(shape: tuple[int, ...], stored: tuple[int, ...], block: tuple[int, int] | None = None) -> Grid | None:
+    """Return how factors of a shape spread over a weight; None if they do not fit it.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the weight.
+    stored : tuple of int
+        Of the factors; if there are fewer axes, they belong to the first ones of the weight.
+    block : (int, int), optional
+        Weights along the last two axes that share a factor, where the last block may be cut off.
+    """
+    if len(stored) > len(shape) or 0 in shape:
+        return None
+    counts = stored + (1,) * (len(shape) - len(stored))
+    preferred = (0,) * (len(shape) - 2) + (block or (0, 0))
+    blocks = [_block(*sizes) for sizes in zip(shape, counts, preferred, strict=True)]
+    return Grid(counts, tuple(blocks)) if all(blocks) else None
+
+
+def _block(size: int, count: int, preferred: int) -> int:
+    """Return how many weights along an axis share a factor; 0 if no such number is known."""
+    if count in (1, size):
+        return size // count
+    if preferred and -(-size // preferred) == count:
+        return preferred
+    return size // count if count and size % count == 0 else 0
+
+
+def as_block(value: Any) -> tuple[int, int] | None:
+    """Return the sides of a block as a configuration states them."""
+    whole = isinstance(value, list) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+    return (value[0], value[1]) if whole else None

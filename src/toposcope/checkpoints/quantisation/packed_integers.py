@@ -1,5 +1,6 @@
 """Whole numbers of a few bits, packed: GPTQ, AWQ, compressed-tensors, MLX, BitNet."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation.grid import Grid, by_group, grid
 from toposcope.checkpoints.quantisation.packed import (
     SAVE_PLAIN,
     Floats,
+    Grid,
     Packed,
     Undecodable,
     Unpacked,
+    grid,
     integers,
     numbers,
     single,
@@ -21,11 +23,10 @@ from toposcope.checkpoints.quantisation.packed import (
 from toposcope.checkpoints.quantisation.scaled import bystanders, group_weights
 from toposcope.checkpoints.sources import CheckpointError
 
+Groups = Callable[[], NDArray[np.intp]]  # returns the group of every input
 _WORDS = ("int32", "uint32")
-_AWQ_COLUMNS = np.array([0, 4, 1, 5, 2, 6, 3, 7])
-"""Where column k of eight lies in a word of AWQ."""
-_ZERO_OFFSETS = {"": 1, "gptq": 1, "gptq_v2": 0}
-"""What is added to the stored zero points, by the name of the format."""
+_AWQ_COLUMNS = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # where column k of eight lies in a word of AWQ
+_ZERO_OFFSETS = {"": 1, "gptq": 1, "gptq_v2": 0}  # what is added to the stored zero points, by the name of the format
 
 
 def gptq(packed: Packed) -> Unpacked | None:
@@ -47,7 +48,8 @@ def gptq(packed: Packed) -> Unpacked | None:
     shape = (n_out, n_in)
     offset = _zero_offset(packed, bits, shape)
     size = _group_size(packed, n_in, n_groups, "GPTQ", shape)
-    read = partial(_read_gptq, entry, zeros, scales, order, bits, offset, size, n_in)
+    groups = partial(_groups, entry, order, size, n_in, n_groups)
+    read = partial(_read_gptq, entry, zeros, scales, groups, bits, offset)
     parts = (zeros, scales, *([order] if order else []))
     return Unpacked(packed.weight, shape, read, f"GPTQ, {bits} bits", parts, by_rows=False)
 
@@ -85,20 +87,11 @@ def _group_size(packed: Packed, n_in: int, n_groups: int, kind: str, shape: tupl
 
 
 def _read_gptq(
-    entry: Entry,
-    zeros: Entry,
-    scales: Entry,
-    order: Entry | None,
-    bits: int,
-    offset: int,
-    size: int,
-    n_in: int,
-    start: int,
-    stop: int,
+    entry: Entry, zeros: Entry, scales: Entry, groups: Groups, bits: int, offset: int, start: int, stop: int
 ) -> Floats:
-    codes = integers(entry.whole()[:, start:stop].T, bits)[:, :n_in]
+    group_of = groups()
+    codes = integers(entry.whole()[:, start:stop].T, bits)[:, : len(group_of)]
     lowest = (integers(zeros.whole(), bits) + np.uint8(offset)) & np.uint8((1 << bits) - 1)
-    group_of = _groups(entry, order, size, n_in, scales.shape[0])
     return _affine(codes, lowest[:, start:stop].T, numbers(scales)[:, start:stop].T, group_of)
 
 
@@ -123,8 +116,8 @@ def _groups(entry: Entry, order: Entry | None, size: int, n_in: int, n_groups: i
 def _affine(codes: NDArray[Any], zeros: NDArray[Any], scales: Floats, group_of: NDArray[np.intp]) -> Floats:
     """Return ``(codes - zeros) * scales``, where zeros and scales have a column for each group."""
     weight = codes.astype(np.float32)
-    weight -= by_group(zeros, group_of)
-    weight *= by_group(scales, group_of)
+    weight -= np.take(zeros, group_of, axis=-1)
+    weight *= np.take(scales, group_of, axis=-1)
     return weight
 
 
@@ -179,7 +172,8 @@ def compressed_tensors(packed: Packed) -> Unpacked | None:
     if zero is not None and zero.shape != (packed_rows if zero.dtype in _WORDS else scale.shape):
         raise Undecodable(f"compressed-tensors, but the zero points do not fit the scales; {SAVE_PLAIN}", shape)
     extras = [part for part in (zero, order) if part is not None]
-    read = partial(_read_compressed, entry, scale, zero, order, spread, shape, bits)
+    groups = partial(_groups, entry, order, spread.blocks[1], shape[1], spread.counts[1])
+    read = partial(_read_compressed, entry, scale, zero, groups, spread, shape[0], bits)
     parts = (scale, described, *extras, *bystanders(packed))
     return Unpacked(packed.weight, shape, read, f"compressed-tensors, {bits} bits", parts)
 
@@ -194,20 +188,12 @@ def _stated_shape(described: Entry, entry: Entry) -> tuple[int, int]:
 
 
 def _read_compressed(
-    entry: Entry,
-    scale: Entry,
-    zero: Entry | None,
-    order: Entry | None,
-    spread: Grid,
-    shape: tuple[int, int],
-    bits: int,
-    start: int,
-    stop: int,
+    entry: Entry, scale: Entry, zero: Entry | None, groups: Groups, spread: Grid, n_out: int, bits: int, *rows: int
 ) -> Floats:
-    codes = integers(entry.read(start, stop), bits)[:, : shape[1]]
-    group_of = _groups(entry, order, spread.blocks[1], shape[1], spread.counts[1])
-    each = slice(start, stop) if spread.counts[0] > 1 else slice(0, 1)
-    return _affine(codes, _lowest(zero, shape[0], bits, spread)[each], _table(scale, spread)[each], group_of)
+    group_of = groups()
+    codes = integers(entry.read(*rows), bits)[:, : len(group_of)]
+    each = slice(*rows) if spread.counts[0] > 1 else slice(0, 1)
+    return _affine(codes, _lowest(zero, n_out, bits, spread)[each], _table(scale, spread)[each], group_of)
 
 
 def _table(entry: Entry, spread: Grid) -> Floats:

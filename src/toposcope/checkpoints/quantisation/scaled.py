@@ -5,15 +5,22 @@ from functools import partial
 from typing import Any
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation.grid import Grid, as_block, grid
-from toposcope.checkpoints.quantisation.packed import SAVE_PLAIN, Floats, Packed, Undecodable, Unpacked, numbers
-from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.quantisation.packed import (
+    SAVE_PLAIN,
+    Floats,
+    Grid,
+    Packed,
+    Undecodable,
+    Unpacked,
+    as_block,
+    grid,
+    numbers,
+)
+from toposcope.checkpoints.sources.source import unsupported
 
 FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-EXPONENTS = ("uint8", "float8_e8m0fnu")
-"""Dtypes of factors that are powers of two."""
-DEFAULT_BLOCK = (128, 128)
-"""Of DeepSeek-V3 and everything after it."""
+EXPONENTS = ("uint8", "float8_e8m0fnu")  # dtypes of factors that are powers of two
+DEFAULT_BLOCK = (128, 128)  # of DeepSeek-V3 and everything after it
 _ATTACHED = ("_scale_inv", "_scale")
 _BESIDE = ("scale_weight", "qscale_weight", "scale", "scales")
 _BYSTANDERS = (
@@ -122,10 +129,9 @@ def _signed(zero: Entry) -> Entry:
 
 def _read_rows(entry: Entry, scale: Entry, layout: Entry | None, start: int, stop: int) -> Floats:
     if layout is not None and numbers(layout).any():
-        raise CheckpointError(
-            f"{entry.name}: bitsandbytes orders its bytes for one kind of GPU (weight_format is not 0, row by row); "
-            f"{SAVE_PLAIN}",
-            "unsupported",
+        raise unsupported(
+            entry.name,
+            f"bitsandbytes orders its bytes for one kind of GPU (weight_format is not 0, row by row); {SAVE_PLAIN}",
         )
     weight = numbers(entry, start, stop)
     weight *= numbers(scale, start, stop)[:, None] / 127

@@ -28,7 +28,7 @@ from toposcope.checkpoints.sources.local import (
 from toposcope.checkpoints.sources.range_cache import parse_keep
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
-from toposcope.plugins import collect
+from toposcope.plugins import collect_modules
 
 __all__ = [
     "Access",
@@ -55,11 +55,7 @@ __all__ = [
 
 @cache
 def _kinds() -> list[ModuleType]:
-    return list(collect(__name__, "toposcope.sources", _kind_of).values())
-
-
-def _kind_of(module: ModuleType) -> dict[str, ModuleType]:
-    return {module.__name__.rpartition(".")[2]: module} if hasattr(module, "claims") else {}
+    return collect_modules(__name__, "toposcope.sources", "claims")
 
 
 def is_remote(spec: str) -> bool:

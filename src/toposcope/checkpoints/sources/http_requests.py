@@ -1,18 +1,20 @@
-"""One HTTP request through the session of huggingface_hub, retried where that may help; errors reveal no secret."""
+"""Bytes over HTTP through the session of huggingface_hub: retried, paced, checked; errors reveal no secret."""
 
 import email.utils
 import netrc
 import re
+import socket
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from toposcope.checkpoints.sources.http_pace import SlowServerError, answer_in_time
-from toposcope.checkpoints.sources.retry import Retry
-from toposcope.checkpoints.sources.source import CheckpointError
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -20,35 +22,146 @@ if TYPE_CHECKING:
 
     from httpx2 import Auth, Response
 
-TIMEOUT = 30.0
-"""Seconds without a byte."""
-TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-"""Responses after which another try may help."""
+MAX_TRIES = 6
+FIRST_WAIT = 0.5  # seconds; each further wait is twice as long, up to `MAX_WAIT`
+MAX_WAIT = 8.0  # seconds
+MAX_REQUESTED_WAIT = 330.0  # seconds that a server may request: a little more than the five minutes of a rate limit
+ANSWER_SECONDS = 120.0  # from a request to the end of the headers of its response
+WINDOW_SECONDS = 60.0
+MIN_WINDOW_BYTES = 60_000  # bytes of a body that have to arrive in a window: a kilobyte a second
+TIMEOUT = 30.0  # seconds without a byte
+TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)  # responses after which another try may help
+MAX_WHOLE_FILE = 1_000_000  # bytes of a file that is read whole from a server without ranges
+RESET_BYTES = 1_000_000  # bytes to receive before the tries are counted again
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+
+
+class Retry:
+    """The tries left for one operation.
+
+    Parameters
+    ----------
+    location : str
+        What is being read, for the message.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._failures = 0
+
+    def wait(self, reason: str, requested: float | None = None) -> None:
+        """Wait before the next try, as long as the server requests if it does.
+
+        Raises
+        ------
+        CheckpointError
+            If no try is left, or the server requests too long a wait.
+        """
+        self._failures += 1
+        if requested is not None and requested > MAX_REQUESTED_WAIT:
+            raise self._unreachable(
+                f"{reason}, and requests a wait of {requested:.0f} seconds; run the same command then"
+            )
+        if self._failures >= MAX_TRIES:
+            raise self._unreachable(f"{reason}, {MAX_TRIES} times; run the same command again later")
+        time.sleep(min(FIRST_WAIT * 2 ** (self._failures - 1), MAX_WAIT) if requested is None else requested)
+
+    def reset(self) -> None:
+        """Start counting again after progress."""
+        self._failures = 0
+
+    def _unreachable(self, reason: str) -> CheckpointError:
+        return CheckpointError(f"{self._location}: cannot be read: {reason}", "unreachable")
+
+
+class SlowServerError(Exception):
+    """A response that comes too slowly; another try may help."""
+
+
+def answer_in_time(send: Callable[[], "Response"]) -> "Response":
+    """Return the response of a request whose headers arrive within `ANSWER_SECONDS`.
+
+    Raises
+    ------
+    SlowServerError
+        If they do not; whatever `send` raises.
+    """
+    answers: list[Response] = []
+    errors: list[BaseException] = []
+    is_late = threading.Event()
+
+    def run() -> None:
+        try:
+            answers.append(send())
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
+            errors.append(error)
+        if is_late.is_set() and answers:
+            answers[0].close()
+
+    # A daemon: what still waits for a header does not keep the process alive.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    if not answers and not errors:
+        is_late.set()
+        raise SlowServerError("no answer in time")
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+def paced(response: "Response", chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of a response while at least `MIN_WINDOW_BYTES` arrive in each window.
+
+    Raises
+    ------
+    SlowServerError
+        If fewer arrive.
+    """
+    received, is_slow, is_over = [0], threading.Event(), threading.Event()
+    stream = response.extensions.get("network_stream")
+    connection = stream.get_extra_info("socket") if stream is not None else None
+
+    def watch() -> None:
+        before = 0
+        while not is_over.wait(WINDOW_SECONDS):
+            if received[0] - before < MIN_WINDOW_BYTES:
+                is_slow.set()
+                # Wakes the thread that waits for bytes; closing the socket would not.
+                with suppress(OSError):
+                    if connection is not None:
+                        connection.shutdown(socket.SHUT_RDWR)
+                return
+            before = received[0]
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        for chunk in chunks:
+            received[0] += len(chunk)
+            yield chunk
+            if is_slow.is_set():
+                raise SlowServerError("too few bytes a second")
+    except SlowServerError:
+        raise
+    except Exception as error:
+        if is_slow.is_set():
+            raise SlowServerError("too few bytes a second") from error
+        raise
+    finally:
+        is_over.set()
 
 
 @dataclass(frozen=True)
 class Address:
-    """What to request.
-
-    Attributes
-    ----------
-    url : str
-    location : str
-        Its name in messages.
-    hub : bool
-        Whether to send the environment's token for the Hugging Face hub.
-    """
+    """What to request."""
 
     url: str
-    location: str
-    hub: bool = False
+    location: str  # its name in messages
+    hub: bool = False  # whether to send the environment's token for the Hugging Face hub
 
 
 def open_response(
-    address: Address,
-    method: str = "GET",
-    headers: "Mapping[str, str] | None" = None,
-    retry: Retry | None = None,
+    address: Address, method: str = "GET", headers: "Mapping[str, str] | None" = None, retry: Retry | None = None
 ) -> "Response":
     """Return a response whose body is still to be read; the caller closes it.
 
@@ -167,3 +280,93 @@ def _netrc_of(url: str) -> "Auth | None":
         # Not chained: its message may quote a password.
         raise ToposcopeError(f"{path}: cannot be read, or is not in its format; mend it") from None
     return httpx2.BasicAuth(found[0], found[2]) if found and found[2] else None
+
+
+def fetch_range(
+    address: Address, size: int, same: Callable[["Response"], bool], start: int, stop: int, into: Bytes
+) -> Iterator[int]:
+    """Fill a buffer with bytes `start` to `stop`, yielding how many it holds so far.
+
+    Parameters
+    ----------
+    address : Address
+    size : int
+        Of the file, as listed.
+    same : callable
+        Whether a response is of the version that was listed.
+    start, stop : int
+    into : array of uint8
+        Of length stop - start.
+
+    Raises
+    ------
+    CheckpointError
+        If the server sends something else, the file was replaced, or no try succeeds.
+    """
+    retry = Retry(address.location)
+    view, reached, last_reset = into.data, 0, 0
+    etag: str | None = None
+    while reached < len(view):
+        begin = start + reached
+        response = open_response(address, headers={"Range": f"bytes={begin}-{stop - 1}"}, retry=retry)
+        with closing(response):
+            at = _checked(response, address, size, begin, stop, len(view) == size)
+            etag = response.headers.get("etag", "") if etag is None else etag
+            if not same(response) or etag != response.headers.get("etag", ""):
+                raise changed_error(address.location)
+            try:
+                for chunk in paced(response, response.iter_raw()):
+                    useful = memoryview(chunk)[max(0, begin - at) :]
+                    at += len(chunk)
+                    if at > stop and response.status_code == 206:
+                        raise _wrong(address, "sends more bytes than requested")
+                    useful = useful[: len(view) - reached]
+                    view[reached : reached + len(useful)] = useful
+                    reached += len(useful)
+                    begin += len(useful)
+                    yield reached
+                    if reached == len(view) and at > stop:
+                        break  # the rest of a whole file is not needed
+            except transient_errors() as error:
+                cut = describe_error(error)
+            else:
+                cut = "fewer bytes came than announced"
+        if reached - last_reset >= RESET_BYTES:
+            retry.reset()
+            last_reset = reached
+        if reached < len(view):
+            retry.wait(f"{cut} at byte {start + reached}")
+
+
+def changed_error(location: str) -> CheckpointError:
+    """Return the error for a file that was replaced since it was listed."""
+    return CheckpointError(f"{location}: replaced while it was being read; run the same command again", "changed")
+
+
+def _checked(response: "Response", address: Address, size: int, begin: int, stop: int, whole: bool) -> int:
+    """Return the offset in the file at which the body begins."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise _wrong(address, "compresses its response")
+    if response.status_code == 206:
+        header = response.headers.get("content-range", "")
+        match = _CONTENT_RANGE.fullmatch(header)
+        if match and int(match[3]) != size:
+            raise changed_error(address.location)
+        if not match or (int(match[1]), int(match[2])) != (begin, stop - 1):
+            raise _wrong(address, f"was asked for bytes {begin}-{stop - 1}, but sends {header[:60]!r}")
+        return begin
+    if response.status_code == 200:
+        if parse_size(response.headers.get("content-length", "")) not in (None, size):
+            raise changed_error(address.location)
+        if size > MAX_WHOLE_FILE and not whole:
+            raise _wrong(address, f"sends the whole file of {size} bytes for a request of {stop - begin}")
+        return 0
+    if response.status_code == 416:
+        raise changed_error(address.location)
+    raise response_error(response, address)
+
+
+def _wrong(address: Address, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{address.location}: cannot be read by ranges: the server {what}; download it and give its path", "unreachable"
+    )

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toposcope.checkpoints.sources.cached_reads import cached_lookup, forget, read_cached
-from toposcope.checkpoints.sources.http_ranges import fetch_range
-from toposcope.checkpoints.sources.http_requests import Address, describe_error, transient_errors
-from toposcope.checkpoints.sources.retry import Retry
+from toposcope.checkpoints.sources.http_requests import Address, Retry, describe_error, fetch_range, transient_errors
+from toposcope.checkpoints.sources.range_cache import cached_lookup, forget, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
@@ -23,6 +21,8 @@ from toposcope.checkpoints.sources.source import (
     Files,
     checked_name,
     checked_size,
+    damaged,
+    is_hidden,
 )
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
@@ -118,10 +118,7 @@ class HubFile:
         content = read_cached(self, start, stop, key, self.access, fill)
         if self.sha256 and stop - start == self.size and sha256(content.data).hexdigest() != self.sha256:
             forget(self, key, self.access)
-            raise CheckpointError(
-                f"{self.location}: damaged: its SHA-256 is not the published one; run the same command again",
-                "damaged",
-            )
+            raise damaged(self, "its SHA-256 is not the published one", "run the same command again")
         return content
 
     def _same(self, response: "Response") -> bool:
@@ -160,9 +157,7 @@ class HubSource:
             if listed.path == self.prefix:
                 return {listed.path.rpartition("/")[2]: self._file(listed)}
             name = listed.path.removeprefix(inside)
-            parts = name.split("/")
-            hidden = any(part.startswith(".") for part in parts[:-1])
-            if listed.path.startswith(inside) and len(parts) <= MAX_DEPTH + 1 and not hidden:
+            if listed.path.startswith(inside) and name.count("/") <= MAX_DEPTH and not is_hidden(name):
                 found[name] = self._file(listed)
         if not found:
             raise ToposcopeError(f"{self.spec}: no such file or folder; look at the model's files on the hub")

@@ -12,27 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from toposcope.checkpoints.sources.packed import POINTER, packed_file, packed_files
-from toposcope.checkpoints.sources.source import (
-    MAX_DEPTH,
-    MAX_FILES,
-    Bytes,
-    CheckpointError,
-    Files,
-    StoredFile,
-    check_range,
-)
+from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, Files, StoredFile, check_range, opened
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
 
-MAX_COPIED_BYTES = 1 << 16
-"""Ranges up to this length are copied, which costs less than a map."""
-MAX_HELD_BYTES = 1 << 20
-"""Size of a file that `small_files_held` reads at once."""
-MAX_HELD_IN_ALL = 1 << 26
-"""Bytes that `small_files_held` holds."""
-MAX_SHOWN_PATH = 120
-"""Characters of an impossible path that a message shows."""
-
+MAX_COPIED_BYTES = 1 << 16  # ranges up to this length are copied, which costs less than a map
+MAX_HELD_BYTES = 1 << 20  # size of a file that `small_files_held` reads at once
+MAX_HELD_IN_ALL = 1 << 26  # bytes that `small_files_held` holds
+MAX_SHOWN_PATH = 120  # characters of an impossible path that a message shows
 _held: ContextVar["dict[tuple[str, str], Bytes] | None"] = ContextVar("held", default=None)
 
 
@@ -81,31 +68,17 @@ class LocalFile:
         return held[key][start:stop]
 
     def _read(self, start: int, stop: int, max_copied: int) -> Bytes:
-        try:
-            # A pipe that took the place of the file would block.
-            file = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-            try:
-                status = os.fstat(file)
-                if (status.st_size, str(status.st_mtime_ns)) != (self.size, self.version):
-                    raise CheckpointError(
-                        f"{self.location}: changed while it was in use; run the same command again", "changed"
-                    )
-                if start == stop:
-                    return np.empty(0, np.uint8)
-                if stop - start <= max_copied:
-                    content = np.empty(stop - start, np.uint8)
-                    if (count := os.preadv(file, [content.data], start)) < stop - start:
-                        check_range(self.location, start, stop, start + count)
-                    return content
-                begin = start - start % mmap.ALLOCATIONGRANULARITY
-                # torch expects a writable array; writing to a private map does not change the file.
-                view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.location}: cannot be read: {error.strerror or error}", "unreachable"
-            ) from error
+        with opened(self.path, self.location, self.size, self.version) as file:
+            if start == stop:
+                return np.empty(0, np.uint8)
+            if stop - start <= max_copied:
+                content = np.empty(stop - start, np.uint8)
+                if (count := os.preadv(file, [content.data], start)) < stop - start:
+                    check_range(self.location, start, stop, start + count)
+                return content
+            begin = start - start % mmap.ALLOCATIONGRANULARITY
+            # torch expects a writable array; writing to a private map does not change the file.
+            view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)
         if hasattr(mmap, "MADV_WILLNEED"):
             view.madvise(mmap.MADV_WILLNEED)
         return np.frombuffer(view, np.uint8, stop - start, start - begin)

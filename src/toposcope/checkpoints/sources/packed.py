@@ -16,38 +16,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_range
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_range, opened
 
 POINTER = "packed.json"
 MAX_POINTER_BYTES = 10_000_000
-MAX_HEADER_BYTES = 100_000_000
-"""As in the safetensors library."""
-
+MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PackPointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The content of ``packed.json``.
+    """The content of ``packed.json``."""
 
-    Attributes
-    ----------
-    pack : str
-        The folder of the pack, relative to the one that holds this file.
-    run : str
-        The name of the run, as in the pack's files.
-    steps : list of int
-        Of its checkpoints.
-    status : "running", "complete" or "diverged"
-        How the run ended.
-    step : int
-        The last step in its log.
-    """
-
-    pack: str
-    run: str
-    steps: list[_Count]
-    status: Literal["running", "complete", "diverged"]
-    step: _Count
+    pack: str  # the folder of the pack, relative to the one that holds this file
+    run: str  # the name of the run, as in the pack's files
+    steps: list[_Count]  # of its checkpoints
+    status: Literal["running", "complete", "diverged"]  # how the run ended
+    step: _Count  # the last step in its log
 
 
 class _Described(msgspec.Struct):
@@ -58,23 +42,12 @@ class _Described(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the tensors of a run lie in a pack, and in the file they are listed as.
+    """Where the tensors of a run lie in a pack, and in the file they are listed as."""
 
-    Attributes
-    ----------
-    header : bytes
-        The beginning of the listed file.
-    size : int
-        Of the listed file.
-    begins : tuple of int
-        Of the tensors in the listed file, ascending.
-    places : tuple of (int, int)
-        Of each tensor in the pack: where it begins for the first run, and the bytes of a run.
-    """
-
-    header: bytes
-    size: int
-    begins: tuple[int, ...]
+    header: bytes  # the beginning of the listed file
+    size: int  # of the listed file
+    begins: tuple[int, ...]  # of the tensors in the listed file, ascending
+    # of each tensor in the pack: where it begins for the first run, and the bytes of a run
     places: tuple[tuple[int, int], ...]
 
 
@@ -104,27 +77,14 @@ class PackedFile:
         """Read a range, from the header made for this run and from its rows of the pack."""
         check_range(self.location, start, stop, self.size)
         content = np.empty(stop - start, np.uint8)
-        try:
-            # A pipe that took the place of the file would block.
-            file = os.open(self.pack, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-            try:
-                self._fill(content, file, start, stop)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise CheckpointError(f"{self.pack}: cannot be read: {error.strerror or error}", "unreachable") from error
+        with opened(self.pack, str(self.pack), self.pack_size, str(self.pack_mtime)) as file:
+            layout, _ = _layout(self.pack, self.pack_size, self.pack_mtime)
+            head = layout.header[start:stop]
+            content[: len(head)] = np.frombuffer(head, np.uint8)
+            for at, place, count in _pieces(layout, self.index, start + len(head), stop):
+                got = os.preadv(file, [content[at - start : at - start + count].data], place)
+                check_range(str(self.pack), place, place + count, place + got)
         return content
-
-    def _fill(self, content: Bytes, file: int, start: int, stop: int) -> None:
-        status = os.fstat(file)
-        if (status.st_size, status.st_mtime_ns) != (self.pack_size, self.pack_mtime):
-            raise CheckpointError(f"{self.pack}: changed while it was in use; run the same command again", "changed")
-        layout, _ = _layout(self.pack, self.pack_size, self.pack_mtime)
-        head = layout.header[start:stop]
-        content[: len(head)] = np.frombuffer(head, np.uint8)
-        for at, place, count in _pieces(layout, self.index, start + len(head), stop):
-            got = os.preadv(file, [content[at - start : at - start + count].data], place)
-            check_range(str(self.pack), place, place + count, place + got)
 
 
 def packed_files(folder: Path) -> dict[str, PackedFile]:

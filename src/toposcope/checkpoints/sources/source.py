@@ -1,10 +1,13 @@
 """Protocols of sources: a place that holds files, and a file that is read by ranges of bytes."""
 
 import hashlib
-from collections.abc import Mapping
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +15,8 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 
 Bytes = NDArray[np.uint8]
-
-MAX_FILES = 1_000_000
-"""Of one place; a series of checkpoints has fewer."""
-MAX_DEPTH = 3
-"""Levels of folders that are listed below a place: those of ``runs/small-1/checkpoints/step_1.pt``."""
+MAX_FILES = 1_000_000  # of one place; a series of checkpoints has fewer
+MAX_DEPTH = 3  # levels of folders that are listed below a place: those of ``runs/small-1/checkpoints/step_1.pt``
 
 
 class CheckpointError(ToposcopeError):
@@ -38,6 +38,25 @@ class CheckpointError(ToposcopeError):
         return type(self), (str(self), self.kind)
 
 
+def damaged(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
+    """Return the error of a file that holds something else than its format says."""
+    return CheckpointError(f"{_location(place)}: damaged: {reason}; {fix}", "damaged")
+
+
+def truncated(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
+    """Return the error of a file that ends too early."""
+    return CheckpointError(f"{_location(place)}: truncated or damaged: {reason}; {fix}", "truncated")
+
+
+def unsupported(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a file, or a place, that is whole but cannot be read."""
+    return CheckpointError(f"{_location(place)}: {reason}", "unsupported")
+
+
+def _location(place: "StoredFile | Path | str") -> str:
+    return str(place) if isinstance(place, str | Path) else place.location
+
+
 class StoredFile(Protocol):
     """One file of a source.
 
@@ -56,22 +75,18 @@ class StoredFile(Protocol):
     @property
     def location(self) -> str:
         """Its name in messages."""
-        ...
 
     @property
     def size(self) -> int:
         """Bytes."""
-        ...
 
     @property
     def version(self) -> str:
         """Changes with the content."""
-        ...
 
     @property
     def sha256(self) -> str:
         """The published hash, or an empty text."""
-        ...
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read bytes ``start`` to ``stop``, exactly.
@@ -81,11 +96,9 @@ class StoredFile(Protocol):
         CheckpointError
             If the file is shorter, has changed since it was listed, or cannot be reached.
         """
-        ...
 
 
-Files = Mapping[str, StoredFile]
-"""Files by their paths relative to a source, with ``/``."""
+Files = Mapping[str, StoredFile]  # files by their paths relative to a source, with ``/``
 
 
 class Source(Protocol):
@@ -100,19 +113,15 @@ class Source(Protocol):
     @property
     def spec(self) -> str:
         """Text that opens the place again."""
-        ...
 
     def files(self) -> Files:
         """List the files up to `MAX_DEPTH` folders down, without hidden folders and without reading any."""
-        ...
 
     def child(self, name: str) -> "Source":
         """Return the place of a file or folder inside this one."""
-        ...
 
     def beside(self, name: str) -> StoredFile | None:
         """Return a file in the folder of this place, which is a file; None if there is no such file."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -141,12 +150,27 @@ def fingerprint(files: Files) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
+@contextmanager
+def opened(path: Path, location: str, size: int, version: str) -> Iterator[int]:
+    """Open a file of this machine, which must be as it was when it was listed, and yield its descriptor."""
+    try:
+        # A pipe that took the place of the file would block.
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            status = os.fstat(file)
+            if (status.st_size, str(status.st_mtime_ns)) != (size, version):
+                raise CheckpointError(f"{location}: changed while it was in use; run the same command again", "changed")
+            yield file
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}", "unreachable") from error
+
+
 def check_range(location: str, start: int, stop: int, size: int) -> None:
     """Refuse a range that exceeds the file."""
     if not 0 <= start <= stop <= size:
-        raise CheckpointError(
-            f"{location}: truncated: it ends at byte {size}, {stop} are needed; fetch or save it again", "truncated"
-        )
+        raise truncated(location, f"it ends at byte {size}, {stop} are needed")
 
 
 def checked_name(name: str, location: str) -> str:
@@ -162,8 +186,50 @@ def is_relative_name(name: str) -> bool:
     return plain and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a path lies in a hidden folder."""
+    return any(part.startswith(".") for part in name.split("/")[:-1])
+
+
 def checked_size(size: object, location: str) -> int:
     """Return the size of a file from a listing; CheckpointError if it is missing or not a size."""
     if not isinstance(size, int) or not 0 <= size < 1 << 63:
         raise CheckpointError(f"{location}: its source gives no size; it cannot be read by ranges", "unreachable")
     return size
+
+
+class RangeStream(io.RawIOBase):
+    """A raw stream over a stored file or a part of it; wrap it in `io.BufferedReader`.
+
+    Parameters
+    ----------
+    file : StoredFile
+    start, stop : int
+        Range of bytes of the file; by default all of it.
+    """
+
+    def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
+        super().__init__()
+        self._file, self._start = file, start
+        self._length = (file.size if stop is None else stop) - start
+        self._position = 0
+
+    def readable(self) -> bool:  # noqa: D102
+        return True
+
+    def seekable(self) -> bool:  # noqa: D102
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # noqa: D102
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        if self._position < 0:
+            raise OSError(22, "seek before the beginning")
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:  # noqa: D102
+        count = max(0, min(len(buffer), self._length - self._position))
+        if count:
+            begin = self._start + self._position
+            buffer[:count] = self._file.read(begin, begin + count).tobytes()
+            self._position += count
+        return count

@@ -12,10 +12,9 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.cached_reads import CHUNK_BYTES, cached_lookup, read_cached
-from toposcope.checkpoints.sources.http_ranges import changed_error
+from toposcope.checkpoints.sources.http_requests import Retry, changed_error
 from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
-from toposcope.checkpoints.sources.retry import Retry
+from toposcope.checkpoints.sources.range_cache import CHUNK_BYTES, cached_lookup, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
@@ -26,24 +25,13 @@ from toposcope.checkpoints.sources.source import (
     Source,
     checked_name,
     checked_size,
+    is_hidden,
 )
 from toposcope.errors import ToposcopeError
 
 Answer = TypeVar("Answer")
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_VERSIONS = (
-    "etag",
-    "md5hash",
-    "crc32c",
-    "generation",
-    "versionid",
-    "mtime",
-    "lastmodified",
-    "updated",
-    "modified",
-    "created",
-)
+_VERSIONS = tuple("etag md5hash crc32c generation versionid mtime lastmodified updated modified created".split())
 """Names of drivers for what changes with the content, in lower case without ``_``."""
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -88,35 +76,30 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
 class UrlFile:
     """A file that a driver of fsspec reads (see `StoredFile`)."""
 
-    url: str
+    location: str
     path: str
     size: int
     version: str
     access: Access
     sha256: str = ""
 
-    @property
-    def location(self) -> str:
-        """The address."""
-        return self.url
-
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range, and check afterwards that the file is still the same."""
-        return read_cached(self, start, stop, f"url:{self.url}", self.access, self._fill)
+        return read_cached(self, start, stop, f"url:{self.location}", self.access, self._fill)
 
     def _fill(self, start: int, stop: int, into: Bytes) -> Iterator[int]:
-        filesystem, _ = _filesystem(self.url)
-        retry, reached = Retry(self.url), 0
+        filesystem, _ = _filesystem(self.location)
+        retry, reached = Retry(self.location), 0
         while reached < len(into):
             first, last = start + reached, min(start + reached + CHUNK_BYTES, stop)
-            content = _call(self.url, retry, partial(filesystem.cat_file, self.path, start=first, end=last))
+            content = _call(self.location, retry, partial(filesystem.cat_file, self.path, start=first, end=last))
             filesystem.invalidate_cache()
-            details = _call(self.url, retry, partial(filesystem.info, self.path))
+            details = _call(self.location, retry, partial(filesystem.info, self.path))
             if (details.get("size"), _version(details)) != (self.size, self.version):
-                raise changed_error(self.url)
+                raise changed_error(self.location)
             if len(content) > last - first:
                 raise CheckpointError(
-                    f"{self.url}: its driver reads no ranges; download it and give its path", "unreachable"
+                    f"{self.location}: its driver reads no ranges; download it and give its path", "unreachable"
                 )
             into[reached : reached + len(content)] = np.frombuffer(content, np.uint8)
             reached += len(content)
@@ -129,40 +112,35 @@ class UrlFile:
 class UrlSource:
     """A file or folder that a driver of fsspec lists (see `Source`)."""
 
-    url: str
+    spec: str
     access: Access
-
-    @property
-    def spec(self) -> str:
-        """The address."""
-        return self.url
 
     def files(self) -> Files:
         """List the files."""
-        listed = cached_lookup(f"url {self.url}", list[_Listed], self.url, self.access, self._list, immutable=False)
+        listed = cached_lookup(f"url {self.spec}", list[_Listed], self.spec, self.access, self._list, immutable=False)
         if not listed:
-            raise ToposcopeError(f"{self.url}: no such file or folder, or an empty one")
-        _, root = _filesystem(self.url)
+            raise ToposcopeError(f"{self.spec}: no such file or folder, or an empty one")
+        _, root = _filesystem(self.spec)
         if [file.path for file in listed] == [root]:
-            return {self.url.rpartition("/")[2]: self._file(self.url, listed[0])}
+            return {self.spec.rpartition("/")[2]: self._file(self.spec, listed[0])}
         inside = f"{root.rstrip('/')}/"
-        names = {checked_name(f.path.removeprefix(inside), self.url): f for f in listed}
-        return {name: self._file(f"{self.url}/{name}", f) for name, f in sorted(names.items()) if not _is_hidden(name)}
+        names = {checked_name(f.path.removeprefix(inside), self.spec): f for f in listed}
+        return {name: self._file(f"{self.spec}/{name}", f) for name, f in sorted(names.items()) if not is_hidden(name)}
 
     def child(self, name: str) -> "UrlSource":
         """Return a file or folder below."""
-        return UrlSource(f"{self.url}/{name}", self.access)
+        return UrlSource(f"{self.spec}/{name}", self.access)
 
     def beside(self, name: str) -> UrlFile | None:
         """Return a file in the folder of this file."""
-        url = f"{self.url.rpartition('/')[0]}/{name}"
+        url = f"{self.spec.rpartition('/')[0]}/{name}"
         listed = cached_lookup(
             f"beside {url}", list[_Listed], url, self.access, partial(_file_at, url), immutable=False
         )
         return self._file(url, listed[0]) if listed else None
 
     def _list(self) -> list[_Listed]:
-        filesystem, root = _filesystem(self.url)
+        filesystem, root = _filesystem(self.spec)
 
         def find() -> dict[str, Mapping[str, Any]]:
             filesystem.invalidate_cache()
@@ -170,11 +148,11 @@ class UrlSource:
             # Some drivers list nothing for a single file.
             return {path: details or filesystem.info(path) for path, details in found.items()}
 
-        listed = _call(self.url, Retry(self.url), find)
+        listed = _call(self.spec, Retry(self.spec), find)
         if len(listed) > MAX_FILES:
-            raise ToposcopeError(f"{self.url}: more than {MAX_FILES:,} files; name the folder of a series")
+            raise ToposcopeError(f"{self.spec}: more than {MAX_FILES:,} files; name the folder of a series")
         return [
-            _Listed(path, checked_size(details.get("size"), f"{self.url}: {path}"), _version(details))
+            _Listed(path, checked_size(details.get("size"), f"{self.spec}: {path}"), _version(details))
             for path, details in listed.items()
             if not path.endswith("/")
         ]
@@ -253,7 +231,3 @@ def _refused(url: str, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"{url}: cannot be read: {name} from its driver; check the address and the credentials", "unreachable"
     )
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/")[:-1])

@@ -1,8 +1,4 @@
-"""Files of an HTTP server: one by its address, or a folder by the index page that the server makes of it.
-
-fsspec's own HTTP filesystem is not used: it needs aiohttp beside the client that huggingface_hub brings, and neither
-resumes a read nor notices a replaced file or a wrong range.
-"""
+"""Files of an HTTP server: one by its address, or a folder by the index page that the server makes of it."""
 
 import re
 from collections.abc import Iterator
@@ -10,15 +6,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from html.parser import HTMLParser
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
 
-from toposcope.checkpoints.sources.cached_reads import cached_lookup, read_cached
-from toposcope.checkpoints.sources.http_index import Index, read_index
-from toposcope.checkpoints.sources.http_ranges import fetch_range
-from toposcope.checkpoints.sources.http_requests import Address, open_response, parse_size, response_error
+from toposcope.checkpoints.sources.http_requests import (
+    Address,
+    Retry,
+    describe_error,
+    fetch_range,
+    open_response,
+    paced,
+    parse_size,
+    response_error,
+    transient_errors,
+)
+from toposcope.checkpoints.sources.range_cache import cached_lookup, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
@@ -27,6 +32,7 @@ from toposcope.checkpoints.sources.source import (
     CheckpointError,
     Files,
     checked_size,
+    is_relative_name,
 )
 from toposcope.errors import ToposcopeError
 
@@ -35,14 +41,83 @@ if TYPE_CHECKING:
 
     from httpx2 import Response
 
-INDEX_THREADS = 8
-"""Index pages requested at the same time."""
-MAX_PAGES = 5000
-"""Index pages of one place: a server can make pages without end."""
-_folders: set[str] = set()
-"""Addresses known to be folders, which are listed without a request that finds out."""
-_NO_HEAD = (400, 403, 405, 501)
-"""Statuses of servers that only know GET."""
+MAX_PAGE_BYTES = 20_000_000
+INDEX_THREADS = 8  # index pages requested at the same time
+MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
+_folders: set[str] = set()  # addresses known to be folders, which are listed without a request that finds out
+_NO_HEAD = (400, 403, 405, 501)  # statuses of servers that only know GET
+
+
+class Index(msgspec.Struct, frozen=True):
+    """Names of the files and folders in a folder."""
+
+    files: list[str]
+    folders: list[str]
+
+
+def read_index(url: str) -> Index:
+    """Read the index page of a folder, whose address ends in a slash.
+
+    Raises
+    ------
+    CheckpointError
+        If the server makes none.
+    """
+    page, final_url = _page(url)
+    links = _Links()
+    links.feed(page)
+    names = dict(_name_below(final_url, link) for link in links.targets)
+    names.pop("", None)
+    return Index(*(sorted(name for name in names if names[name] is is_folder) for is_folder in (False, True)))
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.targets += [value for name, value in attrs if name == "href" and value]
+
+
+def _page(url: str) -> tuple[str, str]:
+    """Return the page, and its address after redirects."""
+    address, retry = Address(url, url), Retry(url)
+    while True:
+        with closing(open_response(address, retry=retry)) as response:
+            if response.status_code != 200:
+                raise response_error(response, address)
+            at_home = response.url.host == urlsplit(url).hostname and response.url.path.endswith("/")
+            if "html" not in response.headers.get("content-type", "") or not at_home:
+                raise CheckpointError(
+                    f"{url}: its server makes no index page of this folder; give the address of a file", "unreachable"
+                )
+            page = bytearray()
+            try:
+                for chunk in paced(response, response.iter_bytes()):
+                    page += chunk
+                    if len(page) > MAX_PAGE_BYTES:
+                        raise CheckpointError(f"{url}: its index page is too long", "unreachable")
+                return page.decode("utf-8", "replace"), str(response.url)
+            except transient_errors() as error:
+                retry.wait(describe_error(error))
+
+
+def _name_below(folder: str, link: str) -> tuple[str, bool]:
+    """Return the name that a link has in the folder, empty if it leads elsewhere, and whether it is a folder."""
+    try:
+        target = urljoin(folder, link)
+        parts = urlsplit(target)
+    except ValueError:
+        return "", False
+    path, base = unquote(target), unquote(folder)
+    rest = path.removeprefix(base)
+    name = rest.removesuffix("/")
+    # Links that sort the page have a query.
+    if parts.query or parts.fragment or not path.startswith(base) or "/" in name or not is_relative_name(name):
+        return "", False
+    return name, rest.endswith("/")
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -81,15 +156,10 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
 class WebFile:
     """A file of an HTTP server (see `StoredFile`); its size is requested when it is first needed."""
 
-    url: str
+    location: str
     access: Access
     known: _Status | None = field(default=None, compare=False)
     sha256: str = ""
-
-    @property
-    def location(self) -> str:
-        """The address."""
-        return self.url
 
     @property
     def size(self) -> int:
@@ -103,45 +173,42 @@ class WebFile:
 
     @cached_property
     def _status(self) -> _Status:
-        status = self.known or _status_of(self.url, self.access)
+        status = self.known or _status_of(self.location, self.access)
         if status.folder:
-            raise CheckpointError(f"{self.url}: a folder, where its server lists a file", "unreachable")
+            raise CheckpointError(f"{self.location}: a folder, where its server lists a file", "unreachable")
         return status
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range."""
-        fill = partial(fetch_range, Address(self.url, self.url), self.size, partial(_is_version, self.version))
-        return read_cached(self, start, stop, f"web:{self.url}", self.access, fill)
+        fill = partial(
+            fetch_range, Address(self.location, self.location), self.size, partial(_is_version, self.version)
+        )
+        return read_cached(self, start, stop, f"web:{self.location}", self.access, fill)
 
 
 @dataclass(frozen=True)
 class WebSource:
     """A file or folder of an HTTP server (see `Source`); an address that ends in a slash is a folder."""
 
-    url: str
+    spec: str
     access: Access
-
-    @property
-    def spec(self) -> str:
-        """The address."""
-        return self.url
 
     def files(self) -> Files:
         """List the files by the index pages of the server."""
-        if not self.url.endswith("/") and self.url not in _folders:
-            status = _status_of(self.url, self.access)
+        if not self.spec.endswith("/") and self.spec not in _folders:
+            status = _status_of(self.spec, self.access)
             if not status.folder:
-                return {_name_of(self.url): WebFile(self.url, self.access, status)}
-            _folders.add(self.url)
-        return {name: WebFile(f"{self.url.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
+                return {_name_of(self.spec): WebFile(self.spec, self.access, status)}
+            _folders.add(self.spec)
+        return {name: WebFile(f"{self.spec.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
 
     def child(self, name: str) -> "WebSource":
         """Return a file or folder below."""
-        return WebSource(f"{self.url.rstrip('/')}/{quote(name)}", self.access)
+        return WebSource(f"{self.spec.rstrip('/')}/{quote(name)}", self.access)
 
     def beside(self, name: str) -> WebFile | None:
         """Return a file in the folder of this file."""
-        url = f"{self.url.rpartition('/')[0]}/{quote(name)}"
+        url = f"{self.spec.rpartition('/')[0]}/{quote(name)}"
         request = partial(_request_status, url, may_be_missing=True)
         status = cached_lookup(f"beside {url}", _Status, url, self.access, request, immutable=False)
         return None if status.missing or status.folder else WebFile(url, self.access, status)
@@ -154,18 +221,18 @@ class WebSource:
                 below: list[str] = []
                 n_pages += len(folders)
                 if n_pages > MAX_PAGES:
-                    raise ToposcopeError(f"{self.url}: more than {MAX_PAGES:,} folders; name the folder of a series")
+                    raise ToposcopeError(f"{self.spec}: more than {MAX_PAGES:,} folders; name the folder of a series")
                 for prefix, index in zip(folders, pool.map(self._index, folders), strict=True):
                     yield from (prefix + name for name in index.files)
                     below += [f"{prefix}{name}/" for name in index.folders if not name.startswith(".")]
-                    _folders.update(f"{self.url.rstrip('/')}/{quote(prefix + name)}" for name in index.folders)
+                    _folders.update(f"{self.spec.rstrip('/')}/{quote(prefix + name)}" for name in index.folders)
                     count += len(index.files) + len(index.folders)
                     if count > MAX_FILES:
-                        raise ToposcopeError(f"{self.url}: more than {MAX_FILES:,} files; name the folder of a series")
+                        raise ToposcopeError(f"{self.spec}: more than {MAX_FILES:,} files; name the folder of a series")
                 folders = below if depth < MAX_DEPTH else []
 
     def _index(self, prefix: str) -> Index:
-        url = f"{self.url.rstrip('/')}/{quote(prefix)}"
+        url = f"{self.spec.rstrip('/')}/{quote(prefix)}"
         return cached_lookup(f"index {url}", Index, url, self.access, partial(read_index, url), immutable=False)
 
 

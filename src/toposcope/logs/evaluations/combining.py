@@ -1,4 +1,4 @@
-"""From the evaluations of several files to one table: runs completed, values cleaned, each metric given its role."""
+"""From the evaluations of several files to one table: values cleaned, metrics given roles, scores made shares."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,17 +6,24 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError, choices
 from toposcope.logs.columns import ACCURACY, Target
-from toposcope.logs.evaluations.evaluations import COLUMNS, MAX_SIZE, Evaluations
+from toposcope.logs.evaluations.evaluations import COLUMNS, MAX_SIZE, Evaluations, RawEvaluations
 from toposcope.logs.evaluations.groups import with_mmlu, without_averages
-from toposcope.logs.evaluations.raw import RawEvaluations
-from toposcope.logs.evaluations.roles import with_roles
 from toposcope.logs.evaluations.runs import known_runs, missing_sizes
-from toposcope.logs.evaluations.shares import SHARES, shares
-from toposcope.logs.evaluations.tasks import chance_of, in_pipes, shots_of, usual_part
+from toposcope.logs.evaluations.tasks import (
+    UNKNOWN,
+    chance_of,
+    in_pipes,
+    is_perplexity,
+    metric_of,
+    plain_name,
+    shots_of,
+    usual_part,
+)
 from toposcope.logs.raw import join_names, one_line, plural
 
-KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]
-"""Two rows that agree in these are of one evaluation."""
+KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]  # two rows that agree in these are of one evaluation
+SHARES = ("score", "other_score")
+MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1% by far
 
 
 def combine(
@@ -28,7 +35,7 @@ def combine(
     ----------
     parts : sequence of RawEvaluations
     score : str
-        The metric that is the score wherever a task has it; by default the first of `metrics.SCORES`.
+        The metric that is the score wherever a task has it; by default the first of `SCORES`.
     chances : mapping, optional
         What guessing reaches, by task.
 
@@ -202,3 +209,130 @@ def _with_questions(
     is_share = pl.col("role").is_in(SHARES)
     table = table.with_columns(standard_error=pl.when(is_share).then(pl.coalesce(valid, binomial)).otherwise(valid))
     return table, targets
+
+
+def with_roles(table: pl.DataFrame, score: str, remarks: list[str]) -> pl.DataFrame:
+    """Return the table with the role of each metric, one score a task; perplexities become their logarithm."""
+    metrics = table["metric"].unique()
+    known = [metric_of(metric) for metric in metrics]
+    is_log = [is_perplexity(metric) and kind.role == "loss" for metric, kind in zip(metrics, known, strict=True)]
+    roles = pl.DataFrame(
+        {"metric": metrics, "role": [k.role for k in known], "rank": [k.rank for k in known], "log": is_log}
+    )
+    table = table.join(roles, on="metric", how="left", maintain_order="left")
+    table = table.with_columns(
+        value=pl.when("log").then(pl.col("value").log()).otherwise("value"),
+        metric=pl.when("log").then(pl.format("log_{}", pl.col("metric"))).otherwise("metric"),
+        role=pl.when("corpus").then(pl.lit("corpus_loss")).otherwise("role"),
+    ).filter(pl.col("value").is_finite())
+    # a log-likelihood is no loss, whatever its name
+    negative = (pl.col("role") == "loss") & (pl.col("value").max().over("task", "metric") <= 0)
+    table = table.with_columns(role=pl.when(negative).then(pl.lit("likelihood")).otherwise("role"))
+    return _one_corpus_loss(_one_score(table, score, remarks), remarks)
+
+
+def _one_score(table: pl.DataFrame, named: str, remarks: list[str]) -> pl.DataFrame:
+    """Return the table with the role ``score`` for one metric of each task."""
+    candidates = (
+        table.filter(pl.col("role").is_in(["score", ""]))
+        .group_by("task", "metric")
+        .agg(pl.col("run").n_unique().alias("runs"), pl.col("role").first(), pl.col("rank").min())
+        .with_columns(rank=pl.when(pl.col("role") == "score").then("rank").otherwise(10 * UNKNOWN))
+    )
+    if named:
+        chosen = candidates["metric"].map_elements(lambda m: m == named or plain_name(m) == named, pl.Boolean)
+        if not chosen.any():
+            known = sorted(candidates["metric"].unique())
+            raise ToposcopeError(f"score {named}: no task has this metric; {choices(named, known)}")
+        candidates = candidates.with_columns(rank=pl.when(chosen).then(-1).otherwise("rank"))
+        candidates = candidates.with_columns(runs=pl.when(chosen).then(pl.lit(2**31)).otherwise("runs"))
+    candidates = candidates.sort("task", "runs", "rank", "metric", descending=[False, True, False, False])
+    first = candidates.unique("task", keep="first", maintain_order=True)
+    others = candidates.join(first, on=["task", "metric"], how="anti")
+    for metric, rows in first.join(others, on="task", how="semi").group_by("metric", maintain_order=True):
+        over = sorted(others.filter(pl.col("task").is_in(rows["task"].implode()))["metric"].unique())
+        remarks.append(
+            f"the score of {join_names(rows['task'].to_list(), 4)} is {metric[0]}, not {join_names(over, 4)} "
+            "(another by --column score=NAME)"
+        )
+    scores = first.select("task", "metric", is_score=pl.lit(True))
+    table = table.join(scores, on=["task", "metric"], how="left", maintain_order="left")
+    is_candidate = pl.col("role").is_in(["score", ""])
+    role = pl.when("is_score").then(pl.lit("score")).when(is_candidate).then(pl.lit("other_score")).otherwise("role")
+    return table.with_columns(role=role)
+
+
+def _one_corpus_loss(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
+    """Return the table with the losses of tasks without a score as those of corpora, one metric each."""
+    scored = table.filter(pl.col("role") == "score")["task"].unique()
+    alone = (pl.col("role") == "loss") & ~pl.col("task").is_in(scored.implode())
+    table = table.with_columns(role=pl.when(alone).then(pl.lit("corpus_loss")).otherwise("role"))
+    losses = (
+        table.filter(pl.col("role") == "corpus_loss")
+        .group_by("task", "metric")
+        .agg(pl.col("run").n_unique().alias("runs"), pl.col("rank").min())
+    )
+    losses = losses.sort("task", "runs", "rank", "metric", descending=[False, True, False, False])
+    first = losses.unique("task", keep="first", maintain_order=True)
+    others = losses.join(first, on=["task", "metric"], how="anti").select("task", "metric", other=pl.lit(True))
+    if others.is_empty():
+        return table
+    tasks = others["task"].unique().sort()
+    remarks.append(
+        f"the loss on {join_names(tasks.to_list(), 4)} is {first.filter(pl.col('task') == tasks[0])['metric'][0]}"
+    )
+    table = table.join(others, on=["task", "metric"], how="left", maintain_order="left")
+    is_other = (pl.col("role") == "corpus_loss") & pl.col("other")
+    return table.with_columns(role=pl.when(is_other).then(pl.lit("likelihood")).otherwise("role"))
+
+
+def shares(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
+    """Return scores from 0 to 1: where a metric goes beyond 1 in a file, it is in percent there.
+
+    A score of 1 or less among them is a share all the same if the task is a choice: 1% is far below its chance; so are
+    all of a task of unknown chance that lie between 5% and 1.
+    """
+    table = _with_percentages(table)
+    if len(metrics := table.filter("percent")["metric"].unique().sort()):
+        remarks.append(f"scores of {join_names([*metrics], 4)} are percentages: divided by 100")
+    if len(mixed := table.filter("mixed")):
+        first, n = mixed.row(0, named=True), plural(len(mixed), "score", "scores")
+        remarks.append(
+            f"{n} among percentages at most 1 (the first: run {first['run']}, task {first['task']}): taken as a share"
+        )
+    if len(small := table.filter("small")["task"].unique().sort()):
+        remarks.append(f"all scores of {join_names([*small], 6)} are at most 1: taken as percentages like the others")
+    table = table.with_columns(
+        pl.when("percent").then(pl.col(name) / 100).otherwise(name).alias(name) for name in ("value", "standard_error")
+    )
+    if len(tasks := table.filter(pl.col("chance") > 1)["task"].unique().sort()):
+        remarks.append(f"chance of {join_names([*tasks], 4)} is a percentage: divided by 100")
+    table = table.with_columns(chance=pl.when(pl.col("chance") > 1).then(pl.col("chance") / 100).otherwise("chance"))
+    impossible = ~((pl.col("chance") >= 0) & (pl.col("chance") < 1))
+    if n_tasks := table.filter(pl.col("chance").is_not_null() & impossible)["task"].n_unique():
+        remarks.append(f"chance is no share below 1 in {plural(n_tasks, 'task', 'tasks')}: ignored there")
+    table = table.with_columns(chance=pl.when(~impossible).then("chance"))
+    outside = pl.col("role").is_in(SHARES) & ~pl.col("value").is_between(0, 1)
+    if len(rows := table.filter(outside)):
+        first, n = rows.row(0, named=True), plural(len(rows), "score is", "scores are")
+        remarks.append(
+            f"{n} neither a share nor a percentage (the first: run {first['run']}, task {first['task']}, "
+            f"{first['metric']}): ignored"
+        )
+    return table.filter(~outside)
+
+
+def _with_percentages(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with columns ``percent``, and ``mixed``: a share among percentages."""
+    is_score = pl.col("role").is_in(SHARES)
+    largest = pl.col("value").filter(is_score).max().over("source", "metric")
+    pairs = table.select("task", "metric").unique()
+    usual = pl.Series("usual", [chance_of(*pair) for pair in pairs.rows()], dtype=pl.Float64)
+    table = table.join(pairs.with_columns(usual), on=["task", "metric"], how="left", maintain_order="left")
+    is_choice = pl.coalesce("chance", "usual").fill_null(0) > MIN_CHOICE
+    of_task = pl.col("value").filter(is_score)
+    top, least = (value.over("source", "metric", "task") for value in (of_task.max(), of_task.min()))
+    is_unknown = pl.coalesce("chance", "usual").is_null()
+    share = (is_choice & pl.col("value").is_between(0, 1, "right")) | (is_unknown & (top <= 1) & (least >= MIN_CHOICE))
+    beyond, share = (is_score & (largest > 1)).fill_null(False), share.fill_null(False)
+    return table.with_columns(percent=beyond & ~share, mixed=beyond & share, small=beyond & ~share & (top <= 1))

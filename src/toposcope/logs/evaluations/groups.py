@@ -8,19 +8,7 @@ from toposcope.logs.evaluations.tasks import own_words, standard_task, task_word
 from toposcope.logs.raw import join_names, plural
 
 AVERAGES = frozenset(
-    {
-        "average",
-        "averages",
-        "averaged",
-        "avg",
-        "mean",
-        "overall",
-        "aggregate",
-        "aggregated",
-        "moyenne",
-        "promedio",
-        "durchschnitt",
-    }
+    "average averages averaged avg mean overall aggregate aggregated moyenne promedio durchschnitt".split()
 )
 """Words of a score over several tasks."""
 _OF_AVERAGES = frozenset(
@@ -32,37 +20,21 @@ _OF_AVERAGES = frozenset(
         *("shot", "shots", "geometric", "arithmetic", "harmonic", "rate", "win", "in", "percent", "zero", "few"),
     }
 )
-_ALONE = (
-    "all",
-    "total",
-    "macro",
-    "micro",
-    "macro_avg",
-    "micro_avg",
-    "all_tasks",
-    "total_score",
-    "final_score",
-    "openllm",
-    "score",
-)
+_ALONE = tuple("all total macro micro macro_avg micro_avg all_tasks total_score final_score openllm score".split())
 """Names of averages without a word of `AVERAGES`, or joined in one word."""
 SUBJECTS = frozenset(
-    (
-        *("abstract_algebra", "anatomy", "astronomy", "business_ethics", "clinical_knowledge"),
-        *("college_biology", "college_chemistry", "college_computer_science", "college_mathematics"),
-        *("college_medicine", "college_physics", "computer_security", "conceptual_physics"),
-        *("econometrics", "electrical_engineering", "elementary_mathematics", "formal_logic"),
-        *("global_facts", "high_school_biology", "high_school_chemistry", "high_school_computer_science"),
-        *("high_school_european_history", "high_school_geography", "high_school_government_and_politics"),
-        *("high_school_macroeconomics", "high_school_mathematics", "high_school_microeconomics"),
-        *("high_school_physics", "high_school_psychology", "high_school_statistics"),
-        *("high_school_us_history", "high_school_world_history", "human_aging", "human_sexuality"),
-        *("international_law", "jurisprudence", "logical_fallacies", "machine_learning", "management"),
-        *("marketing", "medical_genetics", "miscellaneous", "moral_disputes", "moral_scenarios"),
-        *("nutrition", "philosophy", "prehistory", "professional_accounting", "professional_law"),
-        *("professional_medicine", "professional_psychology", "public_relations", "security_studies"),
-        *("sociology", "us_foreign_policy", "virology", "world_religions"),
-    )
+    """
+    abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
+    college_computer_science college_mathematics college_medicine college_physics computer_security
+    conceptual_physics econometrics electrical_engineering elementary_mathematics formal_logic global_facts
+    high_school_biology high_school_chemistry high_school_computer_science high_school_european_history
+    high_school_geography high_school_government_and_politics high_school_macroeconomics high_school_mathematics
+    high_school_microeconomics high_school_physics high_school_psychology high_school_statistics
+    high_school_us_history high_school_world_history human_aging human_sexuality international_law jurisprudence
+    logical_fallacies machine_learning management marketing medical_genetics miscellaneous moral_disputes
+    moral_scenarios nutrition philosophy prehistory professional_accounting professional_law professional_medicine
+    professional_psychology public_relations security_studies sociology us_foreign_policy virology world_religions
+    """.split()
 )
 """The 57 parts of MMLU (Hendrycks et al. 2021)."""
 _MMLU = re.compile(r"(?:(?:leaderboard|harness|lighteval|original|helm|lukaemon)_)*(?:mmlu|hendrycks_?test)_(.+)")
@@ -71,16 +43,14 @@ _AVERAGE_LAST = re.compile(
     r"(.+?)[^a-z0-9]+(?:(?:macro|micro)[^a-z0-9]*)?(?:average|avg|mean|overall)\W*", re.IGNORECASE
 )
 _KEY_OF_ROW = ["recipe", "run", "N", "D", "step", "seed", "shots", "metric"]
-_KEY = [*_KEY_OF_ROW, "kind"]
-"""What the parts of one score of MMLU agree in."""
+_KEY = [*_KEY_OF_ROW, "kind"]  # what the parts of one score of MMLU agree in
 GROUPS = frozenset({"mmlu", "hendryckstest", "bbh", "ceval", "c_eval", "cmmlu", "agieval"})
 """Tasks of many parts, whose score is that of all."""
 MIN_PARTS = 3
 """Names that begin with such a task's, from which on they are its parts: ``mmlu_cot`` alone is another way to ask."""
 OTHER_TASKS = frozenset({"pro", "redux", "agi", "plus"})
 """Words that make a name another task: MMLU-Pro is no part of MMLU."""
-TOLERANCE = 1e-3
-"""Of an average and the mean of its parts, relative to the average: both may be rounded."""
+TOLERANCE = 1e-3  # of an average and the mean of its parts, relative to the average: both may be rounded
 
 
 def is_average(task: str) -> bool:

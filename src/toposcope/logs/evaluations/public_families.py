@@ -13,44 +13,23 @@ _LLAMA = {"7b": 6_738_415_616, "13b": 13_015_864_320}
 
 
 class Family(NamedTuple):
-    """A family of models that differ in size.
-
-    Attributes
-    ----------
-    name : str
-    source : str
-        A paper (arXiv) or a model card.
-    publishers : str
-        Organisations whose names stand before the model's.
-    pattern : str
-        A regular expression for a name in lower case, with ``-`` for any of ``._ -``; ``{}`` is the size. The group
-        ``variant`` is other data, to be named; the group ``tuned`` stands in names of models trained further.
-    N : mapping of str to float
-        Parameters by the size in the name.
-    tokens, tokens_per_step, last_step : float, or mapping of str to float, or None
-        At the end of training, and of the first stage of training.
-    checkpoints : str
-        What stands before the number in the revisions of checkpoints within training; empty if none are published.
-    every : int
-        Steps between published checkpoints; earlier ones are at powers of two.
-    later_stages : bool
-        Whether training has stages after the first, whose steps are counted anew in revisions.
-    publisher_required : bool
-        Whether a name without its publisher may be anybody's.
-    """
+    """A family of models that differ in size."""
 
     name: str
-    source: str
-    publishers: str
+    source: str  # a paper (arXiv) or a model card
+    publishers: str  # organisations whose names stand before the model's
+    # a regular expression for a name in lower case, with ``-`` for any of ``._ -``; ``{}`` is the size. The group
+    # ``variant`` is other data, to be named; the group ``tuned`` stands in names of models trained further
     pattern: str
-    N: Mapping[str, float]
-    tokens: Mapping[str, float] | float | None = None
-    tokens_per_step: Mapping[str, float] | float | None = None
+    N: Mapping[str, float]  # parameters by the size in the name
+    tokens: Mapping[str, float] | float | None = None  # at the end of training
+    tokens_per_step: Mapping[str, float] | float | None = None  # of the first stage of training, as the next
     last_step: Mapping[str, float] | float | None = None
+    # what stands before the number in the revisions of checkpoints within training; empty if none are published
     checkpoints: str = ""
-    every: int = 1
-    later_stages: bool = False
-    publisher_required: bool = False
+    every: int = 1  # steps between published checkpoints; earlier ones are at powers of two
+    later_stages: bool = False  # whether training has stages after the first, whose steps are counted anew in revisions
+    publisher_required: bool = False  # whether a name without its publisher may be anybody's
 
 
 _PYTHIA = {
@@ -68,7 +47,6 @@ _CORPORA = (
     r"c4|dolma1-6plus|dolma1-7|falcon|fineweb|dclm|baseline|no|code|flan|math|reddit|and|cc|qc|orig|tulu|pro|edu|fw\d?"
     r"|\d+p"
 )
-
 FAMILIES = (
     Family(
         "pythia", "arXiv:2304.01373; PolyPythias arXiv:2503.09543", "EleutherAI",

@@ -1,46 +1,30 @@
 """Scores of tasks that any tool wrote, read from a file or a folder."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import refuse_link
 from toposcope.logs.evaluations.combining import combine
-from toposcope.logs.evaluations.evaluations import Evaluations
+from toposcope.logs.evaluations.evaluations import Evaluations, RawEvaluations
 from toposcope.logs.evaluations.formats import read_raw
-from toposcope.logs.evaluations.raw import RawEvaluations
+from toposcope.logs.formats import existing, nothing_read, search
 from toposcope.logs.raw import join_names
 
-NAMED = (
-    "run",
-    "recipe",
-    "N",
-    "D",
-    "step",
-    "seed",
-    "task",
-    "shots",
-    "metric",
-    "value",
-    "n",
-    "standard_error",
-    "chance",
-    "score",
-)
+NAMED = tuple("run recipe N D step seed task shots metric value n standard_error chance score".split())
 """What the caller can say that a column is; ``score`` is the metric that counts."""
-MAX_DEPTH = 6
-"""Folders below the given one that are searched."""
+KINDS = (
+    "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON "
+    "lines), a study"
+)
+MAX_DEPTH = 6  # folders below the given one that are searched
 FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
 MARKDOWN = (".md", ".markdown")
 """Files of a folder that are searched where no others hold evaluations, which a README tells again."""
 PER_QUESTION = ("predictions", "requests", "recorded-inputs")
 """Ends of names of files with a row for each question, which are not read."""
-WITH_RESULTS = frozenset(
-    (
-        *("per_instance_stats", "scenario_state", "instances", "scenario", "run_spec", "run_specs"),  # of HELM
-        "model_meta",  # of MTEB
-    )
-)
+WITH_RESULTS = frozenset("per_instance_stats scenario_state instances scenario run_spec run_specs model_meta".split())
 """Names of files that hold questions, or what is read together with the results beside them."""
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 """Tables of what is known of the runs in the files beside them."""
@@ -83,45 +67,35 @@ def read_evaluations(
     >>> evaluations.targets["piqa"].chance, evaluations.remarks[0]
     (0.5, 'scores of acc are percentages: divided by 100')
     """
-    path, columns = Path(path), dict(columns or {})
+    columns = dict(columns or {})
     for quantity in columns:
         if quantity not in NAMED:
             raise ToposcopeError(f"no column can be named to be {quantity!r}; choose from {', '.join(NAMED)}")
-    try:
-        exists = path.exists()
-    except (OSError, ValueError) as error:
-        raise ToposcopeError(f"{str(path)!r}: cannot be read: {error}") from error
-    if not exists:
-        raise ToposcopeError(f"{path}: no such file or folder")
+    path = existing(path)
     parts = read_raw(path, columns)
     errors: list[str] = []
     if parts is None and path.is_dir():
-        parts = []
-        _search(path, path, MAX_DEPTH, columns, FILES, parts, errors)
-        if not parts:
-            _search(path, path, MAX_DEPTH, columns, MARKDOWN, parts, errors)
+
+        def read(endings: tuple[str, ...], one: Path) -> list[RawEvaluations] | None:
+            if one.is_file() and (one.suffix.lower() not in endings or _is_per_question(one)):
+                return None
+            refuse_link(one, path)
+            return read_raw(one, columns)
+
+        parts = search(path, MAX_DEPTH, partial(read, FILES), errors)
+        parts = parts or search(path, MAX_DEPTH, partial(read, MARKDOWN), errors)
     elif parts is not None and path.is_file():
         parts += _beside(path, columns)
     if not parts:
-        raise ToposcopeError(_nothing_read(path, columns, errors))
+        named = [name for quantity, name in columns.items() if quantity != "score"]
+        reason = f", and no column {join_names(named)}" if named else ""
+        raise nothing_read(errors, f"{path}: holds no evaluations of a known format ({KINDS}){reason}")
     try:
         combined = combine(parts, columns.get("score", ""), chance)
     except ToposcopeError as error:
         raise ToposcopeError(f"{path}: {error}") from error
     left_out = tuple(f"left out: {error}" for error in errors)
     return Evaluations(combined.table, combined.targets, (*left_out, *combined.remarks))
-
-
-def _nothing_read(path: Path, columns: Mapping[str, str], errors: list[str]) -> str:
-    if errors:
-        return errors[0] + (f"; and {len(errors) - 1} more like this" if len(errors) > 1 else "")
-    named = [name for quantity, name in columns.items() if quantity != "score"]
-    kinds = (
-        "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON "
-        "lines), a study"
-    )
-    reason = f", and no column {join_names(named)}" if named else ""
-    return f"{path}: holds no evaluations of a known format ({kinds}){reason}"
 
 
 def _beside(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations]:
@@ -131,36 +105,6 @@ def _beside(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations]:
         refuse_link(beside, path.parent)
     found = read_raw(beside, {}) if beside else None
     return [part for part in found or [] if part.table["task"].is_null().all()]
-
-
-def _search(
-    root: Path,
-    folder: Path,
-    depth: int,
-    columns: Mapping[str, str],
-    endings: tuple[str, ...],
-    parts: list[RawEvaluations],
-    errors: list[str],
-) -> None:
-    """Gather the evaluations in the files of a folder with such endings; hidden files and folders are passed over."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        errors.append(f"{folder}: cannot be read: {error.strerror}")
-        return
-    for path in paths:
-        if path.is_file() and (path.suffix.lower() not in endings or _is_per_question(path)):
-            continue
-        try:
-            refuse_link(path, root)
-            found = read_raw(path, columns)
-        except ToposcopeError as error:
-            errors.append(str(error))
-            continue
-        if found is not None:
-            parts += found
-        elif path.is_dir() and depth and not path.is_symlink():
-            _search(root, path, depth - 1, columns, endings, parts, errors)
 
 
 def _is_per_question(path: Path) -> bool:

@@ -6,13 +6,11 @@ from pathlib import PurePosixPath
 
 import polars as pl
 
-from toposcope.logs.evaluations.names import read_name
-from toposcope.logs.evaluations.public_models import PublicModel, public_model
-from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, short_number
+from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, short_number
+from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
 from toposcope.logs.raw import join_names, plural
 
-MIN_LARGEST = 1e5
-"""Parameters or tokens; all of a table in millions and billions stay below."""
+MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 
 
 def known_runs(table: pl.DataFrame, facts: Sequence[RawEvaluations], remarks: list[str]) -> pl.DataFrame:
@@ -116,16 +114,9 @@ def _from_names(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return the table with what the names of runs say, where nothing else does."""
     runs = table.group_by("run").agg(pl.col("step").unique()).sort("run")
     names = [read_name(run) for run in runs["run"]]
-    said = pl.DataFrame(
-        {
-            "run": runs["run"],
-            **{
-                field: pl.Series([getattr(n, field) for n in names], dtype=SCHEMA[field])
-                for field in ("N", "D", "step")
-            },
-            "family": pl.Series([n.family for n in names], dtype=pl.String),
-        }
-    )
+    schema = {field: SCHEMA.get(field, pl.String) for field in ("run", "N", "D", "step", "family")}
+    rows = [(run, n.N, n.D, n.step, n.family) for run, n in zip(runs["run"], names, strict=True)]
+    said = pl.DataFrame(rows, schema, orient="row")
     joined = table.join(said, on="run", how="left", suffix="_said", maintain_order="left")
     public = {
         run: name.public
@@ -148,15 +139,9 @@ def _from_names(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 def _from_publishers(table: pl.DataFrame, models: Mapping[str, PublicModel], remarks: list[str]) -> pl.DataFrame:
     """Return the table with sizes, tokens and families of public models, where neither file nor name states them."""
     keys = [(run, step) for run, step in table.select("run", "step").unique().rows() if run in models]
-    declared = pl.DataFrame(
-        {
-            "run": pl.Series([run for run, _ in keys], dtype=pl.String),
-            "step": pl.Series([step for _, step in keys], dtype=SCHEMA["step"]),
-            "N_public": pl.Series([models[run].N for run, _ in keys], dtype=SCHEMA["N"]),
-            "D_public": pl.Series([models[run].tokens_at(step) for run, step in keys], dtype=SCHEMA["D"]),
-            "family_public": pl.Series([models[run].family for run, _ in keys], dtype=pl.String),
-        }
-    )
+    rows = [(run, step, (of := models[run]).N, of.tokens_at(step), of.family) for run, step in keys]
+    types = {**dict.fromkeys(("N_public", "D_public"), pl.Float64), "family_public": pl.String}
+    declared = pl.DataFrame(rows, {"run": SCHEMA["run"], "step": SCHEMA["step"], **types}, orient="row")
     joined = table.join(declared, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
     joined = joined.with_columns(D_public=pl.when(pl.col("D_said").is_null()).then("D_public"))
     used = joined.filter(pl.any_horizontal(pl.col(f).is_null() & pl.col(f"{f}_public").is_not_null() for f in "ND"))

@@ -2,7 +2,7 @@
 
 A format is a module with a function ``runs(path) -> list[RawLog]`` and a way to recognise it; adding one means adding
 its file to this package, or naming it as an entry point of the group ``toposcope.logs`` in a package of one's own. It
-is recognised by one of
+is recognised by one of, or both
 
 - ``claims(path) -> bool``: is this file or folder of the format, by its name and the names in it? Asked first.
 - ``ENDINGS``, a tuple of endings of files in lower case, and ``looks_like(head) -> bool``: could a file that begins
@@ -14,25 +14,25 @@ What is wrong with a log is raised as a `ToposcopeError` without its place, whic
 
 import csv
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.files import refuse_link
 from toposcope.logs.raw import RawLog, one_line
-from toposcope.plugins import collect
+from toposcope.plugins import collect_modules
 
-HEAD = 4096
-"""Bytes by which a file without a known ending is recognised."""
+Item = TypeVar("Item")
+HEAD = 4096  # bytes by which a file without a known ending is recognised
 MAX_FILE_BYTES = 4 * 10**9
-_READ_INSIDE = (
-    *("*.csv", "*.json*", "*.y*ml", "*.toml", "files/*.json*", "files/*.y*ml"),
-    *("metrics/*", "params/*", "checkpoint-*/*.json"),
+_READ_INSIDE = tuple(
+    "*.csv *.json* *.y*ml *.toml files/*.json* files/*.y*ml metrics/* params/* checkpoint-*/*.json".split()
 )
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
@@ -43,13 +43,8 @@ _UNREADABLE = (
 
 @cache
 def _formats() -> list[ModuleType]:
-    formats = collect(__name__, "toposcope.logs", _format_of).values()
+    formats = collect_modules(__name__, "toposcope.logs", "runs", "claims|ENDINGS")
     return sorted(formats, key=lambda m: (hasattr(m, "ENDINGS"), not getattr(m, "SURE", False)))
-
-
-def _format_of(module: ModuleType) -> dict[str, ModuleType]:
-    is_format = hasattr(module, "runs") and (hasattr(module, "claims") or hasattr(module, "ENDINGS"))
-    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
 
 
 @contextmanager
@@ -96,7 +91,49 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
     return found
 
 
+def existing(path: str | Path) -> Path:
+    """Return a path that exists."""
+    try:
+        exists = Path(path).exists()
+    except (OSError, ValueError) as error:
+        raise ToposcopeError(f"{one_line(path)}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    if not exists:
+        raise ToposcopeError(f"{path}: no such file or folder")
+    return Path(path)
+
+
+def search(
+    folder: Path,
+    depth: int,
+    read: Callable[[Path], list[Item] | None],
+    errors: list[str],
+    otherwise: Callable[[Path], list[Item]] = lambda path: [],
+) -> list[Item]:
+    """Return what is read in a folder and those below; `otherwise` where it is nothing. Hidden ones are passed over."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        errors.append(f"{folder}: cannot be read: {error.strerror}")
+        return []
+    items: list[Item] = []
+    for path in paths:
+        try:
+            found = read(path)
+        except ToposcopeError as error:
+            errors.append(str(error))
+            continue
+        if found is None and path.is_dir() and depth and not path.is_symlink():
+            found = search(path, depth - 1, read, errors, otherwise)
+        items += found or []
+    return items or [item for path in paths for item in otherwise(path)]
+
+
+def nothing_read(errors: list[str], reason: str) -> ToposcopeError:
+    """Return the error where nothing was read: the first of several, or else the reason."""
+    more = f"; and {len(errors) - 1} more like this" if len(errors) > 1 else ""
+    return ToposcopeError(errors[0] + more if errors else reason)
+
+
 def _claims(module: ModuleType, path: Path) -> bool:
-    if hasattr(module, "ENDINGS"):
-        return path.suffix.lower() in module.ENDINGS and path.is_file()
-    return bool(module.claims(path))
+    by_ending = path.suffix.lower() in getattr(module, "ENDINGS", ()) and path.is_file()
+    return by_ending or (hasattr(module, "claims") and bool(module.claims(path)))

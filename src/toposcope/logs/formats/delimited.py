@@ -9,16 +9,14 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.encodings import decoded
 from toposcope.logs.raw import MAX_COLUMNS, RawLog, numbers, one_line, plural
 from toposcope.logs.table import is_step
+from toposcope.logs.texts import decoded
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t", "|")
-ROWS_COMPARED = 5
-"""Rows that have as many cells as the header."""
-MIN_UNNAMED_ROWS = 2
-"""Rows by which columns without names may be recognised."""
+ROWS_COMPARED = 5  # rows that have as many cells as the header
+MIN_UNNAMED_ROWS = 2  # rows by which columns without names may be recognised
 _COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+")
 _NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?|[+-]?\d*\.\d+|nan|NaN|[+-]?inf")
 _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")

@@ -12,12 +12,11 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
-from toposcope.logs.encodings import decoded
-from toposcope.logs.json_text import parse_json
-from toposcope.logs.parts import is_part, is_validation, part_of
 from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.run_labels import is_part, is_validation, part_of
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.table import is_step
+from toposcope.logs.texts import decoded, parse_json
 
 ENDINGS = (".json", ".jsonl", ".ndjson")
 SURE = True
@@ -33,9 +32,7 @@ MIN_ASCENDING_SHARE = 0.9
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
 NEEDED = "needed is a list of objects, one a step, of losses, or of pairs of step and loss"
-
 LOSS, STEP = "loss", "step"
-
 Columns = dict[str, list[Any]]
 
 

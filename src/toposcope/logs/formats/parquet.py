@@ -8,8 +8,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog, one_line
 
-MAX_CELLS = 500_000_000
-"""Rows times columns; a file of a few bytes can hold any number of equal ones."""
+MAX_CELLS = 500_000_000  # rows times columns; a file of a few bytes can hold any number of equal ones
 ENDINGS = (".parquet", ".pq")
 
 

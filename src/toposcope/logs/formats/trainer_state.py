@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.encodings import decoded
 from toposcope.logs.formats.json_rows import table_of
 from toposcope.logs.raw import RawLog
+from toposcope.logs.texts import decoded
 
 NAME = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")

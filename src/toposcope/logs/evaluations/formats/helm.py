@@ -1,6 +1,5 @@
 """Results of HELM: ``stats.json`` beside ``run_spec.json``, ``runs.json`` of a suite, and tables of groups."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,58 +7,28 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError, message_of
+from toposcope.errors import ToposcopeError
+from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary, object_in
 from toposcope.logs.evaluations.formats.table import read_table
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.metrics import metric_of
-from toposcope.logs.evaluations.raw import SCHEMA, RawEvaluations, as_raw
+from toposcope.logs.evaluations.tasks import metric_of
 from toposcope.logs.raw import join_names, plural
 
 SCORES = frozenset(
-    (
-        *(
-            "f1_score",
-            "classification_micro_f1",
-            "classification_macro_f1",
-            "rouge_2",
-            "bleu_4",
-            "ndcg_at_10",
-            "rr_at_10",
-        ),
-        *("final_number_exact_match", "math_equiv", "math_equiv_chain_of_thought", "code_eval_acc", "pass"),
-        *("ifeval_strict_accuracy", "chain_of_thought_correctness", "wildbench_score_rescaled", "omni_math_accuracy"),
-    )
+    """
+    f1_score classification_micro_f1 classification_macro_f1 rouge_2 bleu_4 ndcg_at_10 rr_at_10
+    final_number_exact_match math_equiv math_equiv_chain_of_thought code_eval_acc pass ifeval_strict_accuracy
+    chain_of_thought_correctness wildbench_score_rescaled omni_math_accuracy
+    """.split()
 )
-"""Further names of scores than `metrics.SCORES`."""
+"""Further names of scores than `toposcope.logs.evaluations.tasks.SCORES`."""
 SPLITS = ("test", "valid")
 OF_THE_ASKING = frozenset(
-    (
-        *(
-            "model",
-            "model_deployment",
-            "method",
-            "data_augmentation",
-            "max_train_instances",
-            "num_train_trials",
-            "stop",
-        ),
-        *(
-            "instructions",
-            "eval_split",
-            "train_split",
-            "num_outputs",
-            "groups",
-            "follow_format_instructions",
-            "max_tokens",
-        ),
-        *(
-            "use_official_examples",
-            "use_chain_of_thought",
-            "output_format",
-            "output_format_instructions",
-            "temperature",
-        ),
-    )
+    """
+    model model_deployment method data_augmentation max_train_instances num_train_trials stop instructions
+    eval_split train_split num_outputs groups follow_format_instructions max_tokens use_official_examples
+    use_chain_of_thought output_format output_format_instructions temperature
+    """.split()
 )
 """Arguments of a run that say how a task is asked, not which it is."""
 SUITE = ("runs.json", "run_specs.json")
@@ -76,10 +45,12 @@ def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[Ra
         return [_of_groups(tables, material.path)]
     rows, unread = [], set()
     for spec, stats in _stats(material):
-        known = [stat for stat in stats if _number(stat, "mean") is not None and not stat["name"].get("perturbation")]
+        known = [
+            stat for stat in stats if as_number(stat.get("mean")) is not None and not stat["name"].get("perturbation")
+        ]
         split = next((s for s in SPLITS if any(stat["name"].get("split") == s for stat in known)), None)
         known = [stat for stat in known if stat["name"].get("split") == split and not stat["name"].get("sub_split")]
-        values = {str(stat["name"]["name"]): _number(stat, "mean") for stat in known}
+        values = {str(stat["name"]["name"]): as_number(stat.get("mean")) for stat in known}
         scores = {name: value for name, value in values.items() if _is_score(name)}
         unread |= set(values) - set(scores) - {"num_instances"}
         about = _about(spec, material.path) | {"n": int(values.get("num_instances") or 0) or None}
@@ -95,12 +66,11 @@ def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[Ra
 
 def _stats(material: EvaluationFile) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Return the specification and the statistics of each run in a file; none of another file."""
-    document = material.documents[0] if len(material.documents) == 1 else None
+    document = material.document
     if not isinstance(document, list) or not document or not all(isinstance(part, dict) for part in document):
         return []
     if all(_is_stat(part) for part in document):
-        spec = material.path.with_name("run_spec.json")
-        return [(_object(spec), document)]
+        return [(object_in(material.path.with_name("run_spec.json")), document)]
     of_runs = [
         part for part in document if isinstance(part.get("stats"), list) and isinstance(part.get("run_spec"), dict)
     ]
@@ -122,8 +92,7 @@ def _about(spec: Mapping[str, Any], path: Path) -> dict[str, Any]:
     scenario, _, rest = name.partition(":")
     arguments = dict(part.partition("=")[::2] for part in rest.split(",") if "=" in part)
     which = {key: value for key, value in arguments.items() if key not in OF_THE_ASKING}
-    adapter = spec.get("adapter_spec")
-    adapter = adapter if isinstance(adapter, dict) else {}
+    adapter = dictionary(spec.get("adapter_spec"))
     # commonsense:dataset=openbookqa
     task = which.pop("dataset", "") or scenario
     return {
@@ -135,8 +104,7 @@ def _about(spec: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _tables(material: EvaluationFile) -> list[dict[str, Any]]:
     """Return the tables in a file of a group: a heading, a header and rows of cells; none of another file."""
-    document = material.documents[0] if len(material.documents) == 1 else None
-    tables = document if isinstance(document, list) else [document]
+    tables = material.document if isinstance(material.document, list) else [material.document]
     return [table for table in tables if isinstance(table, dict) and _is_table(table)] if tables else []
 
 
@@ -167,8 +135,7 @@ def _of_groups(tables: list[dict[str, Any]], path: Path) -> RawEvaluations:
 
 def _column(cell: Mapping[str, Any]) -> str:
     """Return task and metric of a column, or its heading."""
-    about = cell.get("metadata")
-    about = about if isinstance(about, dict) else {}
+    about = dictionary(cell.get("metadata"))
     if about.get("run_group") and about.get("metric"):
         return f"{about['run_group']} ({about['metric']})"
     heading = str(cell["value"])
@@ -177,18 +144,3 @@ def _column(cell: Mapping[str, Any]) -> str:
 
 def _value(row: list[Any], i: int) -> object:
     return row[i].get("value") if i < len(row) and isinstance(row[i], dict) else None
-
-
-def _number(stat: Mapping[str, Any], name: str) -> float | None:
-    value = stat.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{path.name} beside it is not JSON: {message_of(error)}") from error
-    return document if isinstance(document, dict) else {}

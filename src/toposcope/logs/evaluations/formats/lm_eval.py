@@ -4,16 +4,15 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.metrics import metric_of
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.evaluations.tasks import SUITES, in_pipes, task_words
+from toposcope.logs.evaluations.tasks import SUITES, in_pipes, metric_of, task_words
 from toposcope.logs.raw import join_names, one_line, plural
 
 BESIDE_RESULTS = ("versions", "configs", "config", "n-shot", "config_general")
@@ -25,7 +24,7 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)[-:](\d\d)[-:](\d\d(?:\.\d+)?)")
 
 def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is the file of one evaluation."""
-    document = material.documents[0] if len(material.documents) == 1 else None
+    document = material.document
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
         return False
     return any(name in document for name in BESIDE_RESULTS)
@@ -33,22 +32,22 @@ def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
 
 def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values of one evaluation; the subtasks of a group that has a score are left to it."""
-    document: dict[str, Any] = material.documents[0]
-    config = _dictionary(document, "config") | _dictionary(document, "config_general")
+    document: dict[str, Any] = material.document
+    config = dictionary(document.get("config")) | dictionary(document.get("config_general"))
     run, remarks = _run(document, config, material.path)
-    questions, groups = _dictionary(document, "n-samples"), _dictionary(document, "group_subtasks")
-    better = _dictionary(document, "higher_is_better")
+    questions, groups = dictionary(document.get("n-samples")), dictionary(document.get("group_subtasks"))
+    better = dictionary(document.get("higher_is_better"))
     rows: dict[str, list[dict[str, Any]]] = {}
     for task, values in document["results"].items():
         about = {
-            "task": _plain(task),
+            "task": in_pipes(task)[0],
             "n": _questions(task, questions, groups) or _lighteval_questions(task, document),
             "shots": _shots(task, document, config),
         }
-        definition = _dictionary(_dictionary(document, "configs"), task)
+        definition = dictionary(dictionary(document.get("configs")).get(task))
         found = [
             run | about | row | {"chance": _chance(definition, row["metric"])}
-            for row in (_values(values, _dictionary(better, task)) if isinstance(values, dict) else ())
+            for row in (_values(values, dictionary(better.get(task))) if isinstance(values, dict) else ())
         ]
         if found:
             rows[task] = found
@@ -76,14 +75,14 @@ def _run(document: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> 
     """Return what is known of the model, and remarks on what was read off its name."""
     model, revision = _model(document, config, path)
     said = read_name(f"{model} {revision}".strip())
-    size, limit = config.get("model_num_parameters"), config.get("limit")
-    stated = float(size) if _is_number(size) and size > 0 else None
+    size, limit = as_number(config.get("model_num_parameters")), as_number(config.get("limit"))
+    stated = size if size and size > 0 else None
     remarks = []
     if stated is not None:
         remarks.append("unless a table of runs states N, it is what lm-evaluation-harness counts, embeddings included")
     if said.D:
         remarks.append("tokens D are read from the names of checkpoints")
-    if _is_number(limit):
+    if limit is not None:
         remarks.append(f"{path.name}: limited to {limit:g} questions a task (above 1) or their share (below)")
     run = {
         "run": without_checkpoint(model) or model,
@@ -100,7 +99,7 @@ def _values(values: Mapping[str, Any], better: Mapping[str, Any]) -> Iterator[di
     """Yield the metrics of a task, with the standard error that stands beside each."""
     for key, value in values.items():
         metric, _, filtered = key.partition(",")
-        if not _is_number(value) or metric.endswith("_stderr") or metric in ("sample_len", "sample_count"):
+        if as_number(value) is None or metric.endswith("_stderr") or metric in ("sample_len", "sample_count"):
             continue
         if better.get(metric) is False and not metric_of(metric).role:
             continue  # an unknown quantity that should be small is no score
@@ -108,7 +107,7 @@ def _values(values: Mapping[str, Any], better: Mapping[str, Any]) -> Iterator[di
         yield {
             "metric": metric if filtered in ("", "none") else key,
             "value": float(value),
-            "standard_error": float(error) if _is_number(error) else None,
+            "standard_error": as_number(error),
         }
 
 
@@ -119,15 +118,6 @@ def _chance(definition: Mapping[str, Any], metric: str) -> float | None:
         return 0.0
     is_choice = definition.get("output_type") == "multiple_choice" and metric.startswith("acc")
     return 1 / len(answers) if is_choice and isinstance(answers, list) and len(answers) > 1 else None
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _plain(name: str) -> str:
-    """Return a task's name; ``harness|arc:challenge|25`` is as leaderboards write it."""
-    return in_pipes(name)[0]
 
 
 def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> tuple[str, str]:
@@ -153,10 +143,9 @@ def _date(document: Mapping[str, Any], path: Path) -> str | None:
 
 
 def _shots(task: str, document: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
-    of_task = _dictionary(document, "configs").get(task)
-    own = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
+    own = dictionary(dictionary(document.get("configs")).get(task)).get("num_fewshot")
     behind = in_pipes(task)[1]
-    for shots in (_dictionary(document, "n-shot").get(task), own, behind, config.get("num_fewshot")):
+    for shots in (dictionary(document.get("n-shot")).get(task), own, behind, config.get("num_fewshot")):
         if isinstance(shots, int | str) and str(shots).isdigit() and len(str(shots)) < 4:
             return int(shots)
     return None
@@ -183,14 +172,9 @@ def _questions(task: str, questions: Mapping[str, Any], groups: Mapping[str, Any
 
 def _lighteval_questions(task: str, document: Mapping[str, Any]) -> int | None:
     """Return the questions of a task, as lighteval states them under its name with or without the shots."""
-    stated = _dictionary(document, "config_tasks")
+    stated = dictionary(document.get("config_tasks"))
     for end in range(len(parts := task.split("|")), 0, -1):
-        n = _dictionary(stated, "|".join(parts[:end])).get("effective_num_docs")
+        n = dictionary(stated.get("|".join(parts[:end]))).get("effective_num_docs")
         if isinstance(n, int) and n > 0:
             return n
     return None
-
-
-def _dictionary(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = document.get(name)
-    return value if isinstance(value, dict) else {}

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.evaluations.evaluations import RawEvaluations
+from toposcope.logs.evaluations.formats import EvaluationFile
 from toposcope.logs.evaluations.formats.table import holds_evaluations, read_table
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.raw import RawEvaluations
 from toposcope.logs.evaluations.tasks import standard_task
 from toposcope.logs.raw import join_names, plural
 
 ENDINGS = (".md", ".markdown")
-_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")
-"""The line under the names of columns."""
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")  # the line under the names of columns
 _CELL = re.compile(r"(?<!\\)\|")
 _STYLE = re.compile(r"\*\*|__|`|</?(?:b|br|i|sup|sub)\s*/?>")
 _HEADING = re.compile(r"(#{1,6}) +(.+?)[ #]*")

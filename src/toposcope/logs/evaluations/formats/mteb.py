@@ -1,6 +1,5 @@
 """Results of MTEB: a file for each task, ``<model>/<revision>/<task>.json``, beside it perhaps ``model_meta.json``."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
@@ -10,13 +9,12 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
+from toposcope.errors import ToposcopeError
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary, object_in
 from toposcope.logs.raw import join_names
 
-SPLITS = ("test", "validation", "dev", "train")
-"""Parts of a data set, the one that counts first."""
+SPLITS = ("test", "validation", "dev", "train")  # parts of a data set, the one that counts first
 MAIN = ("main_score",)
 OF_OLD_FILES = (*MAIN, "ndcg_at_10", "v_measure", "map", "accuracy")
 """The score of a task; files of versions before 1.11 may leave it to the reader which one it is."""
@@ -26,7 +24,7 @@ _REVISION = re.compile(r"[0-9a-f]{6,40}|no_revision_available|external|main|\d+"
 
 def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is the result of a task."""
-    document = material.documents[0] if len(material.documents) == 1 else None
+    document = material.document
     if not isinstance(document, dict):
         return False
     return (isinstance(document.get("scores"), dict) and "task_name" in document) or "mteb_dataset_name" in document
@@ -34,9 +32,11 @@ def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
 
 def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the score of a task: the mean over its subsets, as MTEB takes it."""
-    document: dict[str, Any] = material.documents[0]
-    task, scores = document.get("task_name", document.get("mteb_dataset_name")), document.get("scores", document)
-    scores = scores if isinstance(scores, dict) else {}
+    document: dict[str, Any] = material.document
+    task, scores = (
+        document.get("task_name", document.get("mteb_dataset_name")),
+        dictionary(document.get("scores", document)),
+    )
     names = MAIN if "scores" in document else OF_OLD_FILES
     found = {split: values for split in scores if (values := dict(_subsets(scores[split], names)))}
     split = next((split for split in (*SPLITS, *found) if split in found), "")
@@ -67,19 +67,13 @@ def _subsets(values: object, names: tuple[str, ...]) -> Iterator[tuple[str, floa
 
 
 def _main(values: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    known = (values.get(name) for name in names)
-    numbers = [float(v) for v in known if isinstance(v, int | float) and not isinstance(v, bool) and isfinite(v)]
-    return numbers[0] if numbers else None
+    numbers = (as_number(values.get(name)) for name in names)
+    return next((number for number in numbers if number is not None and isfinite(number)), None)
 
 
 def _model(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model's name and size from the file beside the results, else its name from the folders."""
-    beside = next((folder / ABOUT for folder in path.parents[:2] if (folder / ABOUT).is_file()), None)
-    try:
-        about = json.loads(beside.read_text(encoding="utf-8")) if beside else {}
-    except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{ABOUT} beside it is not JSON: {message_of(error)}") from error
-    about = about if isinstance(about, dict) else {}
+    about = object_in(next((folder / ABOUT for folder in path.parents[:2] if (folder / ABOUT).is_file()), None))
     folder, above = (place.name for place in path.resolve().parents[:2])
     is_revision = "__" in above or _REVISION.fullmatch(folder)
     size, name = about.get("n_parameters"), about.get("name") or document.get("model_name")

@@ -6,16 +6,14 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.metrics import metric_of
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number, dictionary
 from toposcope.logs.evaluations.names import read_name, without_checkpoint
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
-from toposcope.logs.evaluations.tasks import standard_task
+from toposcope.logs.evaluations.tasks import metric_of, standard_task
 from toposcope.logs.raw import one_line
 
 PRIMARY = "primary_score"
-AVERAGES = ("macro", "micro")
-"""Primary metrics of a group: the mean of its subtasks."""
+AVERAGES = ("macro", "micro")  # primary metrics of a group: the mean of its subtasks
 
 
 def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
@@ -53,7 +51,7 @@ def _results(documents: list[Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
         for result in tasks if isinstance(tasks, list) else [document]:
             if isinstance(result, dict):
                 own = result.get("model_config", model)
-                yield result, own if isinstance(own, dict) else {}
+                yield result, dictionary(own)
 
 
 def _is_result(result: Mapping[str, Any]) -> bool:
@@ -89,13 +87,12 @@ def _rows(result: Mapping[str, Any], model: Mapping[str, Any], folder: str) -> l
     return [
         shared | {"metric": str(metric), "value": float(value)}
         for metric, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and metric_of(str(metric)).role
+        if as_number(value) is not None and metric_of(str(metric)).role
     ]
 
 
 def _alias(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    metadata = config.get("metadata")
-    alias = metadata.get("alias") if isinstance(metadata, dict) else None
+    alias = dictionary(config.get("metadata")).get("alias")
     names = (alias, result.get("alias"), result.get("task_name"), result.get("task"), config.get("task_name"))
     return next((name for name in names if isinstance(name, str) and name), "")
 

@@ -7,8 +7,8 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import ACCURACY, identify_columns, target_of
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.formats import EvaluationFile
 from toposcope.logs.formats import read_raw, run_folder, study
 from toposcope.logs.log import Log
 from toposcope.logs.reading import read_logs
@@ -49,7 +49,7 @@ def _rows(log: Log, table: LogTable, column: str, name: str) -> pl.DataFrame:
                 "step": steps,
                 "D": np.where(tokens > 0, tokens, steps * log.tokens_per_step),
                 "value": table.values[column][logged],
-            },
+            }
         ).with_columns(
             pl.col("D").fill_nan(None),
             task=pl.lit(name),

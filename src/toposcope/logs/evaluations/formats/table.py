@@ -14,10 +14,9 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import NAMES
-from toposcope.logs.evaluations.material import EvaluationFile
-from toposcope.logs.evaluations.metrics import ERROR_WORDS, metric_of
-from toposcope.logs.evaluations.raw import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.transposed import upright
+from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw, short_number
+from toposcope.logs.evaluations.formats import EvaluationFile, as_number
+from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of
 from toposcope.logs.evaluations.wide import (
     SPREAD,
     cells,
@@ -27,6 +26,7 @@ from toposcope.logs.evaluations.wide import (
     named_columns,
     score_columns,
     unread,
+    upright,
 )
 from toposcope.logs.raw import join_names, numbers, one_line, plural
 
@@ -69,11 +69,9 @@ PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
-MIN_WRITTEN_OUT = 1e5
-"""Numbers from here on are in no unit, whatever their column's name says."""
+MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
-MAX_CELL = 100_000
-"""Characters of a cell of metrics."""
+MAX_CELL = 100_000  # characters of a cell of metrics
 
 
 def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
@@ -296,10 +294,10 @@ def _of_cells(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame
         parsed = _cell(cell)
         bad += parsed is None
         for metric, value in (parsed or {}).items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and metric_of(metric).role:
+            if (number := as_number(value)) is not None and metric_of(metric).role:
                 rows.append(i)
                 metrics.append(metric)
-                values.append(float(value))
+                values.append(number)
     if bad:
         what = plural(bad, "row", "rows")
         remarks.append(f"column {one_line(found['metrics'])!r} holds no metrics in {what}: ignored")
