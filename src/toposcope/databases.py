@@ -2,20 +2,13 @@
 
 import sqlite3
 
-SCHEMA_VERSION = "7"
-"""Of a study's store."""
+SCHEMA_VERSION = "7"  # of a study's store
 READABLE_VERSIONS = ("6", SCHEMA_VERSION)
 """6 had no ``log_nan``, and becomes one of the last version when it is opened for writing."""
 
 
 def refuse_views(connection: sqlite3.Connection) -> None:
-    """Refuse a database with views, which can be endless.
-
-    Raises
-    ------
-    sqlite3.DatabaseError
-        If there is a view.
-    """
+    """Refuse a database with views, which can be endless."""
     view = connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchone()
     if view is not None:
         raise sqlite3.DatabaseError(f"{str(view[0])[:40]!r} is a view, and may be endless; only tables are read")
@@ -28,13 +21,7 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
 
 
 def refuse_schema(connection: sqlite3.Connection) -> None:
-    """Refuse the store of a study whose schema is not read.
-
-    Raises
-    ------
-    sqlite3.DatabaseError
-        If it has another version.
-    """
+    """Refuse the store of a study whose schema is not read."""
     facts = dict(connection.execute("SELECT key, value FROM meta")) if has_table(connection, "meta") else {}
     version = facts.get("schema_version", SCHEMA_VERSION)
     if version not in READABLE_VERSIONS:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from json import JSONDecodeError
 
-MAX_FOREIGN_MESSAGE = 200
-"""Characters of another library's message."""
+MAX_FOREIGN_MESSAGE = 200  # characters of another library's message
 
 
 class ToposcopeError(Exception):
@@ -32,17 +31,7 @@ def some_of(names: Sequence[str], most: int) -> str:
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """Return the mend of a wrong name: the one that was probably meant, and all that exist.
-
-    Examples
-    --------
-    >>> choices("Max-Point", ["max_points", "pooled"])
-    "did you mean 'max_points'? Choose from max_points, pooled"
-    >>> choices("x", ["max_points", "pooled"])
-    'choose from max_points, pooled'
-    >>> choices("c4", ["c4_validation", "pile"])
-    "did you mean 'c4_validation'? Choose from c4_validation, pile"
-    """
+    """Return the mend of a wrong name: the one that was probably meant, and all that exist."""
     from difflib import get_close_matches  # slow to import
 
     plain = {each.lower().replace("-", "_"): each for each in known if each}

@@ -11,10 +11,8 @@ from pathlib import Path
 
 from toposcope.errors import ToposcopeError
 
-MAX_NAME_BYTES = 255
-"""Bytes of a file's name, on every usual file system."""
-SYNCING_THREADS = 8
-"""Files that are synced side by side: the file system then commits several at once."""
+MAX_NAME_BYTES = 255  # bytes of a file's name, on every usual file system
+SYNCING_THREADS = 8  # files that are synced side by side: the file system then commits several at once
 
 
 def leads_out(path: Path, folder: Path) -> bool:
@@ -33,20 +31,7 @@ def refuse_link(path: Path, folder: Path) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file through a temporary name, synced and renamed, so that a crash never leaves half of it.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file; its folder is created.
-    write : callable
-        Writes the content to a path.
-
-    Raises
-    ------
-    ToposcopeError
-        If the disk is full, or the file cannot be written.
-    """
+    """Write a file through a temporary name, synced and renamed, so that a crash never leaves half of it."""
     _write_all({path: write})
 
 

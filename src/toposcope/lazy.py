@@ -12,15 +12,7 @@ from toposcope.extras import missing
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package.
-
-    Parameters
-    ----------
-    package : str
-        Its ``__name__``; its ``__all__`` is what ``__dir__`` lists.
-    homes : mapping of str to str
-        Name -> full name of the module that defines it, or of the module that is meant.
-    """
+    """Return ``__getattr__`` and ``__dir__`` of a package."""
 
     def get(name: str) -> Any:
         if name not in homes:

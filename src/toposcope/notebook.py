@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-MAX_BYTES = 15_000
-"""Rows beyond it are only counted."""
-MAX_CHARACTERS = 300
-"""Of a cell; longer ones are cut."""
+MAX_BYTES = 15_000  # rows beyond it are only counted
+MAX_CHARACTERS = 300  # of a cell; longer ones are cut
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 
@@ -19,21 +17,6 @@ def facts_table(
     """Return HTML: a title, facts by name, and below them a table.
 
     Texts are escaped; there is no script, and no colour but that of the page.
-
-    Parameters
-    ----------
-    title : str
-    facts : mapping
-        Those that are None or empty are left out.
-    columns : sequence of str
-        Head of the table; without any text it has none.
-    rows : iterable of sequence
-        Each as long as `columns`.
-
-    Examples
-    --------
-    >>> facts_table("Run", {"steps": 1200}).count("<tr>")
-    1
     """
     lines = [
         f"<tr>{_cell(name, 'th scope=row')}{_cell(value)}</tr>"

@@ -16,27 +16,6 @@ def collect(package: str, group: str, items_of: Callable[[ModuleType], Mapping[s
     """Collect the named items of a registry: from the package's own modules, then from entry points.
 
     An entry point names a module that is written like a module of the package. Registries cache the result.
-
-    Parameters
-    ----------
-    package : str
-        For example ``toposcope.checkpoints.formats``. Modules of it that hold no item are skipped.
-    group : str
-        Of the entry points, for example ``toposcope.formats``.
-    items_of : callable
-        Returns the items that a module holds, by name.
-
-    Returns
-    -------
-    dict
-        By name: the package's own in the order of its files, then those of the entry points in the order of their
-        names.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming the distribution and the entry point, if its module cannot be loaded, holds no item, or holds one whose
-        name is taken.
     """
     collected: dict[str, Item] = {}
     owners: dict[str, str] = {}

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from toposcope.analysis.permutations import orders
 from toposcope.typing import Indices, Matrix, Vector
 
-MAX_ENUMERATED_RUNS = 7
-"""All pairings of up to this many runs are enumerated."""
+MAX_ENUMERATED_RUNS = 7  # all pairings of up to this many runs are enumerated
 N_DRAWN_PAIRINGS = 5000
-MIN_RUNS = 4
-"""Three runs have six pairings, so that p could not be below 1/6."""
+MIN_RUNS = 4  # three runs have six pairings, so that p could not be below 1/6
 
 
 def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
@@ -22,18 +20,6 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
 
     Under the null hypothesis that all runs share what moves the loss, a feature is associated with another run's loss
     as with its own, and every pairing is equally likely to be the strongest: the share is an exact p for any series.
-
-    Parameters
-    ----------
-    strengths : ndarray, shape (r, r)
-        Strength of the association of the feature of run j with the loss of run i; NaN where they cannot be compared.
-    seed : int
-        Seed of the random pairings, where there are too many to enumerate.
-
-    Returns
-    -------
-    float
-        At least 1 / r! with up to 7 runs; NaN with fewer than 4 comparable runs, which allow no p below .05.
     """
     runs = list(range(len(strengths)))
     if len(runs) < MIN_RUNS:
@@ -90,16 +76,6 @@ def replicated(p: Matrix) -> Vector:
     The partial conjunction of Benjamini & Heller 2008 by Simes' method, the least of (r - 1) / (k - 1) times the k-th
     smallest of r, k >= 2: one run alone does not decide, and more runs do not raise it. Of fewer than `MIN_RUNS` runs,
     of which no verdict is final, Simes' p: the least of r / k times the k-th smallest.
-
-    Parameters
-    ----------
-    p : ndarray, shape (f, r)
-        NaN is not counted.
-
-    Returns
-    -------
-    ndarray, shape (f,)
-        NaN where no p is known.
     """
     in_order, k, r = np.sort(p, axis=1), np.arange(1, p.shape[1] + 1), np.isfinite(p).sum(axis=1, keepdims=True)
     alone = np.where(r < MIN_RUNS, 0, 1)
@@ -108,21 +84,7 @@ def replicated(p: Matrix) -> Vector:
 
 
 def adjusted_over_runs(p: Vector, features: Indices, method: Method = "holm") -> Vector:
-    """Return p-values of features in runs, adjusted for the number of features.
-
-    Parameters
-    ----------
-    p : ndarray, shape (m,)
-        Of rows, each a feature in a run; NaN stays NaN and is not counted.
-    features : ndarray, shape (m,), int64
-        The feature of each row, from 0.
-    method : "holm", "bonferroni" or "bh"
-
-    Returns
-    -------
-    ndarray, shape (m,)
-        The adjusted p of the row's feature over its runs (`replicated`), and at least the row's own p.
-    """
+    """Return p-values of features in runs, adjusted for the number of features."""
     order, sizes = np.argsort(features, kind="stable"), np.bincount(features)
     by_feature = np.full((len(sizes), sizes.max(initial=0)), np.nan)
     by_feature[np.arange(by_feature.shape[1]) < sizes[:, None]] = p[order]

@@ -25,8 +25,7 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 RESAMPLES = 1000
-MIN_CHECKPOINTS = 5
-"""An association is measured on at least this many checkpoints."""
+MIN_CHECKPOINTS = 5  # an association is measured on at least this many checkpoints
 STEP, RATE, NORM = "step", "learning_rate", "weight_norm"
 CLOCKS = (STEP, RATE, "cumulative_learning_rate", NORM)
 PARTIALLED = (STEP, RATE, NORM)
@@ -51,17 +50,10 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class FeatureSeries:
-    """Features of one run, or of a group of its layers, at its checkpoints.
+    """Features of one run, or of a group of its layers, at its checkpoints."""
 
-    Attributes
-    ----------
-    steps : ndarray, shape (n,), int64
-    features : ndarray, shape (f, n), float64
-        NaN where unknown.
-    """
-
-    steps: NDArray[np.int64]
-    features: Matrix
+    steps: NDArray[np.int64]  # shape (n,)
+    features: Matrix  # shape (f, n); naN where unknown
 
     def at(self, steps: NDArray[np.int64]) -> Matrix:
         """Return the features at some steps; NaN at steps without a checkpoint."""
@@ -72,54 +64,33 @@ class FeatureSeries:
 
 @dataclass(frozen=True, eq=False)
 class AssociationTask:
-    """Some features and one target whose association is to be measured.
-
-    Attributes
-    ----------
-    series : FeatureSeries
-    target : ndarray, shape (n,)
-        NaN where unknown.
-    clocks : mapping of ndarray, shape (n,)
-        ``step`` at least; a clock that is unknown where feature and target are known is left out.
-    others : sequence of FeatureSeries
-        The same features, row by row, of the other runs of the study.
-    twins : ndarray, shape (f, n)
-        The scale-free twin of each feature; NaN without one.
-    noise : ndarray, shape (f, n)
-        Standard deviation of each feature over draws or batches; NaN where it has none.
-    scales : ndarray, shape (f, n)
-        A clock of each feature's own: the top eigenvalue of the hidden states it describes; NaN without one.
-    """
+    """Some features and one target whose association is to be measured."""
 
     series: FeatureSeries
-    target: Vector
+    target: Vector  # shape (n,); naN where unknown
+    # shape (n,); ``step`` at least; a clock that is unknown where feature and target are known is left out
     clocks: Mapping[str, Vector]
-    others: Sequence[FeatureSeries] = ()
+    others: Sequence[FeatureSeries] = ()  # the same features, row by row, of the other runs of the study
+    # shape (f, n); the scale-free twin of each feature; NaN without one
     twins: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+    # shape (f, n); standard deviation of each feature over draws or batches; NaN where it has none
     noise: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+    # shape (f, n); A clock of each feature's own: the top eigenvalue of the hidden states it describes; NaN without one
     scales: Matrix = field(default_factory=lambda: np.empty((0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
 class AssociationResult:
-    """The association of each feature with the target.
+    """The association of each feature with the target."""
 
-    Attributes
-    ----------
-    n : ndarray, shape (f,), int64
-        Checkpoints where feature and target are known.
-    table : ndarray, shape (f, len(COLUMNS)), float64
-        NaN where not defined: fewer than `MIN_CHECKPOINTS` checkpoints, or feature or target constant.
-    pairings : ndarray, shape (f, o), float64
-        Strength of the association of each other run's feature with this run's target, given the step: the absolute
-        partial correlation; 0 where the step determines the feature, NaN where the runs cannot be compared.
-    change_pairings : ndarray, shape (f, o), float64
-        The same of the changes from checkpoint to checkpoint, given the clocks of this run.
-    """
-
-    n: NDArray[np.int64]
+    n: NDArray[np.int64]  # shape (f,); checkpoints where feature and target are known
+    # shape (f, len(COLUMNS); naN where not defined: fewer than `MIN_CHECKPOINTS` checkpoints, or feature or target
+    # constant
     table: Matrix
+    # shape (f, o); strength of the association of each other run's feature with this run's target, given the step: the
+    # absolute partial correlation; 0 where the step determines the feature, NaN where the runs cannot be compared
     pairings: Matrix
+    # shape (f, o); the same of the changes from checkpoint to checkpoint, given the clocks of this run
     change_pairings: Matrix
 
     def with_own(self, here: int) -> tuple[Matrix, Matrix]:
@@ -135,18 +106,6 @@ def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> As
     """Measure the association of every feature with the target.
 
     Resamples are the same for all features with the same known checkpoints and block length.
-
-    Parameters
-    ----------
-    task : AssociationTask
-    seed : int
-        Of both bootstraps.
-    resampled : bool
-        Whether both bootstraps and the circular shifts are done; else their columns are NaN.
-
-    Returns
-    -------
-    AssociationResult
     """
     features, target = task.series.features, task.target
     known = np.isfinite(features) & np.isfinite(target)

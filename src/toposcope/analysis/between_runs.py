@@ -26,8 +26,7 @@ GIVEN = ("", "_given_loss", "_given_all")
 """Endings of columns: alone, given the loss at the same step, and given that loss and the controls there."""
 RATE, NORM, LOSS = "learning_rate", "weight_norm", "loss"
 BEYOND, EXPLAINED = "beyond the loss", "explained"
-CONSTANT = "the same in all runs"
-"""The reason for features that do not differ between runs; sentences leave these out."""
+CONSTANT = "the same in all runs"  # the reason for features that do not differ between runs; sentences leave these out
 _PER_TEST = ("n_steps", "rho", "p", "p_adjusted", "band", "detectable")
 SCHEMA: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(("feature", "kind"), pl.String),
@@ -51,22 +50,13 @@ RULE = (
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Features that are known in the same runs and have the same controls.
-
-    Attributes
-    ----------
-    names : list of Feature
-    runs : ndarray of int
-        Places in the population.
-    values : ndarray, shape (f, t, n)
-    controls : dict of str to ndarray, shape (t, n)
-        The learning rate of the moment, the loss and the weight norm, as far as they are known.
-    """
+    """Features that are known in the same runs and have the same controls."""
 
     population: RunPopulation
     names: list[Feature]
-    runs: Indices
-    values: NDArray[np.float64]
+    runs: Indices  # places in the population
+    values: NDArray[np.float64]  # shape (f, t, n)
+    # shape (t, n); the learning rate of the moment, the loss and the weight norm, as far as they are known
     controls: dict[str, NDArray[np.float64]]
 
     @property

@@ -11,8 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
-MIN_PIECE_LENGTH = 3
-"""A piece has at least this many points: a line fits any two."""
+MIN_PIECE_LENGTH = 3  # a piece has at least this many points: a line fits any two
 
 
 def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
@@ -20,20 +19,6 @@ def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
 
     The minimum is exact (optimal partitioning, Jackson et al. 2005): what PELT (Killick et al. 2012) finds by pruning
     the same recursion. Here the recursion runs for all series together, since a bootstrap needs hundreds.
-
-    Parameters
-    ----------
-    times : ndarray, shape (n,)
-        Increasing.
-    series : ndarray, shape (n, m)
-        One series in each column.
-    penalty : float
-        In squared units of the series.
-
-    Returns
-    -------
-    list of list of int
-        For each series the first index of every piece but the first. Pieces have at least 3 points.
     """
     n, m = series.shape
     best = np.full((n + 1, m), np.inf)
@@ -48,13 +33,7 @@ def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
 
 
 def segment_into(times: Vector, series: Vector, n_changes: int) -> NDArray[np.int64]:
-    """Divide each series into lines with a given number of changes, at the least sum of squared residuals.
-
-    Returns
-    -------
-    ndarray, shape (n_changes, m)
-        First index of every piece but the first.
-    """
+    """Divide each series into lines with a given number of changes, at the least sum of squared residuals."""
     n, m = series.shape
     best = np.full((n_changes + 1, n + 1, m), np.inf)
     origin = np.zeros((n_changes + 1, n + 1, m), dtype=np.int64)
@@ -116,15 +95,13 @@ def _walk(origin: NDArray[np.int64]) -> list[int]:
 
 
 DRAWS = 200
-PER_CHANGE = 3
-"""Parameters of a change in the BIC: its place, and the level and slope of one more line."""
+PER_CHANGE = 3  # parameters of a change in the BIC: its place, and the level and slope of one more line
 MIN_NOISE = 0.005
 """Least noise, as a share of the range: the families of smooth curves are not known to fit better than that."""
 MAX_POINTS = 300
 """Of a longer trajectory, the means of this many blocks of checkpoints are used: the cost grows with the square."""
 LEVEL = 0.05
-ROUNDS = 2
-"""Of estimating the noise beside the breaks, and the breaks in that noise."""
+ROUNDS = 2  # of estimating the noise beside the breaks, and the breaks in that noise
 
 
 @dataclass(frozen=True)
@@ -251,16 +228,7 @@ def noise_level(times: Vector, y: Vector) -> float:
 
 
 def _noise(times: Vector, y: Vector) -> tuple[ColouredNoise, Vector, list[int]]:
-    """Estimate noise beside a smooth trend and the breaks that the BIC asks for.
-
-    Returns
-    -------
-    ColouredNoise
-    ndarray, shape (n,)
-        Innovations, their variance that of the noise.
-    list of int
-        The breaks.
-    """
+    """Estimate noise beside a smooth trend and the breaks that the BIC asks for."""
     noise = ColouredNoise.white(len(y))
     curves = trends(times, noise)
     family = int(curves.choose(y[:, None])[0])

@@ -11,8 +11,7 @@ from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-RANKED = 1.06
-"""Variance of Fisher's z of ranks, times n - 3 (Fieller, Hartley & Pearson 1957)."""
+RANKED = 1.06  # variance of Fisher's z of ranks, times n - 3 (Fieller, Hartley & Pearson 1957)
 
 
 class Comparison(NamedTuple):
@@ -38,17 +37,7 @@ class Comparisons(NamedTuple):
 
 
 def williams(with_first: float, with_second: float, between: float, n: int) -> Comparison:
-    """Compare the strengths of two correlations that share a target, by Williams' test (Steiger 1980, eq. 7).
-
-    Parameters
-    ----------
-    with_first, with_second : float
-        Correlations of two features with the target; their absolute values are compared.
-    between : float
-        Correlation of the two features.
-    n : int
-        Checkpoints, assumed independent.
-    """
+    """Compare the strengths of two correlations that share a target, by Williams' test (Steiger 1980, eq. 7)."""
     p = _williams(np.array([with_first]), np.array([with_second]), np.array([[between]]), n)
     return Comparison(abs(with_first) - abs(with_second), np.nan, np.nan, float(p[0, 0]))
 
@@ -68,26 +57,7 @@ def _williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) 
 
 
 def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, Comparisons]:
-    """Test whether features correlate with a target more strongly than others do, in absolute value.
-
-    Parameters
-    ----------
-    features : ndarray, shape (f, n)
-        All known, none constant.
-    others : ndarray, shape (o, n)
-        Likewise.
-    target : ndarray, shape (n,)
-    seed : int
-        Seed of the blocks, which are the same for all pairs with the same block length.
-
-    Returns
-    -------
-    dict of Comparisons
-        ``Williams``: for correlations that share a target, checkpoints assumed independent; no interval.
-        ``block bootstrap``: of moving blocks; its interval is of percentiles, its p twice the smaller share of
-        resamples on one side of 0. ``Fisher z``: as if both the correlations and the checkpoints were independent, as
-        is often published; no interval.
-    """
+    """Test whether features correlate with a target more strongly than others do, in absolute value."""
     x, o, y = ranks(features), ranks(others), ranks(target)
     own, of_others = correlate(x, y), correlate(o, y)
     difference = np.abs(own)[:, None] - np.abs(of_others)[None]

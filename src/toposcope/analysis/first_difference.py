@@ -11,76 +11,35 @@ from numpy.typing import NDArray
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
-MIN_CHECKPOINTS = 10
-"""Common checkpoints of two runs; with fewer, noise cannot be distinguished from a trend."""
-WINDOW = 7
-"""Checkpoints of the straight line that is the local trend."""
-N_BEYOND = 3
-"""Neighbouring checkpoints at which the difference must be beyond the threshold, on one side."""
+MIN_CHECKPOINTS = 10  # common checkpoints of two runs; with fewer, noise cannot be distinguished from a trend
+WINDOW = 7  # checkpoints of the straight line that is the local trend
+N_BEYOND = 3  # neighbouring checkpoints at which the difference must be beyond the threshold, on one side
 LEVEL = 0.05
 """Probability that any series of a pair of noisy copies is said to differ."""
-CORRELATIONS = (0.0, 0.6)
-"""Of the noise of neighbouring checkpoints, for which that holds."""
+CORRELATIONS = (0.0, 0.6)  # of the noise of neighbouring checkpoints, for which that holds
 N_SIMULATED = 2000
-SIMULATION_MARGIN = 0.8
-"""Share of the level that the simulated quantile uses up: 2,000 draws leave it uncertain."""
-TAIL = 0.1
-"""Share of the simulated statistics from which smaller probabilities are extrapolated."""
+SIMULATION_MARGIN = 0.8  # share of the level that the simulated quantile uses up: 2,000 draws leave it uncertain
+TAIL = 0.1  # share of the simulated statistics from which smaller probabilities are extrapolated
 MAD_TO_SD = 1.4826
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where two series of one quantity first differ.
+    """Where two series of one quantity first differ."""
 
-    Attributes
-    ----------
-    step : int or None
-        The first checkpoint from which the difference is beyond the noise; None if there is none.
-    units : float
-        The difference there, in standard deviations of the noise; without such a checkpoint the largest one that lasts.
-    largest : float
-        The largest difference that lasts, in these units.
-    threshold : float
-        Units that the difference must exceed.
-    differs_from : int or None
-        The first checkpoint at which the values are not equal, whatever the noise.
-    from_start : bool
-        Whether `step` is the first common checkpoint.
-    """
-
-    step: int | None
+    step: int | None  # the first checkpoint from which the difference is beyond the noise; None if there is none
+    # the difference there, in standard deviations of the noise; without such a checkpoint the largest one that lasts
     units: float
-    largest: float
-    threshold: float
-    differs_from: int | None
-    from_start: bool
+    largest: float  # the largest difference that lasts, in these units
+    threshold: float  # units that the difference must exceed
+    differs_from: int | None  # the first checkpoint at which the values are not equal, whatever the noise
+    from_start: bool  # whether `step` is the first common checkpoint
 
 
 def first_differences(
     steps: NDArray[np.int64], first: Mapping[str, Vector], second: Mapping[str, Vector], level: float = LEVEL
 ) -> dict[str, FirstDifference]:
-    """Find where the series of two runs first differ.
-
-    The noise of a series is the robust scatter about its local trend; a difference has the noise of both. It is beyond
-    the noise at the first of three neighbouring checkpoints whose differences exceed a threshold on the same side. The
-    threshold is such that of pairs of noisy copies at most a share `level` have any series that is said to differ, if
-    the noise is Gaussian and the correlation of neighbouring checkpoints at most 0.6.
-
-    Parameters
-    ----------
-    steps : ndarray, shape (n,)
-        Common checkpoints, ascending.
-    first, second : mapping of str to ndarray, shape (n,)
-        By quantity; what only one has, or what is not finite at 10 of the steps in both, is left out.
-    level : float
-        Share of pairs of noisy copies, 5% by default.
-
-    Returns
-    -------
-    dict of FirstDifference
-        By quantity.
-    """
+    """Find where the series of two runs first differ."""
     known: dict[str, NDArray[np.bool_]] = {}
     for name in first:
         if name in second:
@@ -150,17 +109,7 @@ def threshold(n: int, level: float = LEVEL) -> float:
 
 
 def _lasting(pair: Vector) -> Vector:
-    """Return the least difference of each three neighbours on one side, in units of noise.
-
-    Parameters
-    ----------
-    pair : ndarray, shape (2, ..., n)
-
-    Returns
-    -------
-    ndarray, shape (..., n - 2)
-        0 where the three are not on one side; infinite where a difference meets no noise.
-    """
+    """Return the least difference of each three neighbours on one side, in units of noise."""
     difference = pair[1] - pair[0]
     spread = np.hypot(*noise(pair))
     with np.errstate(divide="ignore", invalid="ignore"):

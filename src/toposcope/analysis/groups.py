@@ -19,11 +19,6 @@ def layer_groups(roles: Mapping[str, str]) -> dict[str, list[str]]:
 
     Every role; ``attention`` (roles ``attn.*``) and ``mlp`` (``mlp.*``); ``early`` and ``late``: the first and the last
     half of the blocks, by the first number in the names of their layers, a middle block left out.
-
-    Parameters
-    ----------
-    roles : mapping
-        Role of each layer, in the order of the checkpoint.
     """
     groups: dict[str, list[str]] = {}
     for layer, role in roles.items():
@@ -58,19 +53,7 @@ def feature_names(declared: Mapping[str, Probe | None]) -> dict[str, str]:
 
 
 def combined(probe: Probe, layers: Sequence[Statistics]) -> dict[str, Vector]:
-    """Combine the statistics of layers as the probe does over the network, checkpoint by checkpoint.
-
-    Parameters
-    ----------
-    probe : Probe
-    layers : sequence of mapping
-        Statistics of each layer, shape (n,) each; only those that every layer has are combined.
-
-    Returns
-    -------
-    dict of ndarray, shape (n,)
-        NaN where a layer was not measured.
-    """
+    """Combine the statistics of layers as the probe does over the network, checkpoint by checkpoint."""
     shared = [name for name in layers[0] if all(name in layer for layer in layers)]
     try:
         statistics = probe.combine([{name: layer[name] for name in shared} for layer in layers]) if shared else {}

@@ -15,13 +15,7 @@ GRADIENT_NORM_STD = Feature("log", "", "grad_norm_std", "norm")
 
 
 class Logged:
-    """The log of one run.
-
-    Parameters
-    ----------
-    log : polars.DataFrame
-        Rows of `Study.log` of that run, at least one.
-    """
+    """The log of one run."""
 
     def __init__(self, log: pl.DataFrame) -> None:
         def column(name: str) -> Vector:
@@ -35,15 +29,7 @@ class Logged:
         self._tokens = column("tokens")
 
     def targets(self, steps: NDArray[np.int64], *, batch_first: bool = False) -> dict[str, Vector]:
-        """Return the targets that are known, the most reliable one first.
-
-        Parameters
-        ----------
-        steps : ndarray, shape (n,)
-            Of checkpoints.
-        batch_first : bool
-            Put the loss of one batch first, as the published study does.
-        """
+        """Return the targets that are known, the most reliable one first."""
         spacing = int(np.median(np.diff(steps))) if len(steps) > 1 else SMOOTHING_STEPS
         found = {
             "validation_loss": self._at(steps, self.validation),

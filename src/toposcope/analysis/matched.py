@@ -18,10 +18,8 @@ from toposcope.typing import Matrix, Vector
 
 SEED = 42
 MAX_LEVELS = 12
-MIN_SIZES = 3
-"""Fewer sizes have only two orders, so that no correlation with size means anything."""
-N_DRAWN_ORDERS = 5000
-"""Orders of the runs that are drawn at random where there are too many to enumerate."""
+MIN_SIZES = 3  # fewer sizes have only two orders, so that no correlation with size means anything
+N_DRAWN_ORDERS = 5000  # orders of the runs that are drawn at random where there are too many to enumerate
 
 MATCHED = {
     "feature": pl.String,

@@ -14,51 +14,26 @@ from toposcope.typing import Vector
 
 MIN_TURN_SHARE = 0.2
 """A trajectory turns at an extreme that lies farther than this share of its range from its first and its last value."""
-MIN_TURN_NOISE = 4.0
-"""And farther than so many standard deviations of its noise."""
-MIN_MOVE_SHARE = 0.1
-"""A layer that moves less than this share of the layer that moves most is not asked when it moved."""
+MIN_TURN_NOISE = 4.0  # and farther than so many standard deviations of its noise
+MIN_MOVE_SHARE = 0.1  # a layer that moves less than this share of the layer that moves most is not asked when it moved
 
 
 @dataclass(frozen=True)
 class Move:
-    """A feature over one run.
+    """A feature over one run."""
 
-    Attributes
-    ----------
-    first, last : float
-        First and last finite value.
-    change : float
-        (last - first) / |first|; NaN where the first value is 0.
-    turn : str
-        ``peak`` or ``dip`` if there is an extreme between the ends from which the trajectory goes back, else empty.
-        Of both, the one farther from the ends.
-    turn_step : int or None
-    turn_value : float
-    """
-
-    first: float
-    last: float
-    change: float
+    first: float  # first and last finite value
+    last: float  # first and last finite value
+    change: float  # (last - first) / |first|; NaN where the first value is 0
+    # ``peak`` or ``dip`` if there is an extreme between the ends from which the trajectory goes back, else empty. Of
+    # both, the one farther from the ends
     turn: str = ""
     turn_step: int | None = None
     turn_value: float = np.nan
 
 
 def move(steps: NDArray[np.int64], values: Vector) -> Move | None:
-    """Describe how a feature moves over a run.
-
-    Parameters
-    ----------
-    steps : ndarray, shape (n,)
-    values : ndarray, shape (n,)
-        NaN where not known.
-
-    Returns
-    -------
-    Move or None
-        None with fewer than 2 finite values.
-    """
+    """Describe how a feature moves over a run."""
     known = np.isfinite(values)
     steps, values = steps[known], values[known]
     if len(values) < 2:
@@ -90,24 +65,7 @@ def move_table(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
 
 
 def onset(steps: NDArray[np.int64], values: Vector) -> tuple[int, float] | None:
-    """Return when a feature of a layer has left its first value, and how far it goes.
-
-    The departure at a checkpoint is the distance from the first value that this checkpoint and the next both have (at
-    the last one, its own), so that a single outlier is none. The layer has left its first value at the first
-    checkpoint whose departure is more than half of the largest. The largest departure is taken, not the change at the
-    end: a layer that goes and comes back has moved.
-
-    Parameters
-    ----------
-    steps : ndarray, shape (n,)
-    values : ndarray, shape (n,)
-        NaN where not known.
-
-    Returns
-    -------
-    (int, float) or None
-        Step, and the largest departure; None if the first value is all that is known, or nothing changes.
-    """
+    """Return when a feature of a layer has left its first value, and how far it goes."""
     known = np.isfinite(values)
     steps, values = steps[known], values[known]
     distance = np.abs(values - values[:1])
@@ -119,21 +77,7 @@ def onset(steps: NDArray[np.int64], values: Vector) -> tuple[int, float] | None:
 
 
 def onset_table(trajectories: Iterable[Trajectory], features: Sequence[Feature]) -> pl.DataFrame:
-    """Return when each layer has left its first value, by feature.
-
-    Parameters
-    ----------
-    trajectories : iterable of Trajectory
-    features : sequence of Feature
-        Of the network; those of the layers have the same probe and statistic.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``run, feature, layer, role, step, departure``, the departure relative to the first value, infinite where that
-        is 0; ``moves``: whether it is at least a tenth of the largest finite one of the run; ``is_first``: whether no
-        layer that moves left its first value earlier.
-    """
+    """Return when each layer has left its first value, by feature."""
     rows = [
         (t.run, str(feature), layer, t.roles.get(layer, ""), left[0], left[1] / start if start else np.inf)
         for t in trajectories

@@ -56,49 +56,32 @@ Scale = Literal["ranks", "values"]
 
 SEED = 42
 MAX_DEGREE = 3
-RUNS_PER_TERM = 3
-"""Powers of the controls are taken out as far as there are this many runs for each term."""
-MIN_FREEDOM = 2
-"""Residual degrees of freedom (runs - strata - controls - 1) below which a correlation is not defined."""
-N_FIRST = 1000
-"""Permutations drawn for every feature; more are drawn for those with few exceedances."""
+RUNS_PER_TERM = 3  # powers of the controls are taken out as far as there are this many runs for each term
+MIN_FREEDOM = 2  # residual degrees of freedom (runs - strata - controls - 1) below which a correlation is not defined
+N_FIRST = 1000  # permutations drawn for every feature; more are drawn for those with few exceedances
 MIN_LAST, PER_FEATURE, MAX_LAST = 20_000, 50, 400_000
 """Permutations of the last stage: so many for each feature tested, within these bounds."""
-MIN_EXCEEDANCES = 25
-"""A feature with this many permutations as extreme as itself is settled."""
-GROWTH = 4
-"""Each further stage draws this many times the permutations of the one before."""
+MIN_EXCEEDANCES = 25  # a feature with this many permutations as extreme as itself is settled
+GROWTH = 4  # each further stage draws this many times the permutations of the one before
 BAND = 0.95
-TOLERANCE = 1e-9
-"""Correlations that differ by less are equal."""
-MAX_STATISTICS = 1 << 24
-"""Statistics held in memory at once: features times permutations."""
+TOLERANCE = 1e-9  # correlations that differ by less are equal
+MAX_STATISTICS = 1 << 24  # statistics held in memory at once: features times permutations
 BLOCK_FEATURES, MIN_BLOCK, MAX_BLOCK = 128, 256, 8192
 """Features, and permutations, that are multiplied at once: more permutations where features are few."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepCorrelations:
-    """Correlations across runs, step by step and combined.
+    """Correlations across runs, step by step and combined."""
 
-    Attributes
-    ----------
-    rho : ndarray, shape (f, t)
-        At each step; NaN where not defined: the feature or the final loss is the same in all runs there, or a function
-        of the controls, or too few runs are left.
-    mean : ndarray, shape (f,)
-        Of rho over the steps where it is defined.
-    p : ndarray, shape (f,)
-        Of the absolute mean and the largest absolute value over steps together: the share of permutations for which
-        the smaller of the p-values of the two is as small.
-    band : ndarray, shape (f,)
-        Absolute correlation that 95% of the permutations exceed at no step.
-    """
-
+    # shape (f, t); at each step; NaN where not defined: the feature or the final loss is the same in all runs there, or
+    # a function of the controls, or too few runs are left
     rho: Matrix
-    mean: Vector
+    mean: Vector  # shape (f,); of rho over the steps where it is defined
+    # shape (f,); of the absolute mean and the largest absolute value over steps together: the share of permutations for
+    # which the smaller of the p-values of the two is as small
     p: Vector
-    band: Vector
+    band: Vector  # shape (f,); absolute correlation that 95% of the permutations exceed at no step
 
 
 def scores(values: NDArray[np.float64], strata: Indices, scale: Scale) -> NDArray[np.float64]:
@@ -123,11 +106,6 @@ def control_basis(controls: Matrix, strata: Indices, scale: Scale) -> Matrix:
     """Return an orthonormal basis of the powers of controls, shape (n, terms).
 
     All controls enter linearly; then squares, then cubes, in their order, while there are three runs for each term.
-
-    Parameters
-    ----------
-    controls : ndarray, shape (k, n)
-        Those that are equal in all runs explain nothing.
     """
     linear = scores(controls, strata, scale)
     sizes = np.abs(linear).max(axis=1, initial=0.0)
@@ -208,11 +186,6 @@ def exceedances(mean: Vector, largest: Vector) -> int:
     """Count the permutations whose smaller p of the two statistics is as small as that of the first one.
 
     p of a permutation is its place among all of them.
-
-    Parameters
-    ----------
-    mean, largest : ndarray, shape (b,)
-        Absolute mean and largest absolute value; the data as they are come first.
     """
     smaller = min(int((statistic >= statistic[0] - TOLERANCE).sum()) for statistic in (mean, largest))
     either = np.zeros(len(mean), dtype=bool)
@@ -226,23 +199,13 @@ def exceedances(mean: Vector, largest: Vector) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Test:
-    """Residual ranks at each step, and what permuting the runs makes of them.
+    """Residual ranks at each step, and what permuting the runs makes of them."""
 
-    Attributes
-    ----------
-    left : ndarray, shape (t, f, n)
-        Residual ranks of the features, each of length 1; zeros where not defined.
-    target : ndarray, shape (n,)
-        Scores of the final loss.
-    bases : list of ndarray, shape (n, k)
-        Orthonormal bases of the ranks of the controls.
-    rho : ndarray, shape (f, t)
-    """
-
+    # shape (t, f, n); residual ranks of the features, each of length 1; zeros where not defined
     left: NDArray[np.float64]
-    target: Vector
-    bases: list[Matrix]
-    rho: Matrix
+    target: Vector  # shape (n,); scores of the final loss
+    bases: list[Matrix]  # shape (n, k); orthonormal bases of the ranks of the controls
+    rho: Matrix  # shape (f, t)
     strata: Indices
     seed: int
 

@@ -28,44 +28,26 @@ CONSECUTIVES = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Phases:
-    """Steps that the rule finds.
+    """Steps that the rule finds."""
 
-    Attributes
-    ----------
-    largest_change : int or None
-        Step at which the largest change of the smoothed values begins; None if they do not change, or are fewer than
-        ``window + 1``.
-    diminishing_returns : int or None
-        Step at which the first ``consecutive`` changes under ``share`` of the largest begin, before or after the
-        largest; None if there are none. (The published study gave the last step then.)
-    """
-
+    # step at which the largest change of the smoothed values begins; None if they do not change, or are fewer than
+    # ``window + 1``
     largest_change: int | None
+    # step at which the first ``consecutive`` changes under ``share`` of the largest begin, before or after the largest;
+    # None if there are none. (The published study gave the last step then.)
     diminishing_returns: int | None
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The range of steps that the rule finds over its settings.
+    """The range of steps that the rule finds over its settings."""
 
-    Attributes
-    ----------
-    largest_change_first, largest_change_last : int or None
-        Earliest and latest step of the largest change; None if no setting finds one.
-    diminishing_first, diminishing_last : int or None
-        The same of diminishing returns.
-    n_settings : int
-        Settings tried.
-    share_same : float
-        Share of them that give both steps of the published setting, in (0, 1].
-    """
-
-    largest_change_first: int | None
-    largest_change_last: int | None
-    diminishing_first: int | None
-    diminishing_last: int | None
-    n_settings: int
-    share_same: float
+    largest_change_first: int | None  # earliest and latest step of the largest change; None if no setting finds one
+    largest_change_last: int | None  # earliest and latest step of the largest change; None if no setting finds one
+    diminishing_first: int | None  # the same of diminishing returns
+    diminishing_last: int | None  # the same of diminishing returns
+    n_settings: int  # settings tried
+    share_same: float  # share of them that give both steps of the published setting, in (0, 1]
 
 
 def phases(
@@ -77,21 +59,9 @@ def phases(
 ) -> Phases:
     """Apply the published rule to a feature over training.
 
-    The values are smoothed by a moving average over whole windows, m_i = mean(v_i, ..., v_(i + window - 1)), and
-    change i is m_(i + 1) - m_i. Its step is that of the checkpoint in the middle of the first window,
-    ``steps[i + window // 2]``.
-
-    Parameters
-    ----------
-    steps : ndarray, shape (n,)
-    values : ndarray, shape (n,)
-        Finite; mean neural persistence in the published study.
-    window : int
-        Checkpoints of the moving average.
-    share : float
-        Of the largest change, under which a change is small.
-    consecutive : int
-        Small changes in a row that are diminishing returns.
+    The values are smoothed by a moving average over whole windows, m_i = mean(v_i, ..., v_(i + window - 1)), and change
+    i is m_(i + 1) - m_i. Its step is that of the checkpoint in the middle of the first window, ``steps[i + window //
+    2]``.
     """
     if len(values) < window + 1 or not np.ptp(values) > 0:
         return Phases(None, None)
@@ -104,14 +74,7 @@ def phases(
 
 
 def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
-    """Apply the rule with windows of 1 to 9, shares of 5 to 20% and 2 to 4 consecutive changes.
-
-    Parameters
-    ----------
-    steps : ndarray, shape (n,)
-    values : ndarray, shape (n,)
-        Finite.
-    """
+    """Apply the rule with windows of 1 to 9, shares of 5 to 20% and 2 to 4 consecutive changes."""
     published = phases(steps, values)
     results = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
     largest = [p.largest_change for p in results if p.largest_change is not None]

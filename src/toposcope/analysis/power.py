@@ -37,30 +37,14 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 SEED = 42
-N_PLANTED = 32
-"""Features planted in each run."""
+N_PLANTED = 32  # features planted in each run
 SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
 """Partial correlations that are planted."""
-MAX_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8
-"""Of the polynomial that the loss follows, in the logarithm of the step."""
+MAX_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8  # of the polynomial that the loss follows, in the logarithm of the step
 
 
 def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.DataFrame:
-    """Add the power of each verdict that says there is nothing, and withdraw it where the power is too small.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        Of `toposcope.analysis.verdict.with_verdicts`, with ``design``, the place of each row in `designs`.
-    designs : sequence of AssociationTask
-        Where target and feature are known, the target, the clocks and the feature's own scale.
-
-    Returns
-    -------
-    polars.DataFrame
-        Without ``block`` and ``design``, but with ``power``, how often the first of `SIZES` is found in this run, and
-        ``detectable``, the smallest found in 80% of cases; NaN where no verdict rests on them, or none is found so.
-    """
+    """Add the power of each verdict that says there is nothing, and withdraw it where the power is too small."""
     columns = {column.name: column for column in table.get_columns()}
     power, detectable = np.full((2, len(table)), np.nan)
     rests = np.array([verdict in (rule.TREND, rule.NONE) for verdict in columns["verdict"]], dtype=bool)
@@ -180,8 +164,7 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
 
 POWER = 0.8
 N_SAMPLES = 2000
-N_NULL_SAMPLES = 10
-"""Samples whose permutations give the critical value, where there are controls."""
+N_NULL_SAMPLES = 10  # samples whose permutations give the critical value, where there are controls
 MIN_PERMUTATIONS = 20_000
 BISECTIONS = 9
 MAX_CORRELATION = 0.9999
@@ -192,20 +175,6 @@ def detectable_correlation(strata: Indices, n_terms: int, level: float) -> float
 
     It is that of a feature whose order of the runs is the same at all steps, so that more steps add nothing; feature,
     final loss and controls are normally distributed, and the controls independent of both.
-
-    Parameters
-    ----------
-    strata : ndarray, shape (n,), int64
-        Of the runs.
-    n_terms : int
-        Of the controls that are regressed out (`control_basis`). With any, both scales must reject, as in the verdict.
-    level : float
-        Of the test: for the first of m features by Holm's method .05 / m.
-
-    Returns
-    -------
-    float
-        In (0, 1); NaN where these runs allow no p below `level`, or no correlation is detected so often.
     """
     return _detectable(tuple(strata.tolist()), n_terms, level)
 

@@ -10,18 +10,7 @@ from toposcope.typing import Indices, Matrix, Vector
 
 
 def autocorrelation(series: Matrix) -> Matrix:
-    """Return the autocorrelation of each row at every lag.
-
-    Parameters
-    ----------
-    series : ndarray, shape (..., n)
-        None of the rows constant.
-
-    Returns
-    -------
-    ndarray, shape (..., n), float64
-        Lag 0, which is 1, to lag n - 1; sums over n, as usual, so that it is positive semidefinite.
-    """
+    """Return the autocorrelation of each row at every lag."""
     centred = series - series.mean(axis=-1, keepdims=True)
     n = centred.shape[-1]
     spectrum = np.fft.rfft(centred, 2 * n)
@@ -32,13 +21,8 @@ def autocorrelation(series: Matrix) -> Matrix:
 def effective_size(x: Matrix, y: Matrix) -> Vector:
     """Return how many independent pairs would give a correlation of x and y the same variance.
 
-    n / (1 + 2 sum_k (1 - k / n) r_x(k) r_y(k)) over all lags (Bartlett 1935; Pyper & Peterman 1998, eq. 1), within
-    [2, n].
-
-    Parameters
-    ----------
-    x, y : ndarray, shape (..., n)
-        Broadcast against each other; no row constant.
+    n / (1 + 2 sum_k (1 - k / n) r_x(k) r_y(k)) over all lags (Bartlett 1935; Pyper & Peterman 1998, eq. 1), within [2,
+    n].
     """
     n = x.shape[-1]
     lags = np.arange(1, n)
@@ -52,11 +36,6 @@ def block_length(series: Matrix) -> NDArray[np.int64]:
 
     The automatic rule of Politis & White 2004 with the correction of Patton, Politis & White 2009, for the circular
     (and moving) block bootstrap, rounded up and clipped to between sqrt(n) and n / 3.
-
-    Parameters
-    ----------
-    series : ndarray, shape (f, n)
-        None of the rows constant.
     """
     n = series.shape[-1]
     shortest, longest = int(np.ceil(np.sqrt(n))), max(int(np.ceil(np.sqrt(n))), n // 3)
@@ -100,8 +79,7 @@ MIN_RESIDUAL_SHARE = 1e-9
 """If the residual ranks are below this share of the ranks, the series is a function of the controls."""
 
 
-MAX_PAIRED = 16
-"""Values up to which ranks are found by comparing all pairs."""
+MAX_PAIRED = 16  # values up to which ranks are found by comparing all pairs
 
 
 class Correlations(NamedTuple):
@@ -178,12 +156,6 @@ def dependent_p(rho: Vector, n: Vector) -> Vector:
 
     Student's with n - 2 degrees of freedom, but at least 2 / n!: of all orders of n independent checkpoints only two
     are perfect, so that no lower p can be reached (two series that rise have a correlation of 1, whatever they are).
-
-    Parameters
-    ----------
-    rho : ndarray, shape (f,)
-    n : ndarray, shape (f,)
-        Effective number of checkpoints (`effective_size`), less the number of controls. NaN at 2 and below.
     """
     lowest = np.minimum(1.0, 2 / gamma(np.maximum(n, 1) + 1))
     return np.asarray(np.maximum(two_sided(rho, n - 2), lowest))
@@ -193,20 +165,6 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     """Correlate the residuals of the ranks of x and y after linear regression of both on the ranks of the controls.
 
     p is `dependent_p` of the effective number of checkpoints of the residuals, less the rank of the controls.
-
-    Parameters
-    ----------
-    x : ndarray, shape (f, n)
-        Centred ranks (`ranks`).
-    y : ndarray, shape (n,)
-        Centred ranks.
-    controls : ndarray, shape (k, n)
-        Centred ranks.
-
-    Returns
-    -------
-    Correlations
-        NaN where the controls determine the feature or the target.
     """
     rho, left, target, rank = _correlated(x, y, controls)
     defined, p = np.isfinite(rho), np.full(len(x), np.nan)

@@ -11,12 +11,9 @@ from toposcope.analysis.wording import counted
 from toposcope.logs import final_training_loss
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
-MIN_RUNS = 8
-"""Runs of a size that are needed; with several sizes, as many runs less sizes as these leave."""
-MIN_LOGGED_SHARE = 0.98
-"""A loss must be known up to this share of a run's steps to count as its final loss."""
-MIN_COMMON_SHARE = 0.5
-"""Runs whose grids leave fewer common steps than this share of a run's checkpoints are left out."""
+MIN_RUNS = 8  # runs of a size that are needed; with several sizes, as many runs less sizes as these leave
+MIN_LOGGED_SHARE = 0.98  # a loss must be known up to this share of a run's steps to count as its final loss
+MIN_COMMON_SHARE = 0.5  # runs whose grids leave fewer common steps than this share of a run's checkpoints are left out
 FINAL_LOSSES = {"validation_loss": "validation loss", TEXT_LOSS: "loss on the text", "loss": "training loss"}
 """Final losses by the name of the loss they are of, the most reliable first."""
 TRAINING = ("smoothed_loss", "batch_loss")
@@ -24,35 +21,17 @@ TRAINING = ("smoothed_loss", "batch_loss")
 
 @dataclass(frozen=True, eq=False)
 class RunPopulation:
-    """Runs that are compared at equal step.
-
-    Attributes
-    ----------
-    runs : list of Trajectory
-    loss : str
-        A key of `FINAL_LOSSES`: which loss is meant throughout.
-    final : ndarray, shape (n,)
-        Final loss of each run (docs/methods/forecasting.md).
-    steps : ndarray, shape (t,), int64
-        Steps at which every run has a checkpoint.
-    strata : ndarray, shape (n,), int64
-        Runs of the same size and length; all 0 where sizes or lengths are taken out as covariates.
-    covariates : ndarray, shape (k, n)
-        Logarithms of size and length where these differ within a stratum.
-    sizes : list of int
-        Parameters, ascending.
-    left_out : dict of str to str
-        Why, by run.
-    """
+    """Runs that are compared at equal step."""
 
     runs: list[Trajectory]
-    loss: str
-    final: Vector
-    steps: Steps
+    loss: str  # a key of `FINAL_LOSSES`: which loss is meant throughout
+    final: Vector  # shape (n,); final loss of each run (docs/methods/forecasting.md)
+    steps: Steps  # shape (t,); steps at which every run has a checkpoint
+    # shape (n,); runs of the same size and length; all 0 where sizes or lengths are taken out as covariates
     strata: Indices
-    covariates: Matrix
-    sizes: list[int]
-    left_out: dict[str, str] = field(default_factory=dict)
+    covariates: Matrix  # shape (k, n); logarithms of size and length where these differ within a stratum
+    sizes: list[int]  # parameters, ascending
+    left_out: dict[str, str] = field(default_factory=dict)  # why, by run
 
     @property
     def shortfall(self) -> str:
@@ -90,12 +69,6 @@ def run_population(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: 
 
     Runs with a known final loss take part, the loss being the first of `FINAL_LOSSES` that most runs have. They are
     compared within size and length where enough of them share these; else size and length are covariates.
-
-    Parameters
-    ----------
-    trajectories : sequence of Trajectory
-    log, runs : polars.DataFrame
-        `Study.log` and `Study.runs`.
     """
     rows = {row["run"]: row for row in runs.to_dicts()}
     left_out: dict[str, str] = {}
@@ -131,14 +104,7 @@ def run_population(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: 
 
 
 def known_final_losses(trajectory: Trajectory, log: pl.DataFrame) -> dict[str, float]:
-    """Return the final losses of a run that are known to its end, by the keys of `FINAL_LOSSES`.
-
-    Parameters
-    ----------
-    trajectory : Trajectory
-    log : polars.DataFrame
-        Rows of that run alone.
-    """
+    """Return the final losses of a run that are known to its end, by the keys of `FINAL_LOSSES`."""
     end = MIN_LOGGED_SHARE * _last_step(trajectory, log)
     finals: dict[str, float] = {}
     for name in ("validation_loss", TEXT_LOSS):

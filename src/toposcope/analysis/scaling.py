@@ -14,67 +14,38 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
 RESAMPLES = 1000
-MIN_SIZES_WITH_OFFSET = 4
-"""One more than the three parameters of a power law with an offset."""
-EXPONENTS = (0.01, 3.0)
-"""Smallest and largest absolute exponent of a power law with an offset."""
+MIN_SIZES_WITH_OFFSET = 4  # one more than the three parameters of a power law with an offset
+EXPONENTS = (0.01, 3.0)  # smallest and largest absolute exponent of a power law with an offset
 N_EXPONENTS = 100
 TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """f(N) = factor N^exponent, fitted by least squares of log f on log N, with a rank correlation beside it.
+    """f(N) = factor N^exponent, fitted by least squares of log f on log N, with a rank correlation beside it."""
 
-    Attributes
-    ----------
-    n, n_sizes : int
-        Number of runs, and of different sizes among them.
-    factor, exponent : float
-    r_squared : float
-        Of log f.
-    low, high : float
-        95% percentile interval of the exponent over resampled runs; NaN below 4 runs.
-    offset, offset_exponent : float
-        c and b of a N^b + c, least squares of f. NaN with fewer than 4 sizes, and where the best b is not between
-        0.01 and 3 in absolute value, where the runs do not determine it.
-    rho : float
-        Spearman's correlation with N; NaN for equal values.
-    p_exact : float
-        Two-sided: the share of all orders of the values with a correlation as large; beyond 8 runs Student's
-        approximation.
-    p_least : float
-        `p_exact` of values in perfect order: the lowest that these sizes allow.
-    """
-
-    n: int
-    n_sizes: int
+    n: int  # number of runs, and of different sizes among them
+    n_sizes: int  # number of runs, and of different sizes among them
     factor: float
     exponent: float
-    r_squared: float
-    low: float
-    high: float
+    r_squared: float  # of log f
+    low: float  # 95% percentile interval of the exponent over resampled runs; NaN below 4 runs
+    high: float  # 95% percentile interval of the exponent over resampled runs; NaN below 4 runs
+    # c and b of a N^b + c, least squares of f. NaN with fewer than 4 sizes, and where the best b is not between 0.01
+    # and 3 in absolute value, where the runs do not determine it
     offset: float
+    # c and b of a N^b + c, least squares of f. NaN with fewer than 4 sizes, and where the best b is not between 0.01
+    # and 3 in absolute value, where the runs do not determine it
     offset_exponent: float
-    rho: float
+    rho: float  # spearman's correlation with N; NaN for equal values
+    # two-sided: the share of all orders of the values with a correlation as large; beyond 8 runs Student's
+    # approximation
     p_exact: float
-    p_least: float
+    p_least: float  # `p_exact` of values in perfect order: the lowest that these sizes allow
 
 
 def fit_size_law(n_parameters: Vector, values: Vector, seed: int) -> SizeLaw | None:
-    """Fit a power law to one value of each run.
-
-    Parameters
-    ----------
-    n_parameters, values : ndarray, shape (n,)
-    seed : int
-        Seed of the resampling.
-
-    Returns
-    -------
-    PowerLaw or None
-        None with fewer than 3 different sizes, or where a value is not above 0.
-    """
+    """Fit a power law to one value of each run."""
     sizes = np.unique(n_parameters)
     if len(sizes) < 3 or not (values > 0).all():
         return None

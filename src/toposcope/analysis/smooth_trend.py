@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.typing import Vector
 
-MAX_CORRELATION = 0.95
-"""Higher correlations cannot be distinguished from a trend."""
+MAX_CORRELATION = 0.95  # higher correlations cannot be distinguished from a trend
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,36 +85,23 @@ def _loudness(size: Vector, n: int | None = None) -> Vector:
 
 
 DEGREE = 6
-SCALES = 7
-"""Time scales of the logarithm, from the first interval between checkpoints to the whole run."""
+SCALES = 7  # time scales of the logarithm, from the first interval between checkpoints to the whole run
 MAX_WIDTHS_PER_RUN = 17
 """A sigmoid's width is at least this part of the checkpoints; it rises from 10% to 90% in 4.4 widths, a quarter."""
-EDGE = 3
-"""A break has at least this many checkpoints on either side."""
+EDGE = 3  # a break has at least this many checkpoints on either side
 MAX_BREAKS = 6
 PER_BREAK = 4
 """Parameters of a break in the BIC: its place, a jump, a change of slope; and one for the search over places."""
-ROUNDING = 1e-13
-"""Share of a sum of squares below which its parts are rounding."""
+ROUNDING = 1e-13  # share of a sum of squares below which its parts are rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Trends:
-    """Families of smooth curves, each a linear space, in coordinates where the noise is white.
+    """Families of smooth curves, each a linear space, in coordinates where the noise is white."""
 
-    Attributes
-    ----------
-    bases : ndarray, shape (k, n, d)
-        Orthonormal columns; zero beyond a family's own.
-    parameters : ndarray, shape (k,)
-        Of each family, in the BIC.
-    breaks : ndarray, shape (2, n, n)
-        Column c of each: the jump and the change of slope at checkpoint c.
-    """
-
-    bases: Vector
-    parameters: Vector
-    breaks: Vector
+    bases: Vector  # shape (k, n, d); orthonormal columns; zero beyond a family's own
+    parameters: Vector  # shape (k,); of each family, in the BIC
+    breaks: Vector  # shape (2, n, n); column c of each: the jump and the change of slope at checkpoint c
 
     def choose(self, series: Vector) -> NDArray[np.int64]:
         """Return the family of least BIC for each of the series, shape (n, m)."""
@@ -146,19 +132,7 @@ class Trends:
         return basis
 
     def gains(self, basis: Vector, series: Vector) -> Vector:
-        """Return by how much a break at each checkpoint would lessen the squared residuals of each series.
-
-        Parameters
-        ----------
-        basis : ndarray, shape (n, d)
-            Orthonormal, from `bases` or `beside`.
-        series : ndarray, shape (n, m)
-
-        Returns
-        -------
-        ndarray, shape (n, m)
-            0 at the first 3 and the last 2 checkpoints.
-        """
+        """Return by how much a break at each checkpoint would lessen the squared residuals of each series."""
         jump, hinge = (_outside(basis, columns) for columns in self.breaks)
         hinge = _unit(hinge - jump * (jump * hinge).sum(axis=0), 1e-6)
         gain: Vector = (jump.T @ series) ** 2 + (hinge.T @ series) ** 2
@@ -167,18 +141,7 @@ class Trends:
         return gain
 
     def find_breaks(self, values: Vector) -> tuple[int, list[int]]:
-        """Add breaks to a smooth curve while the BIC falls, the one that gains most first.
-
-        Parameters
-        ----------
-        values : ndarray, shape (n,)
-
-        Returns
-        -------
-        int
-            The family chosen beside the breaks.
-        list of int
-        """
+        """Add breaks to a smooth curve while the BIC falls, the one that gains most first."""
         n = len(values)
         breaks: list[int] = []
         family = int(self.choose(values[:, None])[0])
@@ -201,19 +164,6 @@ def trends(times: Vector, noise: ColouredNoise) -> Trends:
     """Return the smooth curves over given times.
 
     They are, in the order of what they are for:
-
-    - polynomials up to degree 6 in log(1 + t / s), s from the first interval to the whole run: fast early rises that
-      slow down, power laws, drifts, and whatever turns slowly in that time;
-    - a + (b + c t) exp(-t / s), and with a linear drift: relaxations;
-    - a sigmoid in the checkpoint's number with a drift, and its derivatives by place and width, which fill the gaps of
-      their grids: slow passages from one level to another, over a quarter of the checkpoints or more.
-
-    Parameters
-    ----------
-    times : ndarray, shape (n,)
-        Increasing from 0 to 1.
-    noise : ColouredNoise
-        What the curves' coordinates whiten.
     """
     columns, members = _families(times.tobytes())
     basis, _ = np.linalg.qr(noise.whiten(columns))

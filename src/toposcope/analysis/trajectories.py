@@ -25,10 +25,8 @@ SeriesByName = dict[str, Vector]
 
 PSEUDO_LAYERS = (NETWORK, POOLED)
 WEIGHT_NORM = Feature("controls", "", "frobenius_norm", "norm")
-ENTRY = "@"
-"""Marks a statistic that is one value of a curve or a matrix, which is shown but is not a feature."""
-SCALE = "top_eigenvalue"
-"""The statistic of a cloud of hidden states that is the clock of its other statistics."""
+ENTRY = "@"  # marks a statistic that is one value of a curve or a matrix, which is shown but is not a feature
+SCALE = "top_eigenvalue"  # the statistic of a cloud of hidden states that is the clock of its other statistics
 STATES, TEXT = "hidden_states", "language_modelling"
 """The probe of clouds, and that of the loss on a fixed text."""
 TEXT_LOSS = "text_loss"

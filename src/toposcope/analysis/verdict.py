@@ -97,22 +97,7 @@ RULE = (
 
 
 def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
-    """Add adjusted p-values, by target, and the verdict of `RULE` to an association table.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        The columns of `FAMILY`, ``n, p_pairing, p_pairing_differences`` and those of
-        `toposcope.analysis.association.COLUMNS`.
-    method : "holm", "bonferroni" or "bh"
-        Over features, in `toposcope.analysis.adjustment.adjusted_over_runs`.
-
-    Returns
-    -------
-    polars.DataFrame
-        With the columns of `ADJUSTED`, ``verdict``, and, of undetermined rows, ``untested`` (which test is not
-        defined, and why) and ``needs`` (what would make it possible), both empty in the others.
-    """
+    """Add adjusted p-values, by target, and the verdict of `RULE` to an association table."""
     columns = {column.name: column for column in table.get_columns()}
     numbers = {name: column.to_numpy() for name, column in columns.items() if column.dtype.is_numeric()}
     targets, places = columns["target"].to_list(), dict[tuple[str, ...], int]()

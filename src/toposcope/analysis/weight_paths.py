@@ -18,10 +18,8 @@ from toposcope.probes.trajectory import DISTANCE
 from toposcope.typing import Matrix, Steps
 
 PROBE = "trajectory"
-MIN_CHECKPOINTS = 3
-"""Fewer have no two components, and no neighbourhoods."""
-EMBEDDINGS = ("pc", "mds", "potential")
-"""Beginnings of the names of coordinates."""
+MIN_CHECKPOINTS = 3  # fewer have no two components, and no neighbourhoods
+EMBEDDINGS = ("pc", "mds", "potential")  # beginnings of the names of coordinates
 
 SUMMARY: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -52,18 +50,7 @@ class WeightPath:
 
 
 def weight_paths(frame: pl.DataFrame, labels: pl.DataFrame) -> list[WeightPath]:
-    """Return the paths of all runs with at least three different checkpoints, as the first such probe measured them.
-
-    Parameters
-    ----------
-    frame, labels : polars.DataFrame
-        As `Study.frame` and `Study.labels`.
-
-    Notes
-    -----
-    A checkpoint without all its distances to earlier ones on the path, because it or one of them could not be measured,
-    is left out.
-    """
+    """Return the paths of all runs with at least three different checkpoints, as the first such probe measured them."""
     options = labels.filter(probe=PROBE).get_column("options").to_list()[:1] if len(labels) else []
     rows = frame.filter(pl.col("options").is_in(options), probe=PROBE)
     paths = []

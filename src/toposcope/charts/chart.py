@@ -12,8 +12,7 @@ from toposcope.charts.vega import Kind, render, without_object_members
 
 Figure = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
 MIME = "application/vnd.vegalite.v6+json"
-_MAX_LINE = 90
-"""Characters of a line of a title or caption in a file."""
+_MAX_LINE = 90  # characters of a line of a title or caption in a file
 
 
 @dataclass(frozen=True, eq=False)

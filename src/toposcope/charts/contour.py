@@ -17,42 +17,16 @@ from toposcope.typing import Indices, Matrix, Vector
 
 
 class Region(NamedTuple):
-    """One closed contour line and the colour of what lies just inside it.
+    """One closed contour line and the colour of what lies just inside it."""
 
-    Attributes
-    ----------
-    band : int
-        How many thresholds lie below the values inside.
-    outline : ndarray, shape (k, 2)
-        Places around it; the last is joined to the first.
-    """
-
-    band: int
-    outline: Matrix
+    band: int  # how many thresholds lie below the values inside
+    outline: Matrix  # shape (k, 2); places around it; the last is joined to the first
 
 
 def isobands(values: Matrix, x: Vector, y: Vector, thresholds: Vector) -> list[Region]:
     """Return regions which, painted in this order, show between which thresholds the function lies everywhere.
 
     The function is linear on the triangles of Freudenthal's triangulation, like the trees and saddles drawn with it.
-
-    Parameters
-    ----------
-    values : ndarray, shape (m, n)
-        Finite; `values[i, j]` at (x[i], y[j]).
-    x, y : ndarray, shape (m,) and (n,)
-        Ascending.
-    thresholds : ndarray, shape (k,)
-        Ascending.
-
-    Returns
-    -------
-    list of Region
-        The first is the whole rectangle, painted as below all thresholds. Outer lines come before those inside them.
-
-    Notes
-    -----
-    O(k m n) time. A border of infinitely low values at the places of the outermost vertices closes every line.
     """
     # In units of a power of two in which no difference overflows; a threshold stays where it is among the values.
     exponent = -int(np.frexp(np.abs(values).max())[1])
@@ -125,21 +99,14 @@ def _signed_area(outline: Matrix) -> float:
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
 
 
-N_BANDS = 14
-"""Colours of the plane."""
-MAX_SIDE = 101
-"""Vertices along a side from which the plane is painted; of more, evenly spaced ones."""
-MAX_MARKS = 100
-"""Minima drawn, the most persistent; and saddles, the lowest."""
-SIDE = 340
-"""Of the plane, in pixels."""
+N_BANDS = 14  # colours of the plane
+MAX_SIDE = 101  # vertices along a side from which the plane is painted; of more, evenly spaced ones
+MAX_MARKS = 100  # minima drawn, the most persistent; and saddles, the lowest
+SIDE = 340  # of the plane, in pixels
 TREE_WIDTH = 260
-STRIP = 12
-"""Width of the strip of colours, in pixels."""
-MIN_LABEL_GAP = 0.1
-"""Distance between two labels of steps, as a share of the plane's sides."""
-MANY_MARKS = 50
-"""More are drawn smaller."""
+STRIP = 12  # width of the strip of colours, in pixels
+MIN_LABEL_GAP = 0.1  # distance between two labels of steps, as a share of the plane's sides
+MANY_MARKS = 50  # more are drawn smaller
 _SHAPES = {"minimum": "circle", "saddle": "diamond", "centre": "cross"}
 _DARK, _LIGHT = "#14181d", "#ffffff"  # one of them is seen on any colour of the scale, so a mark has both
 
@@ -160,35 +127,7 @@ def contour(
     name: str = "contour",
     title: str | None = None,
 ) -> Chart:
-    """Draw a function on a plane, its critical points, a path on it, and its merge tree beside it.
-
-    Parameters
-    ----------
-    values : ndarray, shape (m, n)
-        Finite; `values[i, j]` at (x[i], y[j]).
-    x, y : ndarray, shape (m,) and (n,)
-        Ascending coordinates along the two directions.
-    tree : (births, deaths, parents)
-        The branches of the merge tree, as for `merge_tree`.
-    minima : ndarray, shape (b,), int64
-        Vertex of each branch's minimum, as a flat index.
-    saddles : ndarray, shape (s,), int64
-        Vertices of the saddles.
-    path : ndarray, shape (k, 2), optional
-        Places, in order, joined by a line; those outside the plane are not drawn.
-    steps : sequence of int, optional
-        Training steps of the places; some are written beside them.
-    centre : (float, float), optional
-        A place to be marked: the checkpoint that the plane goes through.
-    value : str
-        What the function is, with its unit.
-    directions : (str, str)
-        Titles of the two axes.
-    name : str
-        Of the chart.
-    title : str, optional
-        Without one, the number of minima and the deepest of them.
-    """
+    """Draw a function on a plane, its critical points, a path on it, and its merge tree beside it."""
     births, deaths, parents = tree
     low, high = limits(values)
     logarithmic = spans_decades(low, high)

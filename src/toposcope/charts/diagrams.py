@@ -12,30 +12,18 @@ from numpy.typing import NDArray
 from toposcope.charts.chart import Chart
 from toposcope.typing import Indices, Matrix, Vector
 
-N_CELLS = 400
-"""Points within one of this many parts of either axis are drawn as one: they would cover each other."""
+N_CELLS = 400  # points within one of this many parts of either axis are drawn as one: they would cover each other
 
-DIGITS = 6
-"""Of a number in a chart."""
+DIGITS = 6  # of a number in a chart
 
 
 class Bars(NamedTuple):
-    """The bars of one diagram.
+    """The bars of one diagram."""
 
-    Attributes
-    ----------
-    name : str
-        Of the diagram, in the legend: "H0".
-    pairs : ndarray, shape (k, 2)
-        Finite births and deaths; death below birth in a descending filtration.
-    n_essential, n_truncated : int
-        Classes that never die, and classes alive at the filtration cap.
-    """
-
-    name: str
-    pairs: Matrix
-    n_essential: int = 0
-    n_truncated: int = 0
+    name: str  # of the diagram, in the legend: "H0"
+    pairs: Matrix  # shape (k, 2); finite births and deaths; death below birth in a descending filtration
+    n_essential: int = 0  # classes that never die, and classes alive at the filtration cap
+    n_truncated: int = 0  # classes that never die, and classes alive at the filtration cap
 
     @property
     def positive(self) -> Matrix:
@@ -79,15 +67,7 @@ def limits(values: Vector) -> tuple[float, float]:
 
 
 def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Matrix, Indices]:
-    """Merge points that would cover each other.
-
-    Returns
-    -------
-    points : ndarray, shape (n, 2)
-        The longest of each place; at most `max_points`, the longest.
-    counts : ndarray, shape (n,)
-        How many points each stands for.
-    """
+    """Merge points that would cover each other."""
     cells = np.floor((pairs - low) / (high - low) * N_CELLS)
     _, first, counts = np.unique(cells, axis=0, return_index=True, return_counts=True)
     order = np.argsort(first)[:max_points]
@@ -125,12 +105,9 @@ def empty_chart(name: str, title: str, caption: str) -> Chart:
     return Chart(name, title, caption, f"Empty chart. {title}.", figure)
 
 
-MAX_BARS = 60
-"""Drawn of each diagram, the longest."""
-BAR_HEIGHT = 5
-"""Pixels from one bar to the next."""
-GAP = 4
-"""Rows between two diagrams."""
+MAX_BARS = 60  # drawn of each diagram, the longest
+BAR_HEIGHT = 5  # pixels from one bar to the next
+GAP = 4  # rows between two diagrams
 
 
 def barcode(diagrams: Sequence[Bars]) -> Chart:
@@ -175,10 +152,8 @@ def barcode(diagrams: Sequence[Bars]) -> Chart:
     return Chart("barcode", title, caption, f"Barcode. {title}.", figure)
 
 
-SIDE = 360
-"""Of the square, in pixels."""
-MAX_POINTS = 1000
-"""Marks of one diagram; the longest bars are drawn."""
+SIDE = 360  # of the square, in pixels
+MAX_POINTS = 1000  # marks of one diagram; the longest bars are drawn
 SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
 
 
@@ -260,26 +235,13 @@ def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
     )
 
 
-IMAGE_SIDE = 320
-"""Of the square, in pixels."""
+IMAGE_SIDE = 320  # of the square, in pixels
 
 
 def persistence_image(
     name: str, image: Matrix, birth_edges: Vector, lifetime_edges: Vector, *, descending: bool = False
 ) -> Chart:
-    """Draw a persistence image.
-
-    Parameters
-    ----------
-    name : str
-        Of the diagram.
-    image : ndarray, shape (h, w)
-        Weight of each pixel; rows are lifetimes, columns are births.
-    birth_edges, lifetime_edges : ndarray, shape (w + 1,) and (h + 1,)
-        Ascending and finite.
-    descending : bool
-        Whether the filtration runs from high to low values: the lower end of a bar is then its death.
-    """
+    """Draw a persistence image."""
     end = "death" if descending else "birth"
     caption = f"Each bar is a Gaussian at its {end} and lifetime, weighted by its lifetime; a pixel holds its integral."
     if not image.any():
@@ -307,15 +269,7 @@ def persistence_image(
 
 
 def betti_curve(curves: Mapping[str, tuple[Vector, NDArray[np.int64]]], *, descending: bool = False) -> Chart:
-    """Draw Betti curves as step functions.
-
-    Parameters
-    ----------
-    curves : mapping of str to (ndarray, ndarray)
-        By name: filtration values, ascending, and the number of classes alive from each to the next.
-    descending : bool
-        Whether the filtration runs from high to low values.
-    """
+    """Draw Betti curves as step functions."""
     title = "; ".join(
         f"{name}: at most {int(counts.max()):,} alive at once" for name, (_, counts) in curves.items() if len(counts)
     )
@@ -342,19 +296,7 @@ def betti_curve(curves: Mapping[str, tuple[Vector, NDArray[np.int64]]], *, desce
 
 
 def landscape(name: str, at: Vector, layers: Matrix, *, descending: bool = False) -> Chart:
-    """Draw persistence landscape functions.
-
-    Parameters
-    ----------
-    name : str
-        Of the diagram.
-    at : ndarray, shape (k,)
-        Filtration values, ascending.
-    layers : ndarray, shape (n, k)
-        Values of the functions, the largest first.
-    descending : bool
-        Whether the filtration runs from high to low values.
-    """
+    """Draw persistence landscape functions."""
     caption = "Function k at t is the k-th largest of the tents that bars span, half a lifetime high at their middle."
     if not layers.any():
         return empty_chart("landscape", f"{name}: no finite bars", caption)

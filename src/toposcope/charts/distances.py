@@ -11,32 +11,12 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.diagrams import data, empty_chart
 from toposcope.errors import ToposcopeError
 
-ROW_HEIGHT = 16
-"""Height of a row in pixels, where there are few."""
+ROW_HEIGHT = 16  # height of a row in pixels, where there are few
 MAX_HEIGHT = 560
 
 
 def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str, *, signed: bool) -> alt.LayerChart:
-    """Draw a value by row and checkpoint.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        `row`, ``step``, ``value``, one row for each cell; a cell whose value is not finite is marked by a cross.
-    row : str
-        The column that names the rows of the map.
-    order : sequence of str
-        The names from top to bottom.
-    title : str
-        Of the colour scale, with the unit.
-    signed : bool
-        Values have a sign: zero has the colour in the middle.
-
-    Returns
-    -------
-    altair.LayerChart
-        Checkpoints are columns of equal width, whatever the steps between them.
-    """
+    """Draw a value by row and checkpoint."""
     rows = rows.with_columns(value=pl.when(pl.col("value").is_finite()).then("value"))
     largest = max((abs(value) for value in rows.get_column("value").drop_nulls()), default=1.0) or 1.0
     scale = alt.Scale(range="diverging", domain=[-largest, largest], domainMid=0) if signed else alt.Scale(zero=False)
@@ -58,10 +38,8 @@ def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str
     return alt.LayerChart(layer=layers).properties(height=height)
 
 
-SIDE = 320
-"""Of the square, in pixels."""
-MAX_NUMBERS = 8
-"""Matrices of at most this many rows have room for numbers."""
+SIDE = 320  # of the square, in pixels
+MAX_NUMBERS = 8  # matrices of at most this many rows have room for numbers
 
 
 def distance_matrix(distances: ArrayLike, names: Sequence[str], what: str = "distance") -> Chart:

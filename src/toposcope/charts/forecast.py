@@ -15,13 +15,10 @@ HEIGHT, LOSS_HEIGHT, RATE_TOP = 390, 290, 322
 """Pixels from the top: of everything, to the end of the losses, to the peak of the learning rate."""
 LABEL_HEIGHT, LETTER_WIDTH, LEADER_WIDTH = 15, 7, 20
 """Pixels: of the name of a forecaster, and of the line from its end to its name."""
-MAX_POINTS = 250
-"""Longer logs are drawn as the median of each of this many bins of rows."""
+MAX_POINTS = 250  # longer logs are drawn as the median of each of this many bins of rows
 MAX_RAW_POINTS = 2000
-EARLY_SHARE = 0.25
-"""Share of the steps seen that may lie above the chart: the first fall would hide the rest."""
-SPIKE_POINTS = 5
-"""A spike of fewer points than half of these may leave the chart."""
+EARLY_SHARE = 0.25  # share of the steps seen that may lie above the chart: the first fall would hide the rest
+SPIKE_POINTS = 5  # a spike of fewer points than half of these may leave the chart
 SEEN = "seen"
 
 
@@ -37,34 +34,7 @@ def forecast_chart(
     siblings: pl.DataFrame | None = None,
     rates: pl.DataFrame | None = None,
 ) -> Chart:
-    """Draw a forecast.
-
-    Parameters
-    ----------
-    seen : polars.DataFrame
-        ``step``, ``loss``, ascending; any number of rows.
-    title : str
-        The forecast in a line.
-    last_step : int
-        The last step planned.
-    unit : str
-        Of the losses.
-    forecaster : str
-        Name of the one whose curve is drawn.
-    curve : polars.DataFrame, optional
-        ``step``, ``loss``, ``low``, ``high``, from the last step seen to the last one planned.
-    ends : polars.DataFrame, optional
-        ``forecaster``, ``loss``: the final loss by each forecaster.
-    siblings : polars.DataFrame, optional
-        ``run``, ``step``, ``loss``, their steps stretched to the same end.
-    rates : polars.DataFrame, optional
-        ``step``, ``rate`` as a share of the peak, ``planned`` (whether the step is still to come).
-
-    Returns
-    -------
-    Chart
-        One view, so that a page may choose its width.
-    """
+    """Draw a forecast."""
     steps, losses = (seen.get_column(name).to_numpy().astype(np.float64) for name in ("step", "loss"))
     smooth = pl.DataFrame(dict(zip(("step", "loss"), binned_medians(steps, losses), strict=True)))
     low, high = _limits(smooth, curve, ends)

@@ -11,23 +11,11 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.diagrams import data, digits_between, limits, rounded
 from toposcope.typing import Matrix, Vector
 
-MAX_BRANCHES = 100
-"""Drawn, the most persistent; the branch that one of them joins is among them."""
+MAX_BRANCHES = 100  # drawn, the most persistent; the branch that one of them joins is among them
 
 
 def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Chart:
-    """Draw a merge tree: each branch rises from its minimum to the saddle at which it joins an older branch.
-
-    Parameters
-    ----------
-    births : ndarray, shape (n,)
-        Values of the minima.
-    deaths : ndarray, shape (n,)
-        Values of the saddles; infinite for branches that never join another.
-    parents : ndarray, shape (n,), int64
-        The branch that each one joins, which is born no later and dies no earlier; -1 for none. Of two that join in
-        one saddle, the later one has the larger index.
-    """
+    """Draw a merge tree: each branch rises from its minimum to the saddle at which it joins an older branch."""
     finite = np.isfinite(deaths)
     low, high = limits(np.concatenate([births, deaths[finite]]))
     room = high - low
@@ -48,17 +36,7 @@ def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Ch
 def tree_layers(
     births: Vector, deaths: Vector, parents: NDArray[np.int64], y_axis: dict[str, Any], *, margin: float = 0
 ) -> list[alt.Chart]:
-    """Return the marks of a merge tree, of which the most persistent branches are drawn.
-
-    Parameters
-    ----------
-    births, deaths, parents : ndarray, shape (n,)
-        As for `merge_tree`.
-    y_axis : dict
-        Title, scale with a domain, and axis of the values; branches that join none rise to the upper end.
-    margin : float
-        Room at the left, as a share of the width.
-    """
+    """Return the marks of a merge tree, of which the most persistent branches are drawn."""
     n = len(births)
     # a parent lives at least as long as its children; of equals the one that merges later comes first
     shown = np.lexsort((-np.arange(n), parents >= 0, births - deaths))[:MAX_BRANCHES].tolist()
@@ -121,8 +99,7 @@ def tree_title(births: Vector, deaths: Vector) -> str:
 
 
 HEIGHT = 280
-MAX_POINTS = 40
-"""Levels at which the width of one piece of a funnel is drawn."""
+MAX_POINTS = 40  # levels at which the width of one piece of a funnel is drawn
 
 
 def profile(
@@ -135,23 +112,7 @@ def profile(
     title: str = "value of the function",
     n_basins: int | None = None,
 ) -> Chart:
-    """Draw a topological landscape profile (Geniesse et al. 2024).
-
-    Parameters
-    ----------
-    levels : ndarray, shape (l,)
-        Ascending; births and deaths are among them, and for each death a value before it.
-    births, deaths : ndarray, shape (b,)
-        Of the basins; deaths are infinite for those that join no other.
-    parents : ndarray, shape (b,), int64
-        The basin that each one joins; -1 for none.
-    widths : ndarray, shape (b, l)
-        Share of the vertices in the basin's component of the sublevel set at each level.
-    title : str
-        Of the axis of values.
-    n_basins : int, optional
-        How many there are, if not all of them are drawn.
-    """
+    """Draw a topological landscape profile (Geniesse et al. 2024)."""
     low, high = limits(levels)
     rows = []
     for i, (basin, centre, start, stop) in enumerate(_pieces(levels, births, deaths, parents, widths)):
@@ -196,13 +157,7 @@ def _title(levels: Vector, births: Vector, deaths: Vector, parents: NDArray[np.i
 def _pieces(
     levels: Vector, births: Vector, deaths: Vector, parents: NDArray[np.int64], widths: Matrix
 ) -> list[tuple[int, float, int, int]]:
-    """Cut basins where others join them, and place the pieces: below each saddle side by side, the widest first.
-
-    Returns
-    -------
-    list of (int, float, int, int)
-        Basin, centre, and the range of its levels.
-    """
+    """Cut basins where others join them, and place the pieces: below each saddle side by side, the widest first."""
     children: dict[int, list[int]] = {}
     for i, parent in enumerate(parents.tolist()):
         children.setdefault(parent, []).append(i)

@@ -7,10 +7,8 @@ import polars as pl
 
 from toposcope.charts.chart import Figure
 
-WIDTH, HEIGHT = 220, 170
-"""Pixels of one of several panels in a file; on a page their width is that of their place."""
-ALONE_HEIGHT = 320
-"""Pixels of a panel that is the only one."""
+WIDTH, HEIGHT = 220, 170  # pixels of one of several panels in a file; on a page their width is that of their place
+ALONE_HEIGHT = 320  # pixels of a panel that is the only one
 MAX_COLUMNS = 4
 
 

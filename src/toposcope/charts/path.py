@@ -7,28 +7,12 @@ import polars as pl
 from toposcope.charts.theme import MUTED
 from toposcope.charts.training import is_log_spaced
 
-SIZE = 250
-"""Of the panel, in pixels; both axes have one scale."""
-MARGIN = 0.12
-"""Free on every side, as a share of the width."""
+SIZE = 250  # of the panel, in pixels; both axes have one scale
+MARGIN = 0.12  # free on every side, as a share of the width
 
 
 def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:
-    """Draw one path.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        ``step``, ``x``, ``y``, in the order of the path; further columns, such as ``run``, are carried along.
-    x_title, y_title : str
-    title : str
-        Over the panel.
-
-    Returns
-    -------
-    altair.LayerChart
-        The first and the last checkpoint are labelled with their steps.
-    """
+    """Draw one path."""
     points = rows.select("x", "y").to_numpy()
     low, high = points.min(axis=0), points.max(axis=0)
     half = (0.5 + MARGIN) * (float(np.max(high - low)) or 1.0)

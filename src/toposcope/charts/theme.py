@@ -14,8 +14,7 @@ DIVERGING_DARK = ("#A58FE0", "#5D5285", "#23272E", "#8A6230", "#F0A040")
 """Signed quantities; zero is the colour of the paper."""
 SEQUENTIAL = "cividis"
 FAULT = "#B00020"
-MUTED = "#87909B"
-"""Of what stays in the background; reads on light and dark paper."""
+MUTED = "#87909B"  # of what stays in the background; reads on light and dark paper
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 _LIGHT = {"ink": "#1b1f24", "soft": "#4d5761", "line": "#d8dee4", "paper": "#ffffff"}
@@ -23,13 +22,7 @@ _DARK = {"ink": "#e6e9ee", "soft": "#a5aeba", "line": "#343b45", "paper": "#171b
 
 
 def config(*, dark: bool = False) -> dict[str, Any]:
-    """Return Vega-Lite's configuration of every chart.
-
-    Parameters
-    ----------
-    dark : bool
-        For a dark page; files are light.
-    """
+    """Return Vega-Lite's configuration of every chart."""
     look = _DARK if dark else _LIGHT
     return {
         "background": "transparent" if dark else look["paper"],

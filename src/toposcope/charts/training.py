@@ -10,24 +10,11 @@ import polars as pl
 from toposcope.charts.theme import FAULT, HEIGHT
 from toposcope.typing import Vector
 
-MIN_GAP = 0.065
-"""Distance between two labels as a share of the height of the plot."""
+MIN_GAP = 0.065  # distance between two labels as a share of the height of the plot
 
 
 def apart(wanted: Sequence[float] | Vector, min_gap: float = MIN_GAP) -> Vector:
-    """Move places in [0, 1] at least `min_gap` apart, as little as possible in least squares, keeping their order.
-
-    Parameters
-    ----------
-    wanted : array_like, shape (n,)
-        In any order.
-    min_gap : float
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        In the order of `wanted`. If there is no room for n labels, they share the height evenly.
-    """
+    """Move places in [0, 1] at least `min_gap` apart, as little as possible in least squares, keeping their order."""
     places = np.asarray(wanted, dtype=np.float64)
     if len(places) < 2:
         return places
@@ -45,18 +32,14 @@ def apart(wanted: Sequence[float] | Vector, min_gap: float = MIN_GAP) -> Vector:
     return result
 
 
-MAX_LABELS = 6
-"""More lines than these have a legend instead of a label each."""
-LABEL_HEIGHT = 15
-"""Of a line's name, in pixels."""
-MAX_DOTS = 60
-"""Lines of at most this many points show them."""
+MAX_LABELS = 6  # more lines than these have a legend instead of a label each
+LABEL_HEIGHT = 15  # of a line's name, in pixels
+MAX_DOTS = 60  # lines of at most this many points show them
 MAX_STOPS = 5_000
 """Points of all lines at which a cursor stops; of more it stops at every so many steps. The lines hold them all."""
 AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
 """The rows at the cursor: a page sets ``at`` in all its charts; elsewhere a chart follows the pointer alone."""
-MIN_LOG_RATIO = 50
-"""Positive values that differ by more than this factor get a logarithmic axis."""
+MIN_LOG_RATIO = 50  # positive values that differ by more than this factor get a logarithmic axis
 
 
 def training_lines(

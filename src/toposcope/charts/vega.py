@@ -15,8 +15,7 @@ Kind = Literal["svg", "png", "pdf"]
 KINDS: tuple[Kind, ...] = ("svg", "png", "pdf")
 Task = tuple[str, Kind | None, dict[str, Any]]
 """A chart's name, a kind of file and the specification; without a kind, Vega itself is asked for."""
-_VERSION = "6.4"
-"""Of Vega-Lite, the one that Altair 6 writes."""
+_VERSION = "6.4"  # of Vega-Lite, the one that Altair 6 writes
 _PIXELS_PER_INCH = 144
 _OBJECT_MEMBERS = frozenset(
     f"__{prefix}{accessor}__" for prefix in ("define", "lookup") for accessor in ("Getter", "Setter")
@@ -29,13 +28,7 @@ _OFFERED = "window.vegaEmbed = vegaEmbed; window.vega = vega;"
 
 
 def render(spec: dict[str, Any], kind: Kind) -> bytes:
-    """Return a Vega-Lite specification as a file's bytes; equal specifications give equal bytes.
-
-    Raises
-    ------
-    ToposcopeError
-        If `kind` is not "svg", "png" or "pdf".
-    """
+    """Return a Vega-Lite specification as a file's bytes; equal specifications give equal bytes."""
     import vl_convert
 
     spec = without_object_members(spec)

@@ -50,17 +50,7 @@ class Adapted:
 
 
 def combined(entries: Sequence[Entry], config: Mapping[str, Any], base: Sequence[Entry] | None = None) -> Adapted:
-    """Combine the pairs of low-rank adapters; nothing is read before it is needed.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Of one checkpoint: an adapter alone, or a model with adapters in it.
-    config : mapping of str to object
-        The adapter's own configuration, which states the scale; empty if there is none. Not to be trusted.
-    base : sequence of Entry, optional
-        Of the model that the adapter belongs to.
-    """
+    """Combine the pairs of low-rank adapters; nothing is read before it is needed."""
     pairs, other = _pairs(entries), _other(entries)
     if not (pairs or other):
         return Adapted(list(entries), {}, {})

@@ -235,13 +235,7 @@ class Checkpoint:
         return None
 
     def _configuration(self, name: str) -> Mapping[str, Any]:
-        """Return what a file of JSON beside the weights holds; nothing if there is none.
-
-        Raises
-        ------
-        ToposcopeError
-            If it is no JSON object.
-        """
+        """Return what a file of JSON beside the weights holds; nothing if there is none."""
         file = self.files.get(name)
         # The checkpoint may be a single file.
         if file is None and any(file.location == self.source.spec for file in self.files.values()):

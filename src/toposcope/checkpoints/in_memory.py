@@ -16,19 +16,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointInMemory(Checkpoint):
-    """Tensors of torch, shared rather than copied; those on a GPU are fetched layer by layer.
-
-    Parameters
-    ----------
-    name : str
-        What messages call it.
-    tensors : mapping of str to Tensor
-        By name.
-    files : mapping of str to bytes
-        Such as ``config.json``.
-    only_parameters : bool
-        Whether no tensor is a mask or another buffer; then none of them is read to find out.
-    """
+    """Tensors of torch, shared rather than copied; those on a GPU are fetched layer by layer."""
 
     def __init__(
         self,

@@ -52,17 +52,7 @@ def residual_width(entries: Sequence[Entry], tables: Sequence[Entry], matrices: 
 def matrices(
     found: Sequence[tuple[Entry, str]], width: int | None, biases: Mapping[str, int]
 ) -> dict[str, list[Matrix]]:
-    """Return the matrices in each tensor, by its name; none where its axes cannot be told apart.
-
-    Parameters
-    ----------
-    found : sequence of (Entry, str)
-        Tensors of two axes and more, with their roles.
-    width : int or None
-        Of the residual stream.
-    biases : mapping of str to int
-        Lengths of the vectors, by name.
-    """
+    """Return the matrices in each tensor, by its name; none where its axes cannot be told apart."""
     routers = {
         e.name[: e.name.lower().index(".router")]: e.shape[0]
         for e, _ in found

@@ -40,8 +40,7 @@ _WEIGHT_LEAF = re.compile(
 )
 MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
 VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whole or logical numbers"
-MORE_AXES, EMPTY = "axes", "empty"
-"""What a tensor is that is no matrix; of `MORE_AXES` with their number before it."""
+MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 SMALL = "small matrices among very many"
 SMALL_SIZE, MAX_SMALL = 4096, 20_000
@@ -85,15 +84,7 @@ def named_buffer(name: str, axes: int) -> str:
 
 
 def buffer_kind(entry: Entry, shapes: Collection[tuple[int, ...]]) -> str:
-    """Return `MASK`, `TABLE` or `BUFFER` for a tensor that is no weight, or an empty text.
-
-    Parameters
-    ----------
-    entry : Entry
-        Of two axes or more. A few of its rows are read if its name leaves the question open.
-    shapes : collection of tuples
-        Of the tensors whose names are those of weights.
-    """
+    """Return `MASK`, `TABLE` or `BUFFER` for a tensor that is no weight, or an empty text."""
     if is_weight_name(entry.name):
         return ""
     words = set(re.split(r"[_\d]+", leaf_of(entry.name)))
@@ -174,16 +165,7 @@ class Contents:
 
 
 def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> Contents:
-    """Find the weight matrices among tensors.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-    rules : tuple of (str, str)
-        The user's patterns of names, and roles; they come first.
-    all_weights : bool
-        Whether all are known to be parameters: none is then taken for a mask or a table, and no values are read.
-    """
+    """Find the weight matrices among tensors."""
     contents = Contents()
     candidates: dict[str, tuple[Entry, str, str]] = {}
     copies = _copies(entries)

@@ -94,21 +94,7 @@ def role_of(name: str, own: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def recognised(name: str, own: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
-    """Return the role of a tensor and how it was recognised: `BY_NAME`, `OWN_RULE`, or `UNKNOWN`.
-
-    Parameters
-    ----------
-    name : str
-    own : iterable of (str, str)
-        The user's rules: regular expressions that may match anywhere in a name, and their roles.
-
-    Examples
-    --------
-    >>> recognised("h.0.mlp.c_fc.weight"), recognised("h.0.mlp.c_fc.weight", [("c_fc", "other")])
-    (('mlp.in', 'name'), ('other', 'your rule'))
-    >>> recognised("blocks.0.sa.proj.weight")[0], recognised("blocks.0.ffwd.proj.weight")[0]
-    ('attn.out', 'mlp.out')
-    """
+    """Return the role of a tensor and how it was recognised: `BY_NAME`, `OWN_RULE`, or `UNKNOWN`."""
     for pattern, role in own:
         if re.search(pattern, name):
             return role, OWN_RULE
@@ -201,13 +187,7 @@ def _attention(last: str) -> str:
 
 
 def checked(rules: Mapping[str, str]) -> Rules:
-    """Return the user's rules as pairs of a pattern and a role.
-
-    Raises
-    ------
-    ToposcopeError
-        If a pattern is not a regular expression, or a role is not one of `NAMES`.
-    """
+    """Return the user's rules as pairs of a pattern and a role."""
     for pattern, role in rules.items():
         try:
             re.compile(pattern)

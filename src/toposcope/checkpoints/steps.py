@@ -56,26 +56,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
-    """Return the step in a file or folder name without its ending, or None.
-
-    Parameters
-    ----------
-    stem : str
-    pattern : compiled regular expression, optional
-        Replaces the built-in rules; its first group is the step (see `step_pattern`).
-
-    Raises
-    ------
-    ToposcopeError
-        If a pattern matches something other than a whole number.
-
-    Examples
-    --------
-    >>> step_of("step_000100"), step_of("checkpoint-500"), step_of("epoch=3-step=120"), step_of("config")
-    (100, 500, 120, None)
-    >>> step_of("ep0-ba100-rank0"), step_of("stage1-step1000-tokens4B"), step_of("epoch_2"), step_of("step_10k")
-    (100, 1000, 2, None)
-    """
+    """Return the step in a file or folder name without its ending, or None."""
     if pattern is not None:
         return _step_by_pattern(stem, pattern)
     for place, candidate in enumerate(() if _COMMIT.fullmatch(stem) else _PATTERNS):
@@ -87,13 +68,7 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
 
 
 def has_odd_step(stem: str) -> bool:
-    """Return whether a name has a number in the place of a step that is no plain number of steps.
-
-    Examples
-    --------
-    >>> has_odd_step("step_1e9"), has_odd_step("step-1.5M"), has_odd_step("step_1"), has_odd_step("final")
-    (True, True, False, False)
-    """
+    """Return whether a name has a number in the place of a step that is no plain number of steps."""
     if _COMMIT.fullmatch(stem) or step_of(stem) is not None:
         return False
     return any(_is_odd(stem, place) for place in range(len(_ODD_NUMBERS)))
@@ -105,13 +80,7 @@ def _is_odd(stem: str, place: int) -> bool:
 
 
 def step_within(stated: Mapping[str, int]) -> int | None:
-    """Return the step among the counters that a checkpoint states, or else the epoch; None without either.
-
-    Examples
-    --------
-    >>> step_within({"epoch": 2, "iter_num": 300}), step_within({"epoch": 2}), step_within({"tokens": 10})
-    (300, 2, None)
-    """
+    """Return the step among the counters that a checkpoint states, or else the epoch; None without either."""
     return next((stated[name] for name in (*STEP_COUNTERS, *EPOCH_COUNTERS) if name in stated), None)
 
 
@@ -143,18 +112,7 @@ def _kind_of(spec: str, step: int) -> str:
 
 
 def step_pattern(text: str) -> re.Pattern[str]:
-    r"""Return a pattern for `step_of` from a regular expression with one group of digits.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is not a regular expression, or does not have one group.
-
-    Examples
-    --------
-    >>> step_of("it-7k", step_pattern(r"it-(\d+)k"))
-    7
-    """
+    """Return a pattern for `step_of` from a regular expression with one group of digits."""
     try:
         pattern = re.compile(text)
     except re.error as error:
@@ -167,13 +125,7 @@ def step_pattern(text: str) -> re.Pattern[str]:
 
 
 def tokens_of(stem: str) -> int | None:
-    """Return the number of tokens that a name holds, or None.
-
-    Examples
-    --------
-    >>> tokens_of("stage1-step1000-tokens4B"), tokens_of("step1000")
-    (4000000000, None)
-    """
+    """Return the number of tokens that a name holds, or None."""
     match = _TOKENS.search(stem)
     if not match:
         return None

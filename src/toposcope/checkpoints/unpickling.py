@@ -54,15 +54,6 @@ class Placeholder(dict[Any, Any]):
     """Stands for a class, a function, or an object of one; nothing of it is ever imported or called.
 
     As a dictionary it has the items that the pickle sets.
-
-    Attributes
-    ----------
-    name : str
-        ``module.Class``; empty for a class that trainers save often, such as ``argparse.Namespace``.
-    arguments : tuple
-        What the object was made of.
-    state : mapping
-        Its attributes, if the pickle sets any.
     """
 
     __slots__ = ("arguments", "name", "state")
@@ -273,28 +264,7 @@ def load(
     *,
     deferring: bool = False,
 ) -> Any:
-    """Unpickle, with an inert object for every name.
-
-    Parameters
-    ----------
-    stream : binary file
-        Left at the end of the pickle.
-    location : str
-        For messages.
-    names : mapping
-        What stands for each (module, name).
-    persistent : callable, optional
-        What stands for objects that are stored elsewhere.
-    unknown : dict, optional
-        Filled with the names of other classes and functions, at most `MAX_UNKNOWN`.
-    deferring : bool
-        Leave long bytes and texts unread, as `Deferred`; of a seekable stream that begins where its file does.
-
-    Raises
-    ------
-    CheckpointError
-        Of kind ``unsafe`` for a name that only an attack uses, ``damaged`` for anything that is not a pickle.
-    """
+    """Unpickle, with an inert object for every name."""
     bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _BoundedStream(stream))
     kind = _DeferringUnpickler if deferring else _Unpickler
     try:

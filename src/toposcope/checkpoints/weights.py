@@ -143,21 +143,7 @@ def weights_of(
     *,
     all_weights: bool = False,
 ) -> Weights:
-    """Sort the tensors of a checkpoint into matrices and all else.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Under their plain names, in natural order.
-    rules : tuple of (str, str)
-        The user's patterns and roles.
-    configuration : callable
-        Reads a JSON file beside the weights; called for those that matter alone.
-    base : callable
-        Returns the tensors of the base model of that name, if it lies beside the adapter.
-    all_weights : bool
-        Whether every tensor is known to be a parameter.
-    """
+    """Sort the tensors of a checkpoint into matrices and all else."""
     how: dict[str, str] = {e.name: e.note for e in entries if e.note}
     parts: dict[str, str] = {}
     refused: dict[str, str] = {}

@@ -14,8 +14,7 @@ from toposcope.extras import missing
 from toposcope.plugins import collect
 from toposcope.version import __version__
 
-GRACE_SECONDS = 0.5
-"""Time that an interrupted task has to end by itself."""
+GRACE_SECONDS = 0.5  # time that an interrupted task has to end by itself
 EPILOG = "Start with: toposcope demo. The --help of each command has an example."
 
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from toposcope.charts.vega import Kind
     from toposcope.study import Study
 
-REPORTED = "reported.sha256"
-"""In a study's folder: the digest of what its report was written of."""
+REPORTED = "reported.sha256"  # in a study's folder: the digest of what its report was written of
 
 
 @click.command()

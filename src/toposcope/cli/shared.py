@@ -48,23 +48,17 @@ engine_option = click.option(
     metavar="pool|ray|ray://ADDRESS",
     help="Where tasks run: processes of this machine, or a Ray cluster.",
 )
-BYTE_STAGES = ("read", "examine")
-"""Stages whose progress is in bytes."""
-TIMED_STAGES = ("compile", "measure")
-"""Stages whose progress is in milliseconds of expected work."""
-PACED_STAGES = ("landscape", "eigenvectors")
-"""Stages of few long parts: their pace is known soon after the first."""
+BYTE_STAGES = ("read", "examine")  # stages whose progress is in bytes
+TIMED_STAGES = ("compile", "measure")  # stages whose progress is in milliseconds of expected work
+PACED_STAGES = ("landscape", "eigenvectors")  # stages of few long parts: their pace is known soon after the first
 SECONDS_BETWEEN_LINES = 30
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of shells: 128 and the number of SIGINT."""
+INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
 MAX_ERRORS_SHOWN = 10
-MAX_SUMMARY = 200
-"""Characters of the sentence that describes a command in a list."""
+MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")
 TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """With one of them, Rich may find a terminal where the system finds none."""
-TABLE_WIDTH = 200
-"""Characters in a line of a table that goes to a file or another program."""
+TABLE_WIDTH = 200  # characters in a line of a table that goes to a file or another program
 EXPERIMENTS = {"toposcope": ("grokking", "regularisation", "stopping"), "study": ("import",)}
 """Commands of the other distribution, by their group."""
 MAX_DRAWN_ROWS, MAX_PADDED = 2000, 60

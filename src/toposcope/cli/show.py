@@ -15,11 +15,9 @@ import click
 from toposcope.cli.shared import INTERRUPTED, bad_use
 from toposcope.errors import ToposcopeError
 
-TOKEN = "TOPOSCOPE_TOKEN"
-"""Environment variable with the token of a server, so that the token survives a restart."""
+TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so that the token survives a restart
 
-WILDCARDS = ("0.0.0.0", "::")
-"""Hosts that mean all addresses of this machine; the printed URL then has its name."""
+WILDCARDS = ("0.0.0.0", "::")  # hosts that mean all addresses of this machine; the printed URL then has its name
 
 
 @click.command()

@@ -17,19 +17,12 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 TASKS_PER_PROCESSOR = 2
 """Tasks submitted at a time, running or queued: enough to keep each processor busy, few enough to stop soon."""
-MAX_RETRIES = 3
-"""Times a task is run again after its worker or node died."""
+MAX_RETRIES = 3  # times a task is run again after its worker or node died
 
 
 @contextmanager
 def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
-    """Open the engine of a name: ``pool``, ``ray`` (this machine, or the cluster at ``RAY_ADDRESS``) or ``ray://...``.
-
-    Raises
-    ------
-    ToposcopeError
-        For another name, if Ray is not installed, or its cluster cannot be reached.
-    """
+    """Open the engine of a name: ``pool``, ``ray`` (this machine, or the cluster at ``RAY_ADDRESS``) or ``ray://...``."""
     if name == "pool":
         yield pool
         return

@@ -27,10 +27,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 POLL_SECONDS = 0.2
-MAX_TRIES_ALONE = 2
-"""Times a task runs by itself after a worker died; it has failed if its worker dies each time."""
-DEFAULT_FREE_MEMORY = 4 * 10**9
-"""Bytes taken to be free where the system does not report it."""
+MAX_TRIES_ALONE = 2  # times a task runs by itself after a worker died; it has failed if its worker dies each time
+DEFAULT_FREE_MEMORY = 4 * 10**9  # bytes taken to be free where the system does not report it
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 _report: Progress = silent

@@ -14,21 +14,12 @@ from toposcope.family.corpus import Tokens, spread_sequences
 from toposcope.family.run import ModelSize, Run
 from toposcope.seeds import derive_seed
 
-BLOCK_STEPS = 1000
-"""Steps whose batches are drawn at once."""
+BLOCK_STEPS = 1000  # steps whose batches are drawn at once
 _FIRST_FACTOR, _SECOND_FACTOR = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 
 class Batches:
-    """The tokens and targets of a run, and where the sequences of its updates start.
-
-    Attributes
-    ----------
-    tokens : Tensor, shape (n,)
-        The run's share of the training part.
-    targets : Tensor or None
-        What is to be predicted at each place; None if that is the tokens.
-    """
+    """The tokens and targets of a run, and where the sequences of its updates start."""
 
     def __init__(self, run: Run, tokens: Tokens) -> None:
         self.run = run
@@ -72,21 +63,7 @@ def mask_keys(seeds: Sequence[int], step: int) -> Tensor:
 
 
 def dropout_masks(keys: Tensor, shares: Tensor, size: ModelSize, batch: int, time: int) -> Tensor:
-    """Return the factors of the residual stream's parts: 0 with a run's probability, else 1 / (1 - it).
-
-    Parameters
-    ----------
-    keys : Tensor, shape (runs, 2), int32
-    shares : Tensor, shape (runs,), float64
-        The probabilities.
-    size : ModelSize
-    batch, time : int
-
-    Returns
-    -------
-    Tensor, shape (1 + 2 layers, runs, batch, time, hidden)
-        Of torch's default dtype.
-    """
+    """Return the factors of the residual stream's parts: 0 with a run's probability, else 1 / (1 - it)."""
     places = torch.arange((1 + 2 * size.layers) * batch * time * size.hidden, dtype=torch.int32, device=keys.device)
     x = _mixed(_mixed(places.view(1 + 2 * size.layers, 1, -1) + keys[:, :1]) ^ keys[:, 1:])
     thresholds = (shares * 2.0**32 - 2.0**31).round().clamp(max=2.0**31 - 1).to(torch.int32)

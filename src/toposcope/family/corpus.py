@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHARACTERS = 128
-BUILT_IN = ("python-docs", "python-source")
-"""Sources that are made from the installed Python."""
-MAX_SOURCE_CHARACTERS = 2_500_000
-"""Of ``python-source``: about as long as ``python-docs``."""
+BUILT_IN = ("python-docs", "python-source")  # sources that are made from the installed Python
+MAX_SOURCE_CHARACTERS = 2_500_000  # of ``python-source``: about as long as ``python-docs``
 
 
 class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,39 +65,17 @@ class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """A corpus as tokens.
+    """A corpus as tokens."""
 
-    Attributes
-    ----------
-    training, validation : Tensor, shape (n,), uint8 or int32
-    sha256 : str
-        Of the UTF-8 text.
-    n_characters : int
-    options : str
-        How the text became tokens, as JSON.
-    """
-
-    training: "Tensor"
-    validation: "Tensor"
-    sha256: str
+    training: "Tensor"  # shape (n,)
+    validation: "Tensor"  # shape (n,)
+    sha256: str  # of the UTF-8 text
     n_characters: int
-    options: str
+    options: str  # how the text became tokens, as JSON
 
 
 def read_text(corpus: Corpus, base: Path = Path()) -> str:
-    """Return the whole text of a corpus.
-
-    Parameters
-    ----------
-    corpus : Corpus
-    base : Path
-        Relative paths start here.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such text, or a dataset's package is not installed.
-    """
+    """Return the whole text of a corpus."""
     if corpus.source == "python-docs":
         return "\n\n".join(_python_docs())
     if corpus.source == "python-source":
@@ -121,13 +97,7 @@ def _read_file(file: Path) -> str:
 
 
 def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
-    """Tokenize a corpus into one safetensors file, once, and return the SHA-256 of its text.
-
-    Raises
-    ------
-    ToposcopeError
-        If the text cannot be read, is empty, or differs from the text the file was made from.
-    """
+    """Tokenize a corpus into one safetensors file, once, and return the SHA-256 of its text."""
     text = read_text(corpus, base)
     if not text.strip():
         raise ToposcopeError(f"corpus {corpus.source}: the text is empty; give a longer one")
@@ -187,13 +157,7 @@ def _options(corpus: Corpus) -> str:
 
 
 def spread_sequences(tokens: "Tensor", count: int, length: int, what: str) -> "Tensor":
-    """Cut `count` sequences at even distances, without randomness; shape (count, length).
-
-    Raises
-    ------
-    ToposcopeError
-        If the tokens are fewer than one sequence.
-    """
+    """Cut `count` sequences at even distances, without randomness; shape (count, length)."""
     if len(tokens) < length:
         raise ToposcopeError(
             f"corpus: the {what} part has {len(tokens)} tokens, fewer than one sequence of {length}; "

@@ -13,8 +13,7 @@ from toposcope.family.model import GPT
 from toposcope.family.run import Run
 from toposcope.family.run_folder import read_run
 
-GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples, modulo one, are evenly spread for any number of batches."""
+GOLDEN = (5**0.5 - 1) / 2  # its multiples, modulo one, are evenly spread for any number of batches
 
 
 @torch.no_grad()
@@ -23,11 +22,6 @@ def validation_losses(run: Run, weights: Mapping[str, Tensor], corpora: Sequence
 
     On the run's own corpus it is the validation loss of its log: as many sequences, cut at the same places, in the same
     batches.
-
-    Raises
-    ------
-    ToposcopeError
-        If a corpus is too short.
     """
     model = GPT(run.size)
     model.load_state_dict(dict(weights))
@@ -49,16 +43,6 @@ def loss_gradients(
     A batch holds ``batch_size`` sequences cut at even distances from the run's share of the training part; later
     batches are shifted by a part of that distance, wrapping around at the end. Targets are the true tokens, and nothing
     is dropped out. A tied head has the gradient of the shared matrix.
-
-    Parameters
-    ----------
-    run_directory : Path
-        Holds ``run.json``.
-    corpus_path : Path
-    weights : dict of Tensor
-        One checkpoint, all tensors.
-    batch : int
-        Which batch, from 0.
     """
     run = read_run(run_directory)
     tokens = Batches(run, corpora.load(corpus_path)).tokens
@@ -71,13 +55,7 @@ def loss_gradients(
 
 
 def fixed_batch(tokens: Tensor, count: int, length: int, batch: int) -> Tensor:
-    """Cut the sequences of one batch; shape (count, length).
-
-    Raises
-    ------
-    ToposcopeError
-        If the tokens are fewer than one sequence.
-    """
+    """Cut the sequences of one batch; shape (count, length)."""
     first = corpora.spread_sequences(tokens, count, length, "training")
     if batch == 0:
         return first

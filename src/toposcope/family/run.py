@@ -9,11 +9,9 @@ from toposcope.checkpoints.steps import Selection
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family.corpus import Corpus
 
-MIN_HEAD_WIDTH = 16
-"""Width of an attention head below which the CPU kernel is slow."""
+MIN_HEAD_WIDTH = 16  # width of an attention head below which the CPU kernel is slow
 ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
-MIN_LOG_SPACED = 3
-"""Step 0, step 1 and the last."""
+MIN_LOG_SPACED = 3  # step 0, step 1 and the last
 
 
 class ModelSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,13 +63,7 @@ SIZES: dict[str, ModelSize] = {
 
 
 def find_size(size: str | ModelSize) -> ModelSize:
-    """Return the declaration of a named size, or a declaration as it is.
-
-    Raises
-    ------
-    ToposcopeError
-        For a name that is not in `SIZES`.
-    """
+    """Return the declaration of a named size, or a declaration as it is."""
     if isinstance(size, ModelSize):
         return size
     if size not in SIZES:
@@ -89,19 +81,7 @@ def learning_rate(
     decay_steps: int,
     total_steps: int,
 ) -> float:
-    """Return the learning rate of one update; step 1 is the first.
-
-    Parameters
-    ----------
-    step : int
-        From 0 to `total_steps`; 0 gives 0 when there is a warm-up.
-    schedule : str
-        ``cosine``, ``linear`` and ``constant`` begin after the warm-up; ``wsd`` (warm-up, stable, decay) stays at the
-        peak and falls linearly over the last `decay_steps`.
-    peak, final : float
-        Highest rate, and the rate at the last step of a decaying schedule.
-    warmup_steps, decay_steps, total_steps : int
-    """
+    """Return the learning rate of one update; step 1 is the first."""
     if step < warmup_steps:
         return peak * step / warmup_steps
     if schedule == "constant":

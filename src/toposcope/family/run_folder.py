@@ -21,8 +21,7 @@ from toposcope.family.run import Run
 from toposcope.files import write_bytes
 from toposcope.version import __version__
 
-LOCK_SECONDS = 10.0
-"""How long to wait for another process that trains the same run."""
+LOCK_SECONDS = 10.0  # how long to wait for another process that trains the same run
 
 Status = Literal["running", "complete", "diverged"]
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
@@ -30,17 +29,10 @@ LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Status of a training.
-
-    Attributes
-    ----------
-    status : "running", "complete" or "diverged"
-    step : int
-        Last step in the log.
-    """
+    """Status of a training."""
 
     status: Status
-    step: int
+    step: int  # last step in the log
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:

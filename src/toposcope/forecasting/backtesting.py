@@ -163,22 +163,7 @@ def _forecast_run(run: LoggedRun, fraction: float, siblings: tuple[LoggedRun, ..
 
 
 def scores(backtested: pl.DataFrame) -> pl.DataFrame:
-    """Return the errors of each forecaster at each fraction.
-
-    Parameters
-    ----------
-    backtested : polars.DataFrame
-        From `backtest`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``fraction, forecaster, n, refused`` (runs forecast, and refused), ``mae`` and ``bias`` (mean of the absolute
-        and of the signed error), ``relative_median``, ``relative_p90`` and ``worst`` (of |predicted / final - 1|),
-        ``coverage`` and ``width`` of the intervals, ``interval_score`` (Gneiting & Raftery 2007, equation 43: width
-        plus 20 times what lies outside), both over the final loss, and ``rank_correlation`` (Spearman, over runs).
-        Losses in the runs' unit. Best median first at each fraction.
-    """
+    """Return the errors of each forecaster at each fraction."""
     rows = []
     for (fraction, forecaster), part in backtested.group_by("fraction", "forecaster", maintain_order=True):
         known = part.filter(pl.col("predicted").is_not_null())

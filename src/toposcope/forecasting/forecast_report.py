@@ -27,36 +27,22 @@ if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
 
 
-MAX_SIBLINGS, N_RATES = 12, 300
-"""Siblings, and learning rates, in a figure."""
-MAX_PEERS = 4
-"""Names of other losses in a headline."""
+MAX_SIBLINGS, N_RATES = 12, 300  # siblings, and learning rates, in a figure
+MAX_PEERS = 4  # names of other losses in a headline
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastReport:
-    """The forecast of a run.
+    """The forecast of a run."""
 
-    Attributes
-    ----------
-    log : Log
-        What was seen, with the family that it is taken to belong to.
-    schedule : Schedule
-    siblings : tuple of LoggedRun
-        Complete runs that were borrowed from; the run itself is none of them.
-    results : ForecastSet or None
-        None if the run is complete, so that its final loss is known, or diverged, so that it has none.
-    remarks : tuple of str
-        Warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings.
-    scores : tuple of TaskScores
-        Of tasks, by `toposcope.forecasting.downstream.in_scores.with_scores`; empty if none were asked for.
-    """
-
-    log: Log
+    log: Log  # what was seen, with the family that it is taken to belong to
     schedule: Schedule
-    siblings: tuple[LoggedRun, ...]
+    siblings: tuple[LoggedRun, ...]  # complete runs that were borrowed from; the run itself is none of them
+    # none if the run is complete, so that its final loss is known, or diverged, so that it has none
     results: ForecastSet | None
+    # warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings
     remarks: tuple[str, ...]
+    # of tasks, by `toposcope.forecasting.downstream.in_scores.with_scores`; empty if none were asked for
     scores: tuple[TaskScores, ...] = ()
 
     def __repr__(self) -> str:
@@ -72,12 +58,7 @@ class ForecastReport:
         return facts_table(f"Forecast of {self.log.name}", facts, ("forecaster", "loss", "low", "high"), rows)
 
     def plot(self) -> "Chart":
-        """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends.
-
-        Returns
-        -------
-        Chart
-        """
+        """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends."""
         from toposcope.charts.forecast import binned_medians, forecast_chart
 
         log, schedule, default, headline = self.log, self.schedule, self.default, self.headline()
@@ -330,22 +311,7 @@ def read_siblings(
     unit: str | None = None,
     pattern: str = "",
 ) -> CompleteRuns:
-    """Read the complete runs that a forecast of a log may borrow from, their losses of the kind that the log's are.
-
-    Parameters
-    ----------
-    path : str or Path
-        As in `toposcope.logs.read_logs`.
-    log : Log
-        Of the run to forecast.
-    columns, unit, pattern
-        As declared for the log; they hold for siblings of the same tool.
-
-    Raises
-    ------
-    ToposcopeError
-        If none can be read, or none is complete and in the unit of the log.
-    """
+    """Read the complete runs that a forecast of a log may borrow from, their losses of the kind that the log's are."""
     try:
         logs = read_logs(path, columns=columns, pattern=pattern)
     except ToposcopeError:

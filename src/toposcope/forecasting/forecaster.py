@@ -17,11 +17,9 @@ from toposcope.typing import Steps, Vector
 T = TypeVar("T")
 
 _results: WeakKeyDictionary[Log, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
-ROUNDING = 1e-6
-"""Steps; a fraction of the last step may fall just short of a whole number."""
+ROUNDING = 1e-6  # steps; a fraction of the last step may fall just short of a whole number
 MIN_FRACTION = 1e-6
-N_END_STEPS = 5
-"""Steps over the last 2% of the plan whose mean loss is the final loss of a law."""
+N_END_STEPS = 5  # steps over the last 2% of the plan whose mean loss is the final loss of a law
 MAX_CURVE_STEPS = 200
 
 

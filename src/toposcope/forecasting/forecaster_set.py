@@ -18,30 +18,17 @@ STACKS = ("stack", "stack_norms")
 PREFERRED, LAST = ("median", "template"), "last"
 """Without them it is the first of these that does not refuse, else the law of the narrowest interval; without any
 law, and of a run whose loss rises or is constant, it is ``last``."""
-MAX_RANGE = 1000.0
-"""Ends of an interval over each other; a wider one is a refusal."""
+MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastSet:
-    """The forecasts of a run by all forecasters.
+    """The forecasts of a run by all forecasters."""
 
-    Attributes
-    ----------
-    forecasts : dict of Forecast
-        By name, the default first.
-    refused : dict of str
-        Name -> why the forecaster made none.
-    chosen : str
-        Name of the forecaster that is the default.
-    stage : Stage or None
-        The new stage of training that the forecasts are made from, if there is one.
-    """
-
-    forecasts: dict[str, Forecast]
-    refused: dict[str, str]
-    chosen: str
-    stage: Stage | None = None
+    forecasts: dict[str, Forecast]  # by name, the default first
+    refused: dict[str, str]  # name -> why the forecaster made none
+    chosen: str  # name of the forecaster that is the default
+    stage: Stage | None = None  # the new stage of training that the forecasts are made from, if there is one
 
 
 def run_forecasters(

@@ -18,26 +18,19 @@ from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
 LEVEL = 0.9
-MIN_ERRORS = 8
-"""Of siblings, for a conformal interval."""
+MIN_ERRORS = 8  # of siblings, for a conformal interval
 MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
 """Parts of a log whose medians are its levels, their rows, and the rows of a log that has levels."""
-MAX_RISE = 1.1
-"""The last loss over the lowest; noise does not rise by more."""
-MAX_SPEED_UP = 2
-"""Of a validation loss that rises."""
-MIN_CHANGE = 1e-6
-"""Range of the losses over the first; a loss that changes by less is constant."""
+MAX_RISE = 1.1  # the last loss over the lowest; noise does not rise by more
+MAX_SPEED_UP = 2  # of a validation loss that rises
+MIN_CHANGE = 1e-6  # range of the losses over the first; a loss that changes by less is constant
 TABLE = "errors.csv"
-FALLBACK = "last"
-"""The forecaster of the widest intervals; used for those that the table lacks."""
+FALLBACK = "last"  # the forecaster of the widest intervals; used for those that the table lacks
 LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
-CUTS = (0.3, 0.55, 0.75)
-"""Shares of what was seen from which the run is forecast to the last step seen."""
-END_SHARE, MIN_END_ROWS = 0.05, 3
-"""Late share of the rows whose median these forecasts are compared with."""
+CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen
+END_SHARE, MIN_END_ROWS = 0.05, 3  # late share of the rows whose median these forecasts are compared with
 UNSEEN = 0.25
 """Half width over ln(T / t) for what nothing before shows: epochs that repeat, other data, overfitting. It is the 90%
 quantile of what errors were beyond all else, at the fraction where that was largest, each family counting the same."""
@@ -74,18 +67,7 @@ def with_interval(
     """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and a remark on its source.
 
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
-    errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its
-    size. Runs of one size are alike, so the guarantee is not exact; the coverage is measured. With fewer siblings the
-    width is `width_alone`; or the largest error of the few, or of siblings of other families, if these are wider.
-
-    Parameters
-    ----------
-    forecast, log, schedule
-    own_errors : sequence of OwnError
-    spread : float
-        How far the other forecasters are from it, in ln(loss).
-    jump : float
-        By how much ln(loss) jumped where the stage begins that the log is cut to; another may jump as far.
+    errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its size.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     if len(relatives) >= MIN_ERRORS:
@@ -119,13 +101,7 @@ def with_interval(
 def width_alone(
     forecast: Forecast, log: Log, schedule: Schedule, own_errors: Sequence[OwnError], spread: float, jump: float
 ) -> tuple[float, str]:
-    """Return the half width without siblings, and its source; parameters as of `with_interval`.
-
-    For a language model as those of the table it is `shipped_width`, times the largest of the run's own errors over the
-    width they should have had, if that is above 1. For any other run five sources of errors add as independent ones do:
-    `shipped_width`, `spread`, the largest own error, taken to grow with the horizon ln(T / t), `jump`, and what nothing
-    before shows.
-    """
+    """Return the half width without siblings, and its source; parameters as of `with_interval`."""
     shipped, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
     when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
     if not jump and is_like_table(log, schedule):
@@ -245,13 +221,7 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
 
 
 def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:
-    """Return the half width of a 90% interval without siblings, in the logarithm of the loss.
-
-    It is the 90% quantile of the errors of the same forecaster on published and trained runs, by the share of the run
-    that was seen past its warm-up. For runs that fall as language models do these are errors of language models; for
-    others they are errors over `error_unit`, and the width is their quantile times this run's unit; at most as wide as
-    within the warm-up.
-    """
+    """Return the half width of a 90% interval without siblings, in the logarithm of the loss."""
     part, share = error_part(log, schedule), share_past_warm_up(log, schedule)
     width = width_of(_shipped(), forecast.forecaster, part, share)
     if part.startswith(LANGUAGE) or share <= 0:
@@ -292,11 +262,6 @@ def error_unit(log: Log, schedule: Schedule) -> float:
 
     sqrt((s (ln S1(T)/S1(t) + 0.5 [eta_t - eta_T] / eta_pk))^2 + r^2): the fall that is to come by its present slope s,
     with a whole cool-down where the rate is held, and the residual r of the law of ``s1``.
-
-    Raises
-    ------
-    RefusedError
-        If fewer than 5 points were seen.
     """
     ends = np.array([log.steps[-1], schedule.last_step])
     (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
@@ -306,18 +271,7 @@ def error_unit(log: Log, schedule: Schedule) -> float:
 
 
 def width_of(table: ErrorTable, forecaster: str, part: str, share: float) -> float:
-    """Return a quantile of a table of errors, interpolated in its logarithm; beyond its shares the nearest counts.
-
-    Parameters
-    ----------
-    table : ErrorTable
-    forecaster : str
-        One that the table lacks is taken to err as `FALLBACK`.
-    part : str
-        As of `error_part`.
-    share : float
-        As of `share_past_warm_up`.
-    """
+    """Return a quantile of a table of errors, interpolated in its logarithm; beyond its shares the nearest counts."""
     known = table.get((part, forecaster)) or table[part, FALLBACK]
     if share <= 0:
         return known[0.0]

@@ -18,8 +18,7 @@ COMPLEX_STEP = 1e-30
 TOLERANCE = 1e-6
 """What an undamped step would still gain of the sum of squares, whose terms are in units of their standard errors."""
 MAX_STEPS = 100
-AT_ONCE = 100_000
-"""Residuals held in memory together, for each parameter."""
+AT_ONCE = 100_000  # residuals held in memory together, for each parameter
 FIRST_DAMPING = 1e-3
 
 
@@ -41,24 +40,7 @@ def damped_descent(
     tolerance: Callable[[Vector, Indices], Vector | float],
     is_lost: Callable[[Matrix], NDArray[np.bool_]] | None = None,
 ) -> tuple[Matrix, Vector, NDArray[np.bool_]]:
-    """Follow each start down with a damping of its own; return parameters, objectives and whether each converged.
-
-    Parameters
-    ----------
-    evaluate : callable
-        From parameters and the numbers of their problems.
-    step : callable
-        From both derivatives and the damping to steps, and to what undamped ones would gain.
-    starts : ndarray, shape (b, p)
-        Those whose objective is not finite stay.
-    damping : Damping
-    steps : int
-        At most.
-    tolerance : callable
-        From objectives and the numbers of their problems: a smaller gain ends a descent.
-    is_lost : callable, optional
-        Parameters from which there is no way back.
-    """
+    """Follow each start down with a damping of its own; return parameters, objectives and whether each converged."""
     theta = starts.astype(np.float64)
     objective, first, second = evaluate(theta, np.arange(len(theta)))
     objective[~np.isfinite(objective)] = np.inf
@@ -93,22 +75,7 @@ def shortened(step: Matrix, longest: float) -> Matrix:
 
 
 def least_squares(residuals: Residuals, starts: Matrix, *, longest: float = 1.0) -> tuple[Matrix, Vector]:
-    """Follow each start to a minimum of its sum of squares, by Levenberg and Marquardt's method.
-
-    Parameters
-    ----------
-    residuals : callable
-        In units of their standard errors, and analytic in the parameters.
-    starts : ndarray, shape (b, p)
-    longest : float
-        Largest change of a parameter in one step.
-
-    Returns
-    -------
-    theta : ndarray, shape (b, p)
-    squares : ndarray, shape (b,)
-        Infinite where the start already has residuals that are not finite.
-    """
+    """Follow each start to a minimum of its sum of squares, by Levenberg and Marquardt's method."""
     size = max(1, AT_ONCE // residuals(starts[:1].astype(np.complex128), np.arange(1)).shape[1])
     numbers, parts = np.arange(len(starts)), []
     for i in range(0, len(starts), size):

@@ -14,36 +14,24 @@ from toposcope.forecasting.wording import counted
 from toposcope.logs import Log, Logs
 from toposcope.typing import Steps, Vector
 
-MAX_CHANCE = 1e-6
-"""Probability that two runs agree by chance in as many rows as two logs of one do."""
-MIN_AGREEING = 0.95
-"""Share of the rows in which logs of one run agree; a row may have been written twice, or damaged."""
+MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
+MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may have been written twice, or damaged
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
-MAX_TOLERANCE = 0.01
-"""Share of the loss: logs that were rounded more coarsely show no difference between two runs."""
+MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
 MIN_SEED_DIFFERENCE, MAX_SEED_DIFFERENCE = 2e-4, 2e-3
 """Share of the loss by which the seed alone is taken to change it, where the noise of the log says less or more."""
-SHARED_NOISE = 0.5
-"""Share of its noise by which a run differs from one of the same batches in the same order."""
+SHARED_NOISE = 0.5  # share of its noise by which a run differs from one of the same batches in the same order
 MAX_DECIMALS, MAX_DIGITS, MAX_BITS = 8, 8, 24
 """Decimals, significant digits and binary digits; a log with more was not rounded."""
-DIGIT_ROUNDING = 1e-6
-"""Of the last digit."""
-MAX_ROWS = 2000
-"""Rows, evenly chosen, by which logs are compared."""
-MIN_COMMON_STEPS = 5
-"""Steps in both logs; with fewer, one log is interpolated at the steps of the other."""
-MAX_RATE_DIFFERENCE = 0.02
-"""Of learning rates, over the peak."""
-NORMAL = 1.4826
-"""Standard deviation over median absolute deviation, of a normal distribution."""
-MIN_RELATIVES = 4
-"""Runs of the family; with fewer of them those of other families are used too."""
-MIN_COMPLETE_SHARE = 0.85
-"""Share of the planned steps that the log of a run must reach, for its end to be known."""
-MAX_REMARKS = 3
-"""Remarks of one kind that are written out."""
+DIGIT_ROUNDING = 1e-6  # of the last digit
+MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
+MIN_COMMON_STEPS = 5  # steps in both logs; with fewer, one log is interpolated at the steps of the other
+MAX_RATE_DIFFERENCE = 0.02  # of learning rates, over the peak
+NORMAL = 1.4826  # standard deviation over median absolute deviation, of a normal distribution
+MIN_RELATIVES = 4  # runs of the family; with fewer of them those of other families are used too
+MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
+MAX_REMARKS = 3  # remarks of one kind that are written out
 
 
 def is_same_run(one: Log, other: Log) -> bool:
@@ -206,13 +194,7 @@ def complete_runs(logs: Sequence[Log]) -> CompleteRuns:
 
 
 def runs_to_score(logs: Logs) -> CompleteRuns:
-    """Return the complete runs of a collection for a backtest.
-
-    Raises
-    ------
-    ToposcopeError
-        If their units differ, or fewer than two are complete.
-    """
+    """Return the complete runs of a collection for a backtest."""
     units = sorted({log.unit for log in logs.logs})
     if len(units) > 1:
         parts = ", ".join(f"{unit} in {sum(log.unit == unit for log in logs.logs)} runs" for unit in units)
@@ -229,22 +211,7 @@ def runs_to_score(logs: Logs) -> CompleteRuns:
 
 
 def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRuns:
-    """Return the complete runs that a forecast of a log may borrow from.
-
-    Parameters
-    ----------
-    log : Log
-        Of the run to forecast.
-    logs : Logs
-        Of the others.
-    unit : str, optional
-        Declared for the log; it holds for logs whose losses are in a column of the same name, too.
-
-    Raises
-    ------
-    ToposcopeError
-        If none is complete and in the unit of the log.
-    """
+    """Return the complete runs that a forecast of a log may borrow from."""
     others = [replace(other, unit=unit) if unit and other.target == log.target else other for other in logs.logs]
     in_other_units = [other for other in others if other.unit != log.unit]
     complete = complete_runs([other for other in others if other.unit == log.unit])

@@ -12,23 +12,19 @@ from toposcope.logs import Log
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
-MIN_ROWS, MIN_FEW_ROWS = 24, 12
-"""Of a log that is searched for jumps and plateaus, and for rises."""
+MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
 MIN_WINDOW, WINDOW_SHARE = 6, 0.08
 """Rows on either side of a jump to which lines are fitted, at least, and as a share of all."""
 MIN_JUMP, JUMP_NOISE, MIN_SUDDEN = 0.04, 8.0, 0.5
 """Of ln(loss), standard errors of the noise, and the share of a jump that three rows on either side show."""
-MIN_LEFT = 0.3
-"""Share of a jump by which the loss still differs from the law before it; of a spike less is left."""
+MIN_LEFT = 0.3  # share of a jump by which the loss still differs from the law before it; of a spike less is left
 MAX_RATE_JUMP = 0.05
 """Share of the peak by which the learning rate changes at most beside a new stage; with more, it explains the jump."""
-EVEN = 0.15
-"""Relative difference of the distances between the beginnings of epochs."""
+EVEN = 0.15  # relative difference of the distances between the beginnings of epochs
 MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
 MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2
 """Of ln(loss), standard deviations of the noise, and number: a loss that rises so far so often goes up and down."""
-MIN_SHARE_ABOVE = 0.3
-"""Share of the blocks in which a loss lies above its first value."""
+MIN_SHARE_ABOVE = 0.3  # share of the blocks in which a loss lies above its first value
 PLATEAU_SHARE, MAX_PLATEAU_CHANGE, MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.3, 0.15, 0.5, 0.3
 """Share of the blocks of a plateau, its change over the fall after it, that fall in ln(loss), its share of blocks."""
 

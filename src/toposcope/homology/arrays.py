@@ -14,8 +14,7 @@ from toposcope.kernels.magnitudes import BFLOAT16, EXPONENT_BITS, Magnitudes, wi
 from toposcope.typing import Indices, Matrix
 
 COMPUTED_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-MAX_NORMAL_EXPONENT = 1000
-"""Two to a power nearer to zero than this is a normal number of float64."""
+MAX_NORMAL_EXPONENT = 1000  # two to a power nearer to zero than this is a normal number of float64
 
 
 def as_float_matrix(
@@ -44,15 +43,7 @@ def as_float_matrix(
 
 
 def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[Matrix, int]:
-    """Return the same in float64, in units of a power of two in which no entry is above one, and that power.
-
-    Returns
-    -------
-    ndarray, shape (m, n), float64, C-contiguous
-        A new array.
-    int
-        The matrix is that array, times two to this power.
-    """
+    """Return the same in float64, in units of a power of two in which no entry is above one, and that power."""
     matrix = _as_computed(values, name)
     largest = float(np.abs(matrix).max())  # NaN if one entry is
     if not math.isfinite(largest):
@@ -74,22 +65,7 @@ def scaled(values: NDArray[Any], exponent: int, out: NDArray[np.float64] | None 
 
 
 def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = None) -> Magnitudes:
-    """Return the magnitudes of a floating-point matrix, read where they lie, in any of four formats.
-
-    Parameters
-    ----------
-    values : array-like or torch.Tensor, shape (m, n)
-        float16, bfloat16, float32 or float64; any strides. What is not finite is left to the caller to find.
-    name : str
-        How messages call the argument.
-    rows : array-like of int, optional
-        Only these rows.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is not a floating-point matrix, or is empty; if `rows` are not distinct rows of it.
-    """
+    """Return the magnitudes of a floating-point matrix, read where they lie, in any of four formats."""
     matrix, format = _as_floats(values, name)
     if format not in EXPONENT_BITS:  # wider than float64
         with np.errstate(over="ignore"):  # infinite in float64
@@ -104,13 +80,7 @@ def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = N
 
 
 def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> Any:
-    """Return a floating-point matrix on a GPU as it is, or a copy of some rows there; a torch.Tensor, shape (m, n).
-
-    Raises
-    ------
-    ToposcopeError
-        As `as_magnitudes` does.
-    """
+    """Return a floating-point matrix on a GPU as it is, or a copy of some rows there; a torch.Tensor, shape (m, n)."""
     dtype = str(values.dtype).removeprefix("torch.")
     _check_matrix(name, tuple(values.shape), dtype, dtype in EXPONENT_BITS)
     return values if rows is None else values[as_indices(rows, "rows", len(values))]
@@ -159,13 +129,7 @@ def _check_matrix(name: str, shape: tuple[int, ...], dtype: object, is_float: bo
 
 
 def as_array(values: ArrayLike | Any, name: str) -> NDArray[Any]:
-    """View arrays, nested lists and torch tensors with NumPy; bfloat16 is widened, which is exact.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming the argument, its shape if it has one, and why it is no array of numbers.
-    """
+    """View arrays, nested lists and torch tensors with NumPy; bfloat16 is widened, which is exact."""
     array, format = _as_stored(values, name)
     return widened(array.view(BFLOAT16)) if format == "bfloat16" else array
 
@@ -199,13 +163,7 @@ def _format(dtype: np.dtype[Any]) -> str:
 
 
 def as_indices(values: ArrayLike | Any, name: str, count: int) -> Indices:
-    """Return distinct indices below a count, at least one.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming the argument and what was expected.
-    """
+    """Return distinct indices below a count, at least one."""
     chosen, format = _as_stored(values, name)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or format == "bfloat16" or not len(chosen):
         raise ToposcopeError(f"{name}: expected whole numbers, got an array of {format} of shape {chosen.shape}")
@@ -219,13 +177,7 @@ def as_indices(values: ArrayLike | Any, name: str, count: int) -> Indices:
 
 
 def as_number(value: Any, name: str, minimum: float) -> float:
-    """Return an option that must be a real number of at least some value, infinity allowed.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming the option and what was expected.
-    """
+    """Return an option that must be a real number of at least some value, infinity allowed."""
     if type(value) is float and value >= minimum:
         return value
     try:

@@ -232,13 +232,7 @@ def profile_graph(
 def _profile(
     tree: Sublevel, values: Vector, components: Callable[[float], Indices], n_levels: int, max_basins: int
 ) -> Profile:
-    """Count the vertices of each basin level by level.
-
-    Parameters
-    ----------
-    components : callable
-        From a level to the number of each vertex's component of the sublevel set, 0 for those above the level.
-    """
+    """Count the vertices of each basin level by level."""
     n_levels, max_basins = as_count(n_levels, "n_levels", 2), as_count(max_basins, "max_basins", 1)
     branches = tree.branches()
     chosen = branches.most_persistent(max_basins)

@@ -12,8 +12,7 @@ from toposcope.homology.multidimensional_scaling import pairwise_distances
 from toposcope.homology.point_cloud import as_distances
 from toposcope.typing import Matrix, Vector
 
-MAX_TIME = 100
-"""Longest diffusion time that is looked at."""
+MAX_TIME = 100  # longest diffusion time that is looked at
 FLOOR = 1e-7
 """Probabilities below this count as this: their logarithms are of nearly impossible walks, and would outweigh all."""
 

@@ -16,11 +16,9 @@ from toposcope.homology.rips import rips
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-MAX_EQUAL_CHORD = 2.0**-50
-"""Chord of the unit sphere that rounding may leave between equal directions."""
+MAX_EQUAL_CHORD = 2.0**-50  # chord of the unit sphere that rounding may leave between equal directions
 N_SIZES = 8
-MIN_POINTS = 50
-"""Below this the default sizes would be so few, and so close, that a slope over them says nothing."""
+MIN_POINTS = 50  # below this the default sizes would be so few, and so close, that a slope over them says nothing
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from toposcope.kernels.plane_matching import Listed
 
 
-TILE = 32
-"""Points of a tile, as many as the matching passes over together."""
+TILE = 32  # points of a tile, as many as the matching passes over together
 
 
 def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> float:
@@ -229,19 +228,7 @@ def _ascending(points: Matrix) -> Matrix:
 
 
 class _Prepared:
-    """Two diagrams on the way to their distances; what serves several of these is kept.
-
-    Attributes
-    ----------
-    a, b : ndarray, shapes (k, 2) and (l, 2)
-        Bars of positive length, in units of two to the power of `exponent`; by tiles, unless they lie on a line.
-    line : tuple, optional
-        As `_on_a_line` returns it.
-    is_infinite : bool
-        Whether classes without a death are more in one.
-    listed : Listed, optional
-        What the first-order matching looked at.
-    """
+    """Two diagrams on the way to their distances; what serves several of these is kept."""
 
     def __init__(self, a: Matrix, b: Matrix, exponent: int, is_infinite: bool) -> None:
         self.exponent, self.is_infinite = exponent, is_infinite

@@ -17,17 +17,13 @@ from toposcope.typing import Matrix, Vector
 LossAndGradient = Callable[[NDArray[Any]], tuple[float, NDArray[Any]]]
 """Takes a point, shape (p,); returns the loss there and its gradient, shape (p,)."""
 
-MAX_R_HAT = 1.1
-"""Chains that differ more have not converged (Gelman et al. 2013, section 11.5)."""
-MIN_EFFECTIVE_SIZE = 40
-"""Fewer effective draws leave their own number, and so the standard error, unknown."""
-MIN_ACCEPTANCE = 0.1
-"""Chains that accept fewer of their steps hardly move."""
+MAX_R_HAT = 1.1  # chains that differ more have not converged (Gelman et al. 2013, section 11.5)
+MIN_EFFECTIVE_SIZE = 40  # fewer effective draws leave their own number, and so the standard error, unknown
+MIN_ACCEPTANCE = 0.1  # chains that accept fewer of their steps hardly move
 
 MAX_NEGATIVE_SHARE = 0.1
 """With more draws where the loss is lower, the point is the minimum of the samples' loss at most up to their noise."""
-MINIMUM_LEVEL = 1e-3
-"""Of the test whether it is one up to that."""
+MINIMUM_LEVEL = 1e-3  # of the test whether it is one up to that
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,16 +261,6 @@ def split_r_hat(draws: Matrix) -> float:
     """Return the potential scale reduction of chains cut into halves.
 
     It is 1 where all halves have one mean, and grows with the variance between them over that within.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (chains, n), float64
-        At least 4 draws a chain; of an odd number the first is left out.
-
-    Returns
-    -------
-    float
-        NaN if no half varies and all are equal; infinite if none varies and some differ.
     """
     halves = _halves(draws)
     within, total = _variances(halves)
@@ -288,16 +274,6 @@ def effective_size(draws: Matrix) -> float:
 
     Autocorrelations are summed in pairs as long as the sums are positive, and made monotone (Geyer 1992). A variance
     between the halves of chains counts as autocorrelation, so that chains which disagree have few effective draws.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (chains, n), float64
-        At least 4 draws a chain; of an odd number the first is left out.
-
-    Returns
-    -------
-    float
-        At most the number of draws; NaN if they do not vary.
     """
     halves = _halves(draws)
     within, total = _variances(halves)

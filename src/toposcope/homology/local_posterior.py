@@ -16,10 +16,8 @@ TARGET_ACCEPTANCE = 0.8
 STEP_RANGE = 10.0
 """Some steps are between the longest and this part of it, evenly in the logarithm. Degenerate losses have narrow
 canyons, in which steps of one length are refused; the draws would miss them, and nothing would show it."""
-SHORT_SHARE = 0.25
-"""Of steps that are shorter."""
-MAX_STEP = 1.0
-"""In units in which the localising Gaussian has period 2 pi."""
+SHORT_SHARE = 0.25  # of steps that are shorter
+MAX_STEP = 1.0  # in units in which the localising Gaussian has period 2 pi
 TRAJECTORY = math.pi / 2
 """Length after which a point of the Gaussian alone is independent of where it began, in the same units; it is varied by
 a fifth, as no length suits all directions."""
@@ -38,21 +36,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """What is kept of the draws of a chain.
+    """What is kept of the draws of a chain."""
 
-    Attributes
-    ----------
-    excess : ndarray, shape (n,), float64
-        n beta (L(w) - L(w*)).
-    shadow : ndarray, shape (n,), float64
-        What the longest step subtracts from the potential, to first order.
-    acceptance : float
-        Mean probability.
-    """
-
-    excess: Vector
-    shadow: Vector
-    acceptance: float
+    excess: Vector  # shape (n,); n beta (L(w) - L(w*))
+    shadow: Vector  # shape (n,); what the longest step subtracts from the potential, to first order
+    acceptance: float  # mean probability
 
     def discretisation_bias(self) -> float:
         """Return the bias of the mean excess that the longest step would cause without a Metropolis step.
@@ -94,18 +82,6 @@ class Chain:
 
     Between kicks by the gradient of the loss, points follow the localising Gaussian exactly, along ellipses: directions
     in which the loss is flat then limit no step, however many they are (Beskos, Pinski, Sanz-Serna and Stuart 2011).
-
-    Parameters
-    ----------
-    posterior : Posterior
-    start : ndarray, shape (p,)
-        Offset from the centre.
-    generator : Generator
-    n_leapfrog : int
-        Largest mean number of gradients of a step.
-    metropolis : bool
-    step : float, optional
-        Of the Langevin equation, with neither preconditioner nor ellipses; adapted by default.
     """
 
     def __init__(
@@ -124,13 +100,7 @@ class Chain:
         self._forget()
 
     def warm_up(self, n: int) -> None:
-        """Take steps that are not kept; adapt the step, and three times the preconditioner, unless the step is fixed.
-
-        The preconditioner is an estimate of the curvature along each coordinate, plus that of the Gaussian. There are
-        two, and the lower one is taken: the root of the mean squared change of the gradient over that of the weight,
-        which is too high where coordinates are coupled, and the mean square of the gradient, which is the mean
-        curvature in equilibrium and too high before.
-        """
+        """Take steps that are not kept; adapt the step, thrice the preconditioner, unless the step is fixed."""
         if self.fixed:
             for _ in range(n):
                 self._advance(metropolis=self.metropolis)

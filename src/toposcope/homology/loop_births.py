@@ -19,12 +19,9 @@ from toposcope.typing import Indices, Matrix, Vector
 if TYPE_CHECKING:
     from toposcope.kernels.relative_neighbours import Measured
 
-N_PIVOTS = 64
-"""Half of them central points, half random ones."""
-BLOCK_BYTES = 1 << 26
-"""Size of the block of bounds held at once."""
-N_PRECISION_SAMPLES = 64
-"""Points whose nearest neighbours decide which precision the bounds need."""
+N_PIVOTS = 64  # half of them central points, half random ones
+BLOCK_BYTES = 1 << 26  # size of the block of bounds held at once
+N_PRECISION_SAMPLES = 64  # points whose nearest neighbours decide which precision the bounds need
 MAX_TRIALS_PER_POINT = 2000
 """Points that may be tried one by one for each point (160 in random clouds); beyond, all distances are used."""
 

@@ -29,21 +29,11 @@ N_SAMPLED_DISTANCES = 20_000
 BYTES_PER_ENTRY = 24
 """For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
 
-MAX_POINTS = 1 << 16
-"""Edges are numbered in 32 bits."""
+MAX_POINTS = 1 << 16  # edges are numbered in 32 bits
 
 
 def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
-    """Return H1 of a matrix of distances, bars of positive length only.
-
-    Parameters
-    ----------
-    distances : ndarray, shape (n, n), float64
-        Symmetric, non-negative, 0 on the diagonal. They need not obey the triangle inequality; infinite ones are of
-        edges that never enter.
-    threshold : float
-        Filtration cap, inclusive. What is alive there is truncated; essential, if no finite distance is longer.
-    """
+    """Return H1 of a matrix of distances, bars of positive length only."""
     filtration = LoopFiltration(distances, threshold)
     pairs = filtration.pairs()
     is_open = np.isinf(pairs[:, 1])
@@ -67,10 +57,6 @@ def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None
     """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
 
     Of what is needed, `allocated` bytes are allocated already.
-
-    Raises
-    ------
-    ToposcopeError
     """
     if n > MAX_POINTS:
         raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MAX_POINTS} can be taken; {mend}")
@@ -258,17 +244,7 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
 
 
 def closed_paths(edges: NDArray[np.int64]) -> tuple[Indices, ...]:
-    """Divide a cycle into closed paths that visit no point twice.
-
-    Parameters
-    ----------
-    edges : ndarray, shape (k, 2), int64
-        Distinct, and an even number of them at every point.
-
-    Returns
-    -------
-    tuple of ndarray of int64
-    """
+    """Divide a cycle into closed paths that visit no point twice."""
     neighbours: dict[int, set[int]] = {}
     for a, b in edges.tolist():
         neighbours.setdefault(a, set()).add(b)

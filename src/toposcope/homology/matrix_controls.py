@@ -14,8 +14,7 @@ Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"
 
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 
-DENSITY = 0.1
-"""Share of the entries of a sparse matrix that are not zero, on average."""
+DENSITY = 0.1  # share of the entries of a sparse matrix that are not zero, on average
 
 TAIL_DEGREES = 3.0
 """Degrees of freedom of Student's t: the variance is finite, the fourth moment is not.
@@ -24,37 +23,11 @@ With a finite fourth moment the largest singular values are those of a Gaussian 
 1988), and single entries do not matter. With 3 degrees, P(|w| > x) falls as x^-3, and the largest of k entries grows as
 k^(1/3), so they do. At 2 or less the norm would have no expectation to divide by.
 """
-BLOCK_ENTRIES = 1 << 20
-"""Entries in float64 at a time."""
+BLOCK_ENTRIES = 1 << 20  # entries in float64 at a time
 
 
 def random_matrix(ensemble: Ensemble, shape: tuple[int, int], seed: int) -> Matrix:
-    """Draw one matrix.
-
-    Parameters
-    ----------
-    ensemble : str
-        Independent entries but for ``orthogonal``. ``gaussian``: standard normal. ``uniform``: between -1 and 1.
-        ``orthogonal``: Haar measure; of m x n the first rows or columns of a larger orthogonal matrix, so that
-        the shorter side is orthonormal. ``sparse``: standard normal, 90% of the entries zero. ``heavy_tailed``:
-        Student's t with 3 degrees of freedom (see `TAIL_DEGREES`).
-    shape : (m, n)
-    seed : int
-
-    Returns
-    -------
-    ndarray, shape (m, n), float64
-
-    Raises
-    ------
-    ToposcopeError
-        For an unknown ensemble, or a side below 1.
-
-    Notes
-    -----
-    O(mn) time, of ``orthogonal`` O(mn min(m, n)): the QR decomposition of a Gaussian matrix with the signs of R's
-    diagonal, without which it is not Haar (Mezzadri 2007, Notices AMS 54, section 5).
-    """
+    """Draw one matrix."""
     m, n = (as_count(side, "shape", 1) for side in shape)
     if ensemble not in ENSEMBLES:
         raise ToposcopeError(f"ensemble: expected one of {', '.join(ENSEMBLES)}, got {ensemble!r}")
@@ -81,43 +54,6 @@ def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
 
     A path of three edges, i - j - k - l, closes to a cycle of four with the edge (i, l). With the weight of a path the
     product of its edges', the coefficient is the mean of a_il over all such paths, weighted by the path:
-
-        sum of a_ij a_kj a_kl a_il  /  sum of a_ij a_kj a_kl    over rows i != k and columns j != l, i and l the ends
-
-    It lies in [0, 1] and does not change with the scale of W or its transposition. It is 1 if all weights are equal.
-    For weights 0 and 1 it is the bipartite coefficient of Robins & Alexander 2004, 4 C4 / L3: four times the number of
-    cycles of four by the number of paths of three. Weights enter as in the coefficient of Zhang & Horvath 2005 (Stat.
-    Appl. Genet. Mol. Biol. 4:17), the mean weight of the edge that closes a path of two to a triangle.
-
-    Rieck et al. 2019 (arXiv:1812.09764) set neural persistence against "the clustering coefficient" of a perceptron
-    trained on MNIST. Which one could not be established: the code they released computes none
-    (github.com/BorgwardtLab/Neural-Persistence), and the paper's text was not available to us. Coefficients of
-    triangles, with weights or without, are 0 in every layer and every network of layers, since a bipartite graph has no
-    cycle of odd length; bipartite coefficients without weights are 1 in every layer without zeros. Hence cycles of
-    four, with weights.
-
-    Parameters
-    ----------
-    W : array-like or torch.Tensor, shape (m, n)
-        Any floating-point dtype; sums are in float64.
-    name : str
-        How messages call the matrix.
-
-    Returns
-    -------
-    float
-        0 where no path of three edges has weight, as in a matrix of one row or column, or of zeros.
-
-    Raises
-    ------
-    ToposcopeError
-        If W is not a finite floating-point matrix.
-
-    Notes
-    -----
-    O(mn k) time with k = min(m, n), nearly all of it one product W'W of magnitudes; 16 k^2 bytes of memory beside W.
-    The sum of cycles is a difference of sums over walks. Where all paths run through one row or column that outweighs
-    the others by a factor f, it is known to about 1e-16 f^2 of itself.
     """
     matrix = as_float_matrix(W, name)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T

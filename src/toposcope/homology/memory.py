@@ -6,8 +6,7 @@ from pathlib import Path
 from toposcope.errors import ToposcopeError
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-MIN_CHECKED_BYTES = 1 << 22
-"""Less is free anywhere, and to ask takes longer than a small computation."""
+MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 
 
 def may_not_fit(n_bytes: int) -> bool:
@@ -16,23 +15,7 @@ def may_not_fit(n_bytes: int) -> bool:
 
 
 def check_fits(n_bytes: int, name: str, mend: str) -> None:
-    """Refuse a computation that needs more memory than is free, before it starts.
-
-    Parameters
-    ----------
-    n_bytes : int
-        What it will allocate at most.
-    name : str
-        What needs it, for the message.
-    mend : str
-        What the user can do instead.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming what is needed and what is free, in units of 10^9 bytes. Where the system does not report what is free,
-        nothing is refused.
-    """
+    """Refuse a computation that needs more memory than is free, before it starts."""
     free = free_memory() if may_not_fit(n_bytes) else None
     if free is not None and n_bytes > free:
         raise ToposcopeError(f"{name}: needs {n_bytes / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free; {mend}")

@@ -118,21 +118,7 @@ def neural_persistence(
 def neural_persistence_of_each(
     stack: NDArray[Any], *, p: float = 2.0, essential: Literal["drop", "count"] = "drop"
 ) -> list[NeuralPersistence | None]:
-    """Return the neural persistence of many small matrices of one shape, whose trees are made in one compiled call.
-
-    Parameters
-    ----------
-    stack : ndarray, shape (r, m, n)
-        In a format that `neural_persistence` takes.
-    p, essential
-        As of `neural_persistence`.
-
-    Returns
-    -------
-    list
-        What `neural_persistence` returns for each, to the last bit; None for one that is not finite, and for all if
-        they are too large for one call to save time.
-    """
+    """Return the neural persistence of many small matrices of one shape, whose trees are made in one compiled call."""
     from toposcope.kernels.bipartite_prim import prim_keys_of_each
     from toposcope.kernels.bipartite_tree import is_small
 

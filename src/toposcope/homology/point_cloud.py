@@ -54,13 +54,7 @@ class Cloud(Protocol):
 
 
 def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
-    """Check the user's points; `name` is how messages call them. A cloud of `with_distances` is returned as it is.
-
-    Raises
-    ------
-    ToposcopeError
-        If the metric is unknown, or the points do not fit it.
-    """
+    """Check the user's points; `name` is how messages call them. A cloud of `with_distances` is returned as it is."""
     if not isinstance(metric, str) or metric not in ("euclidean", "cosine", "precomputed"):
         raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {metric!r}")
     if isinstance(points, Distances):
@@ -82,24 +76,7 @@ def is_large(shape: tuple[int, ...]) -> bool:
 
 
 def with_distances(points: ArrayLike | Any, metric: Metric = "euclidean", name: str = "points") -> Cloud:
-    """Compute the distances of all points once, for several functions that take the result in place of the points.
-
-    Parameters
-    ----------
-    points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
-    metric : "euclidean", "cosine" or "precomputed"
-    name : str
-        How messages call them.
-
-    Raises
-    ------
-    ToposcopeError
-        As of `as_cloud`, or if the distances would not fit in memory.
-
-    Notes
-    -----
-    Results may differ in the last digit from those of the points: coordinates are not always summed in one order.
-    """
+    """Compute the distances of all points once, for several functions that take the result in place of the points."""
     cloud = as_cloud(points, metric, name)
     if isinstance(cloud, Distances):
         return cloud
@@ -209,19 +186,7 @@ def _prim_squares(points: Matrix) -> Vector:
 
 
 def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
-    """Return the lengths of the minimum spanning tree of many small clouds of one shape, made in one compiled call.
-
-    Parameters
-    ----------
-    stack : ndarray, shape (r, n, d)
-        Points in float32 or float64.
-
-    Returns
-    -------
-    list
-        What `Euclidean.tree` returns for each, to the last bit; None for a cloud that is not finite or near the end of
-        the range of float64, and for all of a shape that does not take Prim's algorithm.
-    """
+    """Return the lengths of the minimum spanning tree of many small clouds of one shape, made in one compiled call."""
     from toposcope.kernels.prim import prim_squares_of_each
 
     if stack.shape[2] == 1 or is_large(stack.shape[1:]):
@@ -240,15 +205,9 @@ def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
 
 @dataclass(frozen=True, eq=False)
 class DeviceEuclidean(Euclidean):
-    """Points that lie on a GPU too, where the tree of a large cloud is made.
+    """Points that lie on a GPU too, where the tree of a large cloud is made."""
 
-    Attributes
-    ----------
-    device_points : torch.Tensor, shape (n, d), float64
-        The same points, in the same unit.
-    """
-
-    device_points: Any
+    device_points: Any  # shape (n, d); the same points, in the same unit
 
     @classmethod
     def of(cls, points: Any, name: str) -> "DeviceEuclidean":
@@ -271,17 +230,10 @@ class Directions:
 
     The chord loses no digits where 1 - cos would. Chords are at most 2, so distances move by at most twice what chords
     do, and twice the cover radius in chords serves as that in cosine distances.
-
-    Attributes
-    ----------
-    sphere : Euclidean
-        The points divided by their norms.
-    whole : ndarray, shape (n, d), float64, or None
-        As of `_whole_rows`: then distances are equal where the angles are.
     """
 
-    sphere: Euclidean
-    whole: Matrix | None
+    sphere: Euclidean  # the points divided by their norms
+    whole: Matrix | None  # shape (n, d); as of `_whole_rows`: then distances are equal where the angles are
 
     @classmethod
     def of(cls, points: Matrix, name: str) -> "Directions":
@@ -398,19 +350,11 @@ class Distances:
     """A matrix of distances, alone or with the points it is of.
 
     They need not obey the triangle inequality, without which a cover radius bounds nothing.
-
-    Attributes
-    ----------
-    matrix : ndarray, shape (n, n), float64
-    metric : "euclidean", "cosine" or "precomputed"
-        What the distances are; ``"precomputed"`` where they came without points.
-    points : Cloud, optional
-        Gives landmarks and cover radius in place of the matrix.
     """
 
-    matrix: Matrix
-    metric: Metric = "precomputed"
-    points: Cloud | None = None
+    matrix: Matrix  # shape (n, n)
+    metric: Metric = "precomputed"  # what the distances are; ``"precomputed"`` where they came without points
+    points: Cloud | None = None  # gives landmarks and cover radius in place of the matrix
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -460,11 +404,6 @@ def as_distances(values: ArrayLike | Any, name: str, *, infinite: bool = False) 
     """Return a matrix of distances between n points: symmetric, not negative, zero on the diagonal; float64.
 
     If `infinite`, there may be none between two points.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming the argument, its shape, and what it is not.
     """
     matrix = as_float_matrix(values, name, infinite=infinite).astype(np.float64, copy=False)
     wanted = f"{name}: expected an (n, n) matrix of distances"

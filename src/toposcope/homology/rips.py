@@ -24,11 +24,9 @@ from toposcope.homology.point_cloud import (
 )
 from toposcope.typing import Indices, Vector
 
-DEFAULT_LANDMARKS = 2000
-"""Landmarks where the user sets no number of points and all are too many."""
+DEFAULT_LANDMARKS = 2000  # landmarks where the user sets no number of points and all are too many
 
-MAX_MEMORY_SHARE = 0.5
-"""Share of the machine's memory that H1 may take where the user sets no number of points."""
+MAX_MEMORY_SHARE = 0.5  # share of the machine's memory that H1 may take where the user sets no number of points
 
 ENGINE_BYTES = 32
 """GUDHI's, for each pair of points: its distance in float64, twice, and the edges it makes of it (measured)."""
@@ -191,19 +189,7 @@ def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagr
 
 
 def components_of_each(stack: NDArray[Any]) -> list[Diagram | None]:
-    """Return H0 of many small Euclidean clouds of one shape, whose trees are made in one compiled call.
-
-    Parameters
-    ----------
-    stack : ndarray, shape (r, n, d)
-        Points in float32 or float64.
-
-    Returns
-    -------
-    list
-        What `rips` returns for each with ``max_dimension=0``, to the last bit; None where the cloud is not finite, or
-        takes another algorithm.
-    """
+    """Return H0 of many small Euclidean clouds of one shape, whose trees are made in one compiled call."""
     return [None if tree is None else _component_diagram(tree, np.inf, "prim") for tree in trees_of_each(stack)]
 
 

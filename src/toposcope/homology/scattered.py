@@ -12,8 +12,7 @@ from toposcope.homology.point_cloud import Euclidean
 from toposcope.homology.sublevel import Sublevel, as_vertex_values, sublevel_graph
 from toposcope.typing import Indices
 
-N_NEIGHBOURS = 8
-"""Of the graphs of nearest neighbours in the literature on loss landscapes."""
+N_NEIGHBOURS = 8  # of the graphs of nearest neighbours in the literature on loss landscapes
 
 
 def sublevel_points(

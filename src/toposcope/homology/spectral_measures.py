@@ -17,17 +17,14 @@ from toposcope.typing import Matrix, Vector
 
 EPS = 2.0**-52
 
-MAX_DIRECT_ENTRIES = 1 << 18
-"""Up to so many entries, the points themselves are stored and decomposed."""
+MAX_DIRECT_ENTRIES = 1 << 18  # up to so many entries, the points themselves are stored and decomposed
 
-MIN_EXPONENT = -1074
-"""Exponent of the smallest number of float64."""
+MIN_EXPONENT = -1074  # exponent of the smallest number of float64
 
 MIN_DECAY_SHARE = 1e-6
 """Share of the largest singular value; values not above it are left out of the decay, streamed or not."""
 
-MIN_NORM = 2.0**-500
-"""Norms below this are measured in a unit of their own: their squares may underflow."""
+MIN_NORM = 2.0**-500  # norms below this are measured in a unit of their own: their squares may underflow
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ _NEIGHBOURS: Mapping[str, frozenset[tuple[int, int]]] = {
     "8": frozenset(_RING),
     "freudenthal": frozenset({(-1, -1), (-1, 0), (0, 1), (1, 1), (1, 0), (0, -1)}),
 }
-_MAX_EXACT_INTEGER = 2**53
-"""Up to here float64 holds every whole number."""
+_MAX_EXACT_INTEGER = 2**53  # up to here float64 holds every whole number
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +102,16 @@ class Sublevel:
 
 
 class Branches(NamedTuple):
-    """The branches of a merge tree, by the elder rule.
+    """The branches of a merge tree, by the elder rule."""
 
-    Attributes
-    ----------
-    minima : ndarray, shape (n,), int64
-        Vertices.
-    births, deaths : ndarray, shape (n,), float64
-        Values of the minima, and of the saddles at which the branches join another; infinite for those that never do.
-    parents : ndarray, shape (n,), int64
-        The branch that each one joins, which is born no later and joins another no earlier; -1 for none.
-    """
-
-    minima: Indices
+    minima: Indices  # shape (n,); vertices
+    # shape (n,); values of the minima, and of the saddles at which the branches join another; infinite for those that
+    # never do
     births: Vector
+    # shape (n,); values of the minima, and of the saddles at which the branches join another; infinite for those that
+    # never do
     deaths: Vector
+    # shape (n,); the branch that each one joins, which is born no later and joins another no earlier; -1 for none
     parents: Indices
 
     def most_persistent(self, count: int) -> Indices:
@@ -254,15 +248,7 @@ def _record(values: Vector, merges: Indices, essential_minima: Indices) -> Suble
 
 @cache
 def _ring_groups(connectivity: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tabulate, for each set of ring cells, the groups of neighbours that are joined within it.
-
-    Returns
-    -------
-    offsets : ndarray, shape (256, 4, 2), int64
-        Row and column offset of one neighbour in each group; (0, 0) beyond the last group.
-    counts : ndarray, shape (256,), int64
-        How many groups.
-    """
+    """Tabulate, for each set of ring cells, the groups of neighbours that are joined within it."""
     neighbours = _NEIGHBOURS[connectivity]
     offsets, counts = np.zeros((256, 4, 2), np.int64), np.zeros(256, np.int64)
     for cells in range(256):
@@ -279,13 +265,7 @@ def _ring_groups(connectivity: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def ring_structure(connectivity: str) -> NDArray[np.bool_]:
-    """Return the neighbours of a vertex of a grid as a 3 x 3 mask, its own place included.
-
-    Raises
-    ------
-    ToposcopeError
-        If the connectivity is unknown.
-    """
+    """Return the neighbours of a vertex of a grid as a 3 x 3 mask, its own place included."""
     _check_connectivity(connectivity)
     offsets = [(0, 0), *_NEIGHBOURS[connectivity]]
     return np.array([[(i, j) in offsets for j in (-1, 0, 1)] for i in (-1, 0, 1)])
@@ -297,13 +277,7 @@ def _check_connectivity(connectivity: object) -> None:
 
 
 def as_vertex_values(values: Any, dimension: int) -> NDArray[np.float64]:
-    """Return a finite, C-contiguous float64 array of that many dimensions; the caller's own if it is one.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is anything else, is empty, or holds integers beyond 2^53.
-    """
+    """Return a finite, C-contiguous float64 array of that many dimensions; the caller's own if it is one."""
     array = as_array(values, "values")
     expected = "one value a vertex, shape (n,)" if dimension == 1 else "a 2-D grid, shape (m, n)"
     if array.ndim != dimension:
@@ -329,13 +303,7 @@ def as_vertex_values(values: Any, dimension: int) -> NDArray[np.float64]:
 
 
 def as_edges(edges: Any, n_vertices: int) -> Indices:
-    """Return edges as a C-contiguous int64 array of shape (k, 2) whose entries are vertices.
-
-    Raises
-    ------
-    ToposcopeError
-        If they are anything else.
-    """
+    """Return edges as a C-contiguous int64 array of shape (k, 2) whose entries are vertices."""
     array = as_array(edges, "edges")
     if array.size == 0 and array.ndim in (1, 2) and array.shape[-1] in (0, 2):
         return np.empty((0, 2), np.int64)

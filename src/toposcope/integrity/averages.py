@@ -12,12 +12,10 @@ from toposcope.typing import Vector
 
 MAX_REST = 0.6
 """Distance from the mean, in units of that from the multiples of the checkpoint before: 1 for a walk, 0.7 for noise."""
-MAX_WEIGHT = 0.8
-"""Of one checkpoint in a mean."""
+MAX_WEIGHT = 0.8  # of one checkpoint in a mean
 MIN_JUMP = 1.5
 """How many times further than before and after it the median matrix moves where a run goes on from a mean."""
-MIN_BEHIND = 4
-"""Checkpoints of which a mean may be made."""
+MIN_BEHIND = 4  # checkpoints of which a mean may be made
 MAX_SHARE = 1e-4
 """Squared distance from the line through both neighbours, relative to that distance nearby, of an interpolated one."""
 

@@ -17,12 +17,9 @@ from toposcope.typing import Indices, Vector
 MIN_LOSS = 1.0
 """Fall of the logarithm of the correlation, beyond that of the norms' ratio. Real trainings reach 0.2, made-up ones of
 much noise 0.9; values that have nothing to do with those before lose more than 2."""
-MIN_SPEED_UP = 6.0
-"""How many times more than in the median interval nearby, per step of training."""
-MIN_SPEED_UP_OF_ALL = 2.0
-"""How many times more than in any interval nearby."""
-MIN_ALONE = 4.0
-"""How many times more than the median matrix loses in the same interval."""
+MIN_SPEED_UP = 6.0  # how many times more than in the median interval nearby, per step of training
+MIN_SPEED_UP_OF_ALL = 2.0  # how many times more than in any interval nearby
+MIN_ALONE = 4.0  # how many times more than the median matrix loses in the same interval
 MAX_SHARED_MOVE = 2.0
 """How far the median matrix may move in that interval, in units of its largest movement nearby: a kick moves all."""
 MIN_OWN_LEAP = 3.0
@@ -33,10 +30,8 @@ MAX_SHARED_LEAP = 1.5
 MIN_KEPT = 0.5
 """Share of its variance (the squared correlation) that a matrix keeps in every interval nearby, where values that have
 nothing to do with those before are a fault. In fast trainings small matrices soon lose their past without one."""
-MIN_CORRELATION = 0.05
-"""Below it, correlations are all alike: 256 independent values give 0.06."""
-MIN_IN_PLACE = 4
-"""Of the largest values, so many must be in the places that a permutation or a transposition puts them."""
+MIN_CORRELATION = 0.05  # below it, correlations are all alike: 256 independent values give 0.06
+MIN_IN_PLACE = 4  # of the largest values, so many must be in the places that a permutation or a transposition puts them
 MAX_CHANGE = 0.1
 """Relative change of the norm and of the largest values of a matrix whose values are the same in other places; twice as
 much where the places show how they were permuted."""
@@ -142,12 +137,9 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
 MIN_EXCESS = 4.5
 """How many times further than any nearby the growth of one interval has to be from their median, by the norms and by
 the sketches; real trainings reach 3."""
-MAX_SHARED = 1.5
-"""The same of the median matrix in that interval."""
-MAX_REST = 1.8
-"""What the matrix moves besides, in units of the median nearby."""
-MIN_GROWTH = 0.035
-"""Of the logarithm of the norm, beyond the median nearby."""
+MAX_SHARED = 1.5  # the same of the median matrix in that interval
+MAX_REST = 1.8  # what the matrix moves besides, in units of the median nearby
+MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby
 
 
 def rescaled(histories: Sequence[History]) -> list[Suspect]:
@@ -210,18 +202,13 @@ def _windows(count: int) -> tuple[Indices, Indices, Indices, Indices]:
 
 MIN_JUMP = 3.0
 """Distance to the checkpoint before, over those of the intervals before and after; without kicks, trainings reach 2."""
-MIN_REVERSAL = 0.2
-"""Cosine of the angle between the movement and the way back to the fork; kicks reach 0.1."""
-MIN_REVERSAL_GAIN = 0.05
-"""How much larger than for the way back to the first checkpoint the cosine must be."""
-MIN_BEHIND = 3
-"""Checkpoints before the fork; what is learned first is what batches of wrong data take back first."""
+MIN_REVERSAL = 0.2  # cosine of the angle between the movement and the way back to the fork; kicks reach 0.1
+MIN_REVERSAL_GAIN = 0.05  # how much larger than for the way back to the first checkpoint the cosine must be
+MIN_BEHIND = 3  # checkpoints before the fork; what is learned first is what batches of wrong data take back first
 MAX_GROWTH = 2.0
 """Growth of the squared norm beyond that of the intervals beside it, over the squared distance; 1 for a kick."""
-MAX_RETURN = 0.12
-"""Share of the movement that the next checkpoints take back: they do after batches of wrong data."""
-LATER = 3
-"""Checkpoints later at which that is judged."""
+MAX_RETURN = 0.12  # share of the movement that the next checkpoints take back: they do after batches of wrong data
+LATER = 3  # checkpoints later at which that is judged
 
 
 class _Movement(NamedTuple):

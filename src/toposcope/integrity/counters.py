@@ -18,8 +18,7 @@ TOLERANCE, MIN_TOLERANCE = 0.1, 2.0
 checkpoint saved before the counter is raised."""
 RESTART_COST, JUMP_COST = 0.5, 3.0
 """Of a counter that begins again, and of one that leaps for good, in units of a checkpoint that is wrong."""
-MIN_FITTING = 0.9
-"""Share of the moments that must have the shape of a weight for the others to be wrong."""
+MIN_FITTING = 0.9  # share of the moments that must have the shape of a weight for the others to be wrong
 
 
 class Judged(NamedTuple):

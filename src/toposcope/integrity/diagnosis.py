@@ -147,13 +147,7 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
 
 
 def _log_of(series: Series) -> "LogTable | None":
-    """Return the log beside a series; None without one.
-
-    Raises
-    ------
-    ToposcopeError
-        If a log is there and cannot be read.
-    """
+    """Return the log beside a series; None without one."""
     if series.source is None:
         return None
     from toposcope.logs import log_beside  # Polars takes long to import

@@ -33,8 +33,7 @@ from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
 from toposcope.typing import Steps, Vector
 
-MIN_DETOUR_OF_QUARTER = 1.4
-"""The same in each quarter of the values, so that a few do not decide."""
+MIN_DETOUR_OF_QUARTER = 1.4  # the same in each quarter of the values, so that a few do not decide
 CORRELATION_LOSS = 0.5
 """Share of the neighbours' correlation that must be lost too where a matrix does not walk (see `MIN_WALKING`)."""
 MIN_LOUDNESS = 2.0
@@ -42,26 +41,21 @@ MIN_LOUDNESS = 2.0
 learning rate stays high for a while, or keeps coming back."""
 MIN_DETOUR_OF_VECTOR = MIN_DETOUR**2
 """`MIN_DETOUR` where only a vector or two show it: they have few directions and may walk in a circle."""
-MIN_DETOUR_OF_MOST = 1.25
-"""`MIN_DETOUR` of the median over the matrices, which scatters less."""
-MAX_CORRELATION = 0.15
-"""Correlation with the checkpoint before that counts as none: 256 independent values give 0.06."""
+MIN_DETOUR_OF_MOST = 1.25  # `MIN_DETOUR` of the median over the matrices, which scatters less
+MAX_CORRELATION = 0.15  # correlation with the checkpoint before that counts as none: 256 independent values give 0.06
 MIN_SPEED_UP = 6.0
 """How many times faster than nearby, per step of training, the correlation's logarithm has to fall. A learning rate
 that restarts ten times higher moves weights ten times further; to lower the correlation to `MAX_CORRELATION` it would
 have to make them seven times larger."""
-MAX_GROWTH = 3.0
-"""Factor beyond which weights have diverged, rather than been replaced by another run's."""
-MIN_BROKEN_SHARE = 0.2
-"""Share of the matrices, and `MIN_AGREEING` at least, that must lose their correlation."""
+MAX_GROWTH = 3.0  # factor beyond which weights have diverged, rather than been replaced by another run's
+MIN_BROKEN_SHARE = 0.2  # share of the matrices, and `MIN_AGREEING` at least, that must lose their correlation
 MIN_LEAP = 4.0
 """How many times further than in any other interval as long most matrices have to move in one. A learning rate that
 restarts moves them as at its peak, and goes on to do so in the following intervals."""
 MIN_STRETCH = 4.0
 """How many times more than nearby a checkpoint has to be scaled. The scaling also has to be the larger part of the
 movement, which in training is mostly across the weights."""
-MIN_PURITY = 5.0
-"""How many times the rest of the movement a lasting scaling has to be that most tensors do not share."""
+MIN_PURITY = 5.0  # how many times the rest of the movement a lasting scaling has to be that most tensors do not share
 
 
 def discontinuities(

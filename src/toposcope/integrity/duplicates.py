@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 
 MIN_VECTOR_SHARE = 0.9
 """Share of the values of a vector that must change in every interval beside its equals, in single precision."""
-MIN_VECTOR_VALUES = 4
-"""Values of such a vector."""
+MIN_VECTOR_VALUES = 4  # values of such a vector
 MIN_VECTOR_CHANGES = 20.0
 """Values that must change in lower precision, where a value often stays by rounding: by chance, exp(-20)."""
-MIN_FROZEN = 3
-"""Checkpoints over which a frozen layer is the same."""
+MIN_FROZEN = 3  # checkpoints over which a frozen layer is the same
 EMBEDDINGS = ("embed", "pos_embed", "head")
 
-Runs = list[list[CheckpointSummary]]
-"""Unbroken stretches of checkpoints, each a list."""
+Runs = list[list[CheckpointSummary]]  # unbroken stretches of checkpoints, each a list
 
 
 def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> Runs:
@@ -204,38 +201,19 @@ def _without_learning(group: Sequence[int], log: "LogTable | None") -> bool:
 
 
 class Unchanged(NamedTuple):
-    """Tensors that are the same at some steps, though they should have changed.
+    """Tensors that are the same at some steps, though they should have changed."""
 
-    Attributes
-    ----------
-    final : dict of str to list of int
-        By tensor, the early steps at which it is as at the last step, which is right.
-    still : list of (str, tuple of int)
-        Tensors, and the steps at which each is the same; which of them is right is not known.
-    frozen : list of str
-        Tensors that are the same at all steps.
-    frozen_for : list of (str, tuple of int)
-        Tensors that are the same from some step on, or up to one, together with the rest of their layer.
-    stale : dict of str to dict of int to int
-        Vectors that hold the values of another step; see `stale_vectors`.
-    """
-
-    final: dict[str, list[int]]
+    final: dict[str, list[int]]  # by tensor, the early steps at which it is as at the last step, which is right
+    # tensors, and the steps at which each is the same; which of them is right is not known
     still: list[tuple[str, tuple[int, ...]]]
-    frozen: list[str]
+    frozen: list[str]  # tensors that are the same at all steps
+    # tensors that are the same from some step on, or up to one, together with the rest of their layer
     frozen_for: list[tuple[str, tuple[int, ...]]]
-    stale: dict[str, dict[int, int]]
+    stale: dict[str, dict[int, int]]  # vectors that hold the values of another step; see `stale_vectors`
 
 
 def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collection[int]) -> Unchanged:
-    """Find matrices that do not change while others do.
-
-    Parameters
-    ----------
-    summaries : sequence of CheckpointSummary
-    excluded : collection of int
-        Steps known to hold another step's weights.
-    """
+    """Find matrices that do not change while others do."""
     readable = _readable(summaries, excluded)
     every = [item.step for item in readable]
     same = _same_tensors(readable)

@@ -6,10 +6,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Severity = Literal["fault", "note"]
-MAX_NAMED_LAYERS = 3
-"""Layers that a message names; the rest are counted."""
-MAX_LISTED_STEPS = 6
-"""Steps that are listed in full; of a longer list the first four and the last."""
+MAX_NAMED_LAYERS = 3  # layers that a message names; the rest are counted
+MAX_LISTED_STEPS = 6  # steps that are listed in full; of a longer list the first four and the last
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -87,13 +85,7 @@ def some_of(names: Sequence[str], n_named: int = 1) -> str:
 
 
 def steps_text(steps: Iterable[int]) -> str:
-    """Describe steps in a few words.
-
-    Examples
-    --------
-    >>> steps_text([3]), steps_text([1, 2, 5]), steps_text(range(1000))
-    ('step 3', 'steps 1, 2, 5', 'steps 0, 1, 2, 3 ... 999 (1000 of them)')
-    """
+    """Describe steps in a few words."""
     listed = list(steps)
     many = f" ({len(listed)} of them)" if len(listed) > MAX_LISTED_STEPS else ""
     return f"step{'s' if len(listed) != 1 else ''} {short_steps(listed)}{many}"

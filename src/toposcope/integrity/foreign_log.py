@@ -15,20 +15,15 @@ from toposcope.typing import Steps, Vector
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
 
-MIN_CHECKPOINTS = 4
-"""That can be compared with the log."""
+MIN_CHECKPOINTS = 4  # that can be compared with the log
 MIN_TIMES = 2.9
 """How many times longer than its log a run must be for the steps to count something else; a log may be cut short."""
-DECAYED = 0.3
-"""Learning rate at the end of a log, in units of its largest, from which on the log is of a whole run."""
-TOLERANCE = 1e-3
-"""Relative, of what was logged: its last digit."""
+DECAYED = 0.3  # learning rate at the end of a log, in units of its largest, from which on the log is of a whole run
+TOLERANCE = 1e-3  # relative, of what was logged: its last digit
 MAX_AVERAGED = 0.25
 """How much smaller the norm of averaged weights may be: by the movement over which they are averaged."""
-MAX_LAST_OF_AVERAGED = 0.7
-"""How much smaller it may be at the end, in units of the most: there weights move less."""
-MAX_OTHER_NORM = 0.5
-"""Relative difference of norms that may still be norms of the same tensors."""
+MAX_LAST_OF_AVERAGED = 0.7  # how much smaller it may be at the end, in units of the most: there weights move less
+MAX_OTHER_NORM = 0.5  # relative difference of norms that may still be norms of the same tensors
 MIN_OTHER_SCALE = 0.05
 """Relative difference from which on a norm that keeps its ratio to the log's is another kind of norm."""
 MIN_LOSS_EXCESS = 4.0

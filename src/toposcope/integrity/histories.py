@@ -12,55 +12,34 @@ from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Matrix, Steps, Vector
 
-MIN_VALUES = 16
-"""Of a sketch: with fewer, a random walk returns to where it was too often."""
+MIN_VALUES = 16  # of a sketch: with fewer, a random walk returns to where it was too often
 MIN_CHECKPOINTS = 5
-QUARTERS = 4
-"""Parts of a sketch; what a single one shows is the work of a few values."""
-NEARBY = 4
-"""Checkpoints on either side that something is compared with."""
+QUARTERS = 4  # parts of a sketch; what a single one shows is the work of a few values
+NEARBY = 4  # checkpoints on either side that something is compared with
 MIN_WALKING = 0.8
 """The squared distance over two intervals, in units of the sum over each: 1 for a random walk, 2 for straight movement,
 1/2 for noise about a fixed point. Such noise has no order, and none is judged below this."""
-MIN_AGREEING = 3
-"""Tensors that need to agree where each of them shows less."""
-MIN_MATRICES = 6
-"""Needed for a median over the matrices."""
-MAX_STRETCH = 64
-"""Largest lag, in checkpoints, at which distances are compared."""
+MIN_AGREEING = 3  # tensors that need to agree where each of them shows less
+MIN_MATRICES = 6  # needed for a median over the matrices
+MAX_STRETCH = 64  # largest lag, in checkpoints, at which distances are compared
 MIN_DETOUR = 2.0
 """A checkpoint, or a stretch of them, is off the path if it is so many times further from its neighbours than these are
 from each other. Straight movement gives 1/2, a random walk 1/sqrt 2, noise about a fixed point 1; only a run that
 oscillates in phase with its checkpoints gives more."""
-WINDOW = 256
-"""Checkpoints whose inner products are taken at once."""
-ROUNDED = 1e-12
-"""More than the relative rounding of an inner product of sketches."""
+WINDOW = 256  # checkpoints whose inner products are taken at once
+ROUNDED = 1e-12  # more than the relative rounding of an inner product of sketches
 
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """One tensor at those steps where it is known, finite and not all zero.
-
-    Attributes
-    ----------
-    name : str
-    is_matrix : bool
-    steps : ndarray of int, shape (n,)
-    values : ndarray, shape (n, m)
-        Sketches.
-    rounding : float
-        Relative distance between neighbouring numbers of its dtype.
-    tensors : mapping of int to TensorSummary
-        What else is known of it, by step.
-    """
+    """One tensor at those steps where it is known, finite and not all zero."""
 
     name: str
     is_matrix: bool
-    steps: Steps
-    values: Matrix
-    rounding: float
-    tensors: Mapping[int, TensorSummary]
+    steps: Steps  # shape (n,)
+    values: Matrix  # shape (n, m); sketches
+    rounding: float  # relative distance between neighbouring numbers of its dtype
+    tensors: Mapping[int, TensorSummary]  # what else is known of it, by step
 
     def without(self, steps: Collection[int]) -> "History":
         """Return the history without some checkpoints."""

@@ -13,12 +13,9 @@ from toposcope.integrity.values import NORM_WEIGHT
 
 MAX_NORM_SPREAD = 0.01
 """Relative range of a norm weight, which begins constant and moves by less in the first updates of a warm-up."""
-MAX_UNEVENNESS = 2.0
-"""Deviation among rows or columns, relative to that of independent, identically distributed values."""
-MAX_KURTOSIS = 4.5
-"""Of rows: 3 for normal values, less for all other usual initialisations."""
-MIN_SHARE = 0.5
-"""Share of the tensors that must not look initialised: a few may come from elsewhere."""
+MAX_UNEVENNESS = 2.0  # deviation among rows or columns, relative to that of independent, identically distributed values
+MAX_KURTOSIS = 4.5  # of rows: 3 for normal values, less for all other usual initialisations
+MIN_SHARE = 0.5  # share of the tensors that must not look initialised: a few may come from elsewhere
 MIN_DISTANCE_RATIO = 0.8
 """Distance of step 0 to the last checkpoint over that to the next: training leads away, and noise about a fixed point
 gives 1."""

@@ -13,28 +13,13 @@ from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
 
-Layout = tuple[tuple[int, ...], str] | None
-"""Shape and dtype of a tensor; None where it is absent."""
-MIN_STAY = 2
-"""Checkpoints for which a layout has to last on either side of a change of plan."""
+Layout = tuple[tuple[int, ...], str] | None  # shape and dtype of a tensor; None where it is absent
+MIN_STAY = 2  # checkpoints for which a layout has to last on either side of a change of plan
 CHANGE_OF_PLAN = "change of plan"
 
 
 class Plan:
-    """The layouts that tensors should have at each checkpoint.
-
-    Parameters
-    ----------
-    whole : sequence of CheckpointSummary
-        Checkpoints that could be read, by step.
-
-    Attributes
-    ----------
-    expected : dict of str to list of Layout
-        By tensor, one for each checkpoint.
-    changes : dict of int to dict of str to (Layout, Layout)
-        By step, the layouts before and from it on of the tensors whose layout changes.
-    """
+    """The layouts that tensors should have at each checkpoint."""
 
     def __init__(self, whole: Sequence[CheckpointSummary]) -> None:
         self.whole = whole

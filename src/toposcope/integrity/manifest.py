@@ -11,10 +11,8 @@ from toposcope.checkpoints.sources import LocalSource, StoredFile
 from toposcope.errors import ToposcopeError
 from toposcope.files import extended, write_bytes
 
-FILE = "toposcope.manifest.json"
-"""Name of the manifest in a checkpoint that is a folder."""
-SUFFIX = ".manifest.json"
-"""Suffix of the manifest beside a checkpoint that is a file."""
+FILE = "toposcope.manifest.json"  # name of the manifest in a checkpoint that is a folder
+SUFFIX = ".manifest.json"  # suffix of the manifest beside a checkpoint that is a file
 MAX_BYTES = 100_000_000
 ABSENT = "absent"
 ADDED = "added"
@@ -74,13 +72,7 @@ def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = No
 
 
 def manifest_of(checkpoint: Checkpoint) -> Manifest | None:
-    """Return the manifest of a checkpoint, or None if it has none.
-
-    Raises
-    ------
-    ToposcopeError
-        If the manifest cannot be decoded.
-    """
+    """Return the manifest of a checkpoint, or None if it has none."""
     file = _file(checkpoint)
     if file is None:
         return None

@@ -26,17 +26,13 @@ MIN_GAIN = 1.5
 """Two checkpoints are swapped if swapping them back makes the path past them (the sum of squared distances) so many
 times shorter: 5/3 for neighbours of a random walk, 3 for straight movement; in the right order at most 1, as long as
 the run walks."""
-MIN_WALK_AFTER = 0.6
-"""Walk ratio at both checkpoints once they are swapped back."""
+MIN_WALK_AFTER = 0.6  # walk ratio at both checkpoints once they are swapped back
 MIN_GAIN_OF_SEVERAL = 1.3
 MIN_GAIN_OF_QUARTER = 1.1
-MIN_GAIN_OF_EACH = 1.1
-"""What each of the two checkpoints has to gain."""
+MIN_GAIN_OF_EACH = 1.1  # what each of the two checkpoints has to gain
 MIN_GAIN_OF_MOST = 1.2
-MAX_LAG = 160
-"""Checkpoints between two that are swapped; those further apart are each off the path."""
-CHUNK = 256
-"""Checkpoints whose distances are held at once, with the `MAX_LAG` behind them."""
+MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
+CHUNK = 256  # checkpoints whose distances are held at once, with the `MAX_LAG` behind them
 
 
 def find_swaps(histories: Sequence[History]) -> list[Suspect]:
@@ -206,15 +202,13 @@ def _fits(history: History, a: int, b: int) -> bool:
     return bool(np.min(walking[touched]) > MIN_WALK_AFTER)
 
 
-MIN_LENGTH = 3
-"""Checkpoints of a stretch; two are swapped (see `toposcope.integrity.order`)."""
+MIN_LENGTH = 3  # checkpoints of a stretch; two are swapped (see `toposcope.integrity.order`)
 MIN_TURNED_GAIN = 1.8
 """How many times shorter, in squared distance, the path into a stretch and that out of it each are once it is turned
 around, in the median over the matrices: for a random walk past k checkpoints k times, in the right order 1/k."""
 MIN_FALL = 0.8
 """Rank correlation, in the median over the matrices, with which the largest value relative to the rest must fall."""
-MIN_CONSTANT = 2
-"""Vectors that are one number throughout at the last checkpoint, as they are where a training begins."""
+MIN_CONSTANT = 2  # vectors that are one number throughout at the last checkpoint, as they are where a training begins
 
 
 def find_reversed(histories: Sequence[History]) -> list[Suspect]:

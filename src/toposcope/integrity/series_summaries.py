@@ -31,11 +31,9 @@ from toposcope.progress import Progress, silent
 
 MAX_STACKED_ENTRIES = 1 << 15
 """Entries of the largest tensor that is stacked: for a larger one calls of its own cost nothing that would matter."""
-MAX_STACK_ENTRIES = 1 << 17
-"""Entries of a stack: more tensors of a shape make several stacks."""
+MAX_STACK_ENTRIES = 1 << 17  # entries of a stack: more tensors of a shape make several stacks
 
-_Place = tuple[int, str, Entry]
-"""Place of a checkpoint, role of a tensor, and the tensor."""
+_Place = tuple[int, str, Entry]  # place of a checkpoint, role of a tensor, and the tensor
 
 
 def summarise_together(
@@ -101,13 +99,10 @@ def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
     return [content[begin : begin + width] for begin in range(0, len(rows) * width, width or 1)]
 
 
-REMOTE_THREADS = 8
-"""Checkpoints opened at once over the network, where most of the time is spent waiting."""
+REMOTE_THREADS = 8  # checkpoints opened at once over the network, where most of the time is spent waiting
 LOCAL_THREADS = 2
-MAX_TOGETHER, MAX_BYTES_TOGETHER = 16, 1 << 24
-"""Local checkpoints, and their bytes, that are read together."""
-PROGRESS_INTERVAL = 0.2
-"""Seconds between two reports of progress."""
+MAX_TOGETHER, MAX_BYTES_TOGETHER = 16, 1 << 24  # local checkpoints, and their bytes, that are read together
+PROGRESS_INTERVAL = 0.2  # seconds between two reports of progress
 
 
 def summarise_series(series: Series, *, deep: bool = False, progress: Progress = silent) -> list[CheckpointSummary]:

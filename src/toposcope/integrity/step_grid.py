@@ -11,18 +11,12 @@ from itertools import groupby, pairwise
 
 from toposcope.integrity.finding import Finding, steps_text
 
-PIECE_COST = 2.5
-"""Two exceptions are exceptions; three could as well be a piece of their own."""
-LONE_STEP_COST = 2.25
-"""So that a step beyond a gap of two still belongs to the piece before it."""
-MIN_POINTS = 5
-"""Points of a piece: four equal distances, or four doublings, are no coincidence."""
-MIN_COVERAGE = 0.85
-"""Share of the steps that must lie on pieces for a series to be judged by its grid."""
-MAX_ROUNDED_SPACING = 2
-"""Largest spacing that the rounding of a logarithmic grid can produce."""
-MAX_SPACING_CHANGES = 200
-"""A series whose spacing changes more often has no grid."""
+PIECE_COST = 2.5  # two exceptions are exceptions; three could as well be a piece of their own
+LONE_STEP_COST = 2.25  # so that a step beyond a gap of two still belongs to the piece before it
+MIN_POINTS = 5  # points of a piece: four equal distances, or four doublings, are no coincidence
+MIN_COVERAGE = 0.85  # share of the steps that must lie on pieces for a series to be judged by its grid
+MAX_ROUNDED_SPACING = 2  # largest spacing that the rounding of a logarithmic grid can produce
+MAX_SPACING_CHANGES = 200  # a series whose spacing changes more often has no grid
 
 
 @dataclass(frozen=True)
@@ -43,13 +37,7 @@ class _Piece:
 
 
 def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
-    """Find missing and extra steps; a short or irregular series has neither.
-
-    Parameters
-    ----------
-    steps : sequence of int
-        Ascending.
-    """
+    """Find missing and extra steps; a short or irregular series has neither."""
     pieces = _pieces(list(steps))
     judged = [s for s in steps[:-1] if s > 0]
     covered = [s for s in judged if any(p.start <= s <= p.stop for p in pieces)]

@@ -30,14 +30,10 @@ from toposcope.kernels.magnitudes import widened
 
 SKETCH_SIZE = 256
 """Values of a tensor that its sketch holds: enough to know distances between random vectors to about 5 %."""
-N_WINDOWS = 4
-"""Windows of a tensor that a shallow look reads."""
-WINDOW_SIZE = 64
-"""Values in each window."""
-MIN_SQUARES = 1e-30
-"""Sum of squares below which float32 may have underflowed."""
-PIECE_SIZE = 1 << 12
-"""Values whose squares are added in float32; the sums are added in float64."""
+N_WINDOWS = 4  # windows of a tensor that a shallow look reads
+WINDOW_SIZE = 64  # values in each window
+MIN_SQUARES = 1e-30  # sum of squares below which float32 may have underflowed
+PIECE_SIZE = 1 << 12  # values whose squares are added in float32; the sums are added in float64
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _DIGEST = re.compile(r'(?:W/)?"?[0-9a-f]{32,}(?:-\d+)?"?')
 """A version that is a digest of the content, an MD5 or longer, and not a time."""

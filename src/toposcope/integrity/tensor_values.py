@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from toposcope.kernels.magnitudes import MASKS, SIGNED, widened
 from toposcope.typing import Indices, Matrix, Vector
 
-N_LARGEST = 8
-"""Values of a tensor that are kept."""
-CHUNK = 64
-"""Values of which first only the largest is found; those of the chunks with the largest are then looked at."""
-MIN_CHUNKED = 2 * N_LARGEST * CHUNK
-"""Values from which on chunks save time."""
+N_LARGEST = 8  # values of a tensor that are kept
+CHUNK = 64  # values of which first only the largest is found; those of the chunks with the largest are then looked at
+MIN_CHUNKED = 2 * N_LARGEST * CHUNK  # values from which on chunks save time
 
 
 class LargestValues:
@@ -27,14 +24,7 @@ class LargestValues:
         self._values, self._positions = np.empty(0), np.empty(0, np.int64)
 
     def add(self, values: NDArray[Any], begin: int) -> None:
-        """Add finite values of one of the formats of `toposcope.kernels.magnitudes`.
-
-        Parameters
-        ----------
-        values : ndarray, shape (n,)
-        begin : int
-            Position of the first of them in the flattened tensor.
-        """
+        """Add finite values of one of the formats of `toposcope.kernels.magnitudes`."""
         signed = SIGNED[values.dtype.itemsize]
         keys = values.view(signed) & MASKS[signed]
         positions = _largest(keys)
@@ -72,38 +62,24 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.take_along_axis(positions, found, axis=-1)
 
 
-MIN_WIDTH = 4
-"""Values of a row; shorter ones may be equal by chance."""
-MAX_LISTED = 64
-"""Rows, columns or copies that are listed; the rest are counted."""
+MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
+MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
 MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8
 """Values of a row, and rows of a block, that show whether a matrix was quantised."""
-MAX_OFF = 1e-3
-"""Of a multiple from a whole number; other values are as near by a chance of 0.002 each."""
+MAX_OFF = 1e-3  # of a multiple from a whole number; other values are as near by a chance of 0.002 each
 
 _Mask = NDArray[np.bool_]
 _Keys = NDArray[np.uint64]
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row.
+    """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row."""
 
-    Attributes
-    ----------
-    zero_rows, zero_columns : tuple of int
-        The first `MAX_LISTED` that are all zero.
-    copies : tuple of (int, int)
-        Rows that are not zero, each with the first row that is the same.
-    counts : tuple of int
-        How many there are of each of the three.
-    is_quantised : bool
-        Whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4.
-    """
-
-    zero_rows: tuple[int, ...] = ()
-    zero_columns: tuple[int, ...] = ()
-    copies: tuple[tuple[int, int], ...] = ()
-    counts: tuple[int, int, int] = (0, 0, 0)
+    zero_rows: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
+    zero_columns: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
+    copies: tuple[tuple[int, int], ...] = ()  # rows that are not zero, each with the first row that is the same
+    counts: tuple[int, int, int] = (0, 0, 0)  # how many there are of each of the three
+    # whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4
     is_quantised: bool = False
 
 
@@ -210,28 +186,21 @@ def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:
     return [line for line in now if line not in known]
 
 
-MIN_SAMPLES = 16
-"""Rows or columns needed to estimate their spread."""
+MIN_SAMPLES = 16  # rows or columns needed to estimate their spread
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Spread of the values of one tensor.
+    """Spread of the values of one tensor."""
 
-    Attributes
-    ----------
-    low, high : float
-        Smallest and largest value.
-    rows, columns : float
-        How much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
-        independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few.
-    kurtosis : float
-        Of the values within a row, the mean over the rows: 3 for normal values, 1.8 for uniform ones. NaN likewise.
-    """
-
-    low: float
-    high: float
+    low: float  # smallest and largest value
+    high: float  # smallest and largest value
+    # how much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
+    # independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few
     rows: float = math.nan
+    # how much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
+    # independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few
     columns: float = math.nan
+    # of the values within a row, the mean over the rows: 3 for normal values, 1.8 for uniform ones. NaN likewise
     kurtosis: float = math.nan
 
 

@@ -20,10 +20,8 @@ from toposcope.checkpoints.unpickling import StoredTensor
 from toposcope.kernels.magnitudes import widened
 
 OPTIMIZER, SCHEDULER = "the optimizer's step", "the scheduler's step"
-MAX_DEPTH = 4
-"""Dictionaries in which the state of an optimizer may lie."""
-N_STEPS = 8
-"""Parameters whose steps are read; a parameter that was frozen for a while has fewer."""
+MAX_DEPTH = 4  # dictionaries in which the state of an optimizer may lie
+N_STEPS = 8  # parameters whose steps are read; a parameter that was frozen for a while has fewer
 _STATES = re.compile(r"optim|sched|train(er|ing)?_state|training_state", re.IGNORECASE)
 _SQUARES = re.compile(r"(exp_avg_sq\w*|max_exp_avg_sq|square_avg|sum|exp_inf|acc_delta)$")
 _LOSSES = {
@@ -33,32 +31,17 @@ _LOSSES = {
 
 
 class TrainingState(msgspec.Struct):
-    """What a checkpoint says of its training.
+    """What a checkpoint says of its training."""
 
-    Attributes
-    ----------
-    counters : dict of int
-        How far the run is: the counter of steps, or else of epochs, that is saved with the weights, under its own name,
-        and the steps of optimizer and scheduler.
-    rates : list of float
-        Learning rates, of each group of parameters.
-    losses : dict of float
-        ``loss`` and ``validation_loss``, if they are saved.
-    moments : dict of tuple of int
-        Shapes of the moments, by parameter and moment.
-    wrong : list of str
-        Values that no optimizer has.
-    error, kind : str
-        Why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could.
-    """
-
+    # how far the run is: the counter of steps, or else of epochs, that is saved with the weights, under its own name,
+    # and the steps of optimizer and scheduler
     counters: dict[str, int] = {}
-    rates: list[float] = []
-    losses: dict[str, float] = {}
-    moments: dict[str, tuple[int, ...]] = {}
-    wrong: list[str] = []
-    error: str = ""
-    kind: str = ""
+    rates: list[float] = []  # learning rates, of each group of parameters
+    losses: dict[str, float] = {}  # ``loss`` and ``validation_loss``, if they are saved
+    moments: dict[str, tuple[int, ...]] = {}  # shapes of the moments, by parameter and moment
+    wrong: list[str] = []  # values that no optimizer has
+    error: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
+    kind: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
 
 
 def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:

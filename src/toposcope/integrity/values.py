@@ -21,12 +21,9 @@ MIN_NOT_ZERO = 1024
 """Largest magnitude of a tensor that was not rounded to zero, in units of the smallest number of its dtype."""
 SMALLEST = {"float16": 2.0**-24, "float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-16}
 """Smallest positive numbers of the dtypes that round weights to zero."""
-MIN_CONSTANT = 4
-"""Values of a vector of which it can be said that they are one number."""
-MAX_CONSTANT_SPREAD = 0.5
-"""Range of the values of such a vector, in units of the smallest."""
-UNREADABLE = "unreadable"
-"""Name of the check for errors that have no kind."""
+MIN_CONSTANT = 4  # values of a vector of which it can be said that they are one number
+MAX_CONSTANT_SPREAD = 0.5  # range of the values of such a vector, in units of the smallest
+UNREADABLE = "unreadable"  # name of the check for errors that have no kind
 
 
 def unreadable(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -118,10 +115,8 @@ def _place(name: str) -> str:
 ROUNDED_BITS = 12
 """Zeros at the end of every mantissa of 23 bits from which on a matrix counts as rounded: float16 leaves 13 and
 bfloat16 16. Of 16 values or more of full precision, one in 4,000 each has as many by chance."""
-MIN_ROUNDED_VALUES = 16
-"""Different values of a sketch."""
-MIN_ROUNDED_SHARE = 0.5
-"""Share of the matrices that must be rounded at a checkpoint."""
+MIN_ROUNDED_VALUES = 16  # different values of a sketch
+MIN_ROUNDED_SHARE = 0.5  # share of the matrices that must be rounded at a checkpoint
 
 
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -175,11 +170,9 @@ def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
     return judged
 
 
-MIN_ZERO_SHARE = 0.1
-"""Of the sketch that must become zero where no row or column does, and `MIN_ZEROS` at least."""
+MIN_ZERO_SHARE = 0.1  # of the sketch that must become zero where no row or column does, and `MIN_ZEROS` at least
 MIN_ZEROS = 4
-MAX_OCCASIONS = 2
-"""Steps at which rows of an embedding become copies; more often, unused rows grow alike."""
+MAX_OCCASIONS = 2  # steps at which rows of an embedding become copies; more often, unused rows grow alike
 MIN_SIZE = 64.0
 """Root mean square of a matrix, in units of the smallest number of its dtype, below which it is rounded to zero."""
 AS_BY_PRUNING = "parts of most matrices become zero, as by pruning"

@@ -24,14 +24,12 @@ SURVIVORS_PER_VERTEX = 3.0
 N_SAMPLED_ABOVE = 32
 """Entries of the sample above the threshold; as many at or below it are kept, to see whether they equal it."""
 
-N_SAMPLED_TOGETHER = 32
-"""Neighbours sampled at each position."""
+N_SAMPLED_TOGETHER = 32  # neighbours sampled at each position
 
 RUN = 256
 """Entries of a row that are compared together where rows are read again: few hold one that matters, and is sought."""
 
-N_WORDS = 64
-"""Words of comparisons that are made before the entries above are taken out of them."""
+N_WORDS = 64  # words of comparisons that are made before the entries above are taken out of them
 
 MAX_SHORT_SORT = 1 << 12
 """Up to so many survivors are sorted by digits of 8 bits, more by digits of 12, whose counts take more room."""
@@ -40,22 +38,12 @@ Index = NDArray[np.integer[Any]]
 
 
 class Heavy(NamedTuple):
-    """The entries above a threshold.
+    """The entries above a threshold."""
 
-    Attributes
-    ----------
-    keys : ndarray, shape (k,)
-    positions : ndarray, shape (k,)
-        Row-major.
-    threshold : integer
-    tied : bool
-        Whether the threshold is the value of more than m + n entries, by the sample.
-    """
-
-    keys: Keys
-    positions: Index
+    keys: Keys  # shape (k,)
+    positions: Index  # shape (k,); row-major
     threshold: Any
-    tied: bool
+    tied: bool  # whether the threshold is the value of more than m + n entries, by the sample
 
 
 @compiled
@@ -63,14 +51,6 @@ def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
     """Collect the heavy entries of some rows, in no order.
 
     The threshold is the same for all rows of a matrix, raised where a block of rows has too many above it.
-
-    Parameters
-    ----------
-    matrix : Entries
-    index : ndarray
-        Positions get its dtype.
-    begin, end : int
-        The rows.
     """
     m = len(matrix.starts)
     top = _heaviest_of_sample(matrix)

@@ -48,47 +48,28 @@ from toposcope.typing import Vector
 
 MIN_COLUMNS_PER_LOOKUP = 16
 """Columns outside are looked up one by one where there is at most one of them to so many columns."""
-MAX_PRIM_VERTICES = 600
-"""Up to so many vertices, Prim's algorithm is as fast."""
-MIN_ENTRIES_PER_THREAD = 1 << 18
-"""Fewer entries than this are not worth another thread."""
+MAX_PRIM_VERTICES = 600  # up to so many vertices, Prim's algorithm is as fast
+MIN_ENTRIES_PER_THREAD = 1 << 18  # fewer entries than this are not worth another thread
 MIN_ENTRIES_BY_STEP = 1 << 22
 """From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
 Block = tuple[int, int]
 Result = TypeVar("Result")
-LANES = 8
-"""Sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often."""
+LANES = 8  # sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often
 
 
 class Components(NamedTuple):
-    """The trees of a forest, numbered.
+    """The trees of a forest, numbered."""
 
-    Attributes
-    ----------
-    rows, columns : ndarray, shapes (m,) and (n,)
-        The number of every vertex's component; the largest has number 0.
-    outside : ndarray
-        Columns of other components.
-    n_trees : int
-    """
-
-    rows: Index
-    columns: Index
-    outside: Index
+    rows: Index  # the number of every vertex's component; the largest has number 0
+    columns: Index  # the number of every vertex's component; the largest has number 0
+    outside: Index  # columns of other components
     n_trees: int
 
 
 class Choices(NamedTuple):
-    """The heaviest leaving edge of every component, by number; the largest has none.
+    """The heaviest leaving edge of every component, by number; the largest has none."""
 
-    Attributes
-    ----------
-    keys : ndarray
-        -1 if there is none.
-    rows, columns : ndarray
-    """
-
-    keys: Keys
+    keys: Keys  # -1 if there is none
     rows: Index
     columns: Index
 
@@ -199,14 +180,7 @@ def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> Any:
 
 
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
-    """Return the weights of the maximum spanning tree as keys, descending; shape (m + n - 1,).
-
-    Parameters
-    ----------
-    matrix : Magnitudes, shape (m, n)
-    n_threads : int
-        The keys do not depend on it.
-    """
+    """Return the weights of the maximum spanning tree as keys, descending; shape (m + n - 1,)."""
     m, n = matrix.shape
     if is_small(m, n):
         return np.sort(prim_keys(matrix.entries))[::-1]
@@ -278,40 +252,19 @@ def _heaviest(parts: Sequence[Choices]) -> Choices:
 
 
 class DeathSums(NamedTuple):
-    """What neural persistence is computed from.
+    """What neural persistence is computed from."""
 
-    Attributes
-    ----------
-    deaths : ndarray, shape (N - 1,), float64
-        Weights divided by the scale; 1 where all weights are zero.
-    total : float
-        Sum of the persistences, 1 - death.
-    unit : float
-        The largest persistence, or 1 if that is zero: relative to it, high powers of small persistences do not
-        underflow all at once.
-    powers : float
-        Sum of the p-th powers of the persistences in that unit.
-    """
-
-    deaths: Vector
-    total: float
+    deaths: Vector  # shape (N - 1,); weights divided by the scale; 1 where all weights are zero
+    total: float  # sum of the persistences, 1 - death
+    # the largest persistence, or 1 if that is zero: relative to it, high powers of small persistences do not underflow
+    # all at once
     unit: float
-    powers: float
+    powers: float  # sum of the p-th powers of the persistences in that unit
 
 
 @compiled
 def death_sums(weights: Vector, scale: float, p: float, counted: bool) -> DeathSums:
-    """Divide by the scale, and sum up.
-
-    Parameters
-    ----------
-    weights : ndarray, shape (N - 1,), float64
-        Descending.
-    scale : float
-    p : float
-    counted : bool
-        Whether there is one point more, of persistence 1, unless all weights are zero.
-    """
+    """Divide by the scale, and sum up."""
     if weights[0] == 0:
         return DeathSums(np.ones_like(weights), 0.0, 1.0, 0.0)
     deaths = weights / scale

@@ -32,34 +32,21 @@ from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import Parents, find, join
 from toposcope.typing import Indices, Matrix, Vector
 
-N_LISTED = 10
-"""Neighbours listed for a point."""
+N_LISTED = 10  # neighbours listed for a point
 
-BLOCK_BYTES = 1 << 24
-"""Size of the block of bounds held at once."""
+BLOCK_BYTES = 1 << 24  # size of the block of bounds held at once
 
-RUN = 256
-"""Bounds compared with the last one kept at once."""
-MIN_POINTS_PER_SEARCH = 3
-"""The last search may be used for one point in so many; for more, Prim's algorithm is quicker."""
-MAX_RELATIVE_ERROR = 0.25
-"""Products whose relative error may exceed this are not made: its bound no longer holds."""
+RUN = 256  # bounds compared with the last one kept at once
+MIN_POINTS_PER_SEARCH = 3  # the last search may be used for one point in so many; for more, Prim's algorithm is quicker
+MAX_RELATIVE_ERROR = 0.25  # products whose relative error may exceed this are not made: its bound no longer holds
 
 
 class Neighbours(NamedTuple):
-    """The nearest points outside the component of each of k points.
+    """The nearest points outside the component of each of k points."""
 
-    Attributes
-    ----------
-    indices : ndarray, shape (k, N_LISTED), int32
-    squares : ndarray, shape (k, N_LISTED), float64
-        Exact squared distances, ascending; infinite where there are fewer points.
-    beyond : ndarray, shape (k,), float64
-        No point that is neither listed nor of the own component has a smaller squared distance.
-    """
-
-    indices: NDArray[np.int32]
-    squares: Matrix
+    indices: NDArray[np.int32]  # shape (k, N_LISTED)
+    squares: Matrix  # shape (k, N_LISTED); exact squared distances, ascending; infinite where there are fewer points
+    # shape (k,); no point that is neither listed nor of the own component has a smaller squared distance
     beyond: Vector
 
 
@@ -74,19 +61,7 @@ def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
 
 
 def product_factors(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], Vector]:
-    """Return what lower bounds of squared distances are made of: ``(left_factor(right) @ right.T)[i] + own[i]``.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64
-        No coordinate above one.
-    dtype : numpy.float32 or numpy.float64
-
-    Returns
-    -------
-    right : ndarray, shape (n, d + 2)
-    own : ndarray, shape (n,), float64
-    """
+    """Return what lower bounds of squared distances are made of: ``(left_factor(right) @ right.T)[i] + own[i]``."""
     n, d = points.shape
     relative, absolute = rounding(d, dtype)
     # Bounds are tightest about the centre; lengths are measured on the points as they are.
@@ -109,14 +84,7 @@ def left_factor(right: NDArray[Any]) -> NDArray[Any]:
 
 
 class ProductSearch:
-    """Search by products in one precision.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64, C-contiguous
-        No coordinate above one.
-    dtype : numpy.float32 or numpy.float64
-    """
+    """Search by products in one precision."""
 
     def __init__(self, points: Matrix, dtype: type[np.floating[Any]]) -> None:
         self._points = points
@@ -237,17 +205,7 @@ Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 
 
 def boruvka_squares(points: Matrix) -> Vector | None:
-    """Return the squared edge lengths of the minimum spanning tree, unsorted; shape (n - 1,), float64.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64, C-contiguous
-        No coordinate above one; no two points equal, which would only make it slow.
-
-    Returns
-    -------
-    ndarray, or None where so many distances are equal to rounding that Prim's algorithm is quicker.
-    """
+    """Return the squared edge lengths of the minimum spanning tree, unsorted; shape (n - 1,), float64."""
     n = len(points)
     return tree_squares(n, neighbour_searches(points), n // MIN_POINTS_PER_SEARCH)
 
@@ -269,16 +227,7 @@ def made_on_first_call(make: Callable[[], Search]) -> Search:
 
 
 def tree_squares(n: int, searches: Sequence[Search], limit: int) -> Vector | None:
-    """Return the same of n points that only the searches know.
-
-    Parameters
-    ----------
-    n : int
-    searches : sequence of callable
-        From quick to exact; each is used only for points that the bounds of those before it leave undecided.
-    limit : int
-        None is returned when the last search would be needed for more points at once.
-    """
+    """Return the same of n points that only the searches know."""
     parent = np.arange(n, dtype=np.int32)
     lists = searches[0](np.arange(n), parent)
     squares = np.empty(n - 1)

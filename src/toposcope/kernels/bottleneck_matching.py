@@ -14,26 +14,12 @@ import numpy as np
 from toposcope.kernels.compiled import compiled, inlined
 from toposcope.typing import Indices, Matrix, Vector
 
-FREE = -1
-"""In place of a partner."""
+FREE = -1  # in place of a partner
 
 
 @compiled
 def covers_on_line(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
-    """Return whether every x that costs more than the limit alone can have a y of its own within the limit.
-
-    Parameters
-    ----------
-    x, y : ndarray, shape (k,) and (l,), float64
-        Positions, ascending.
-    x_alone : ndarray, shape (k,), float64
-        Cost of leaving a point alone, ascending.
-    limit : float
-
-    Notes
-    -----
-    In ascending order each takes the first y left that is not too low; no later x could use a y that was too low.
-    """
+    """Return whether every x that costs more than the limit alone can have a y of its own within the limit."""
     j = 0
     for i in range(len(x)):
         if x_alone[i] <= limit:
@@ -48,17 +34,7 @@ def covers_on_line(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
 
 @compiled
 def covers_in_plane(x: Matrix, y: Matrix, x_alone: Vector, limit: float, partner_of_x: Indices) -> bool:
-    """Return the same of points of the plane, in the largest coordinate difference.
-
-    Parameters
-    ----------
-    x, y : ndarray, shapes (k, 2) and (l, 2), float64
-        Ascending in the first coordinate.
-    x_alone : ndarray, shape (k,), float64
-    limit : float
-    partner_of_x : ndarray, shape (k,), int64
-        A matching that covers them within a higher limit, `FREE` for the rest; it is made one within this.
-    """
+    """Return the same of points of the plane, in the largest coordinate difference."""
     first, partner_of_y = np.empty(len(x), np.int64), np.full(len(y), FREE)
     begin = 0
     for i in range(len(x)):

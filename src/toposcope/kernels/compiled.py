@@ -29,14 +29,12 @@ FOLDER = Path(__file__).parent
 SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.py")))).hexdigest()
 """Digest of all files of the package."""
 
-SUMS_IN_ANY_ORDER = {"reassoc", "contract"}
-"""The liberties that let a compiler add up several terms at once."""
+SUMS_IN_ANY_ORDER = {"reassoc", "contract"}  # the liberties that let a compiler add up several terms at once
 
 IS_KEPT = find_spec("filelock") is not None
 """Whether code is kept on disk: two processes that wrote there at once would mix up their functions."""
 
-MAX_WAIT_SECONDS = 300
-"""After so long, what another process compiles is compiled here too, and not stored."""
+MAX_WAIT_SECONDS = 300  # after so long, what another process compiles is compiled here too, and not stored
 wide: Any = np.int64
 """Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more."""
 

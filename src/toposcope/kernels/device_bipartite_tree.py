@@ -29,17 +29,13 @@ KEY_TYPES = {
 }
 """The integers whose order, without the sign bit, is that of the magnitudes."""
 
-SURVIVORS_PER_VERTEX = 4
-"""Entries to collect for each vertex."""
+SURVIVORS_PER_VERTEX = 4  # entries to collect for each vertex
 
-N_SAMPLED_ABOVE = 32
-"""Entries of the sample above the threshold."""
+N_SAMPLED_ABOVE = 32  # entries of the sample above the threshold
 
-BLOCK_ENTRIES = 1 << 24
-"""Entries that torch copies at once."""
+BLOCK_ENTRIES = 1 << 24  # entries that torch copies at once
 
-NO_EDGE = 1 << 40
-"""In place of the rank of an edge where there is none."""
+NO_EDGE = 1 << 40  # in place of the rank of an edge where there is none
 
 
 def key_mask(bits: Tensor) -> int:
@@ -48,15 +44,7 @@ def key_mask(bits: Tensor) -> int:
 
 
 class Forest:
-    """The trees grown so far.
-
-    Attributes
-    ----------
-    labels : Tensor, shape (v,), int64
-        The component of every vertex, named by one of its vertices.
-    keys : Tensor, shape (v,)
-        The key of the edge along which the component once named by this vertex was joined to another; else -1.
-    """
+    """The trees grown so far."""
 
     def __init__(self, n_vertices: int, bits: Tensor) -> None:
         self.labels = torch.arange(n_vertices, device=bits.device)
@@ -64,14 +52,7 @@ class Forest:
 
 
 class SortedEdges:
-    """Edges in their order: heaviest first, equal ones as they come.
-
-    Attributes
-    ----------
-    keys : Tensor, shape (k,)
-    a, b : Tensor, shape (k,), int64
-        The vertices they join: a row, and m plus a column.
-    """
+    """Edges in their order: heaviest first, equal ones as they come."""
 
     def __init__(self, keys: Tensor, positions: Tensor, shape: torch.Size) -> None:
         m, n = shape
@@ -82,18 +63,7 @@ class SortedEdges:
 
 
 def device_tree_weights(W: Tensor) -> Vector:
-    """Return the weights |w| of the maximum spanning tree, ascending; shape (m + n - 1,).
-
-    Parameters
-    ----------
-    W : Tensor, shape (m, n)
-        float16, bfloat16, float32 or float64, m and n at least 1; any strides, any device. It is not copied.
-
-    Returns
-    -------
-    ndarray, float64
-        Exact. NaN and infinities are heavier than all else: the result holds one if and only if W does.
-    """
+    """Return the weights |w| of the maximum spanning tree, ascending; shape (m + n - 1,)."""
     with torch.no_grad():
         bits = W.detach().view(KEY_TYPES[W.dtype])
         if bits.stride(0) < bits.stride(1):

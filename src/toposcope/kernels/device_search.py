@@ -28,22 +28,11 @@ from toposcope.kernels.boruvka import (
 from toposcope.kernels.sets import Parents
 from toposcope.typing import Indices, Vector
 
-BLOCK_BYTES = 1 << 28
-"""Size of what a block of rows takes, about."""
+BLOCK_BYTES = 1 << 28  # size of what a block of rows takes, about
 
 
 def device_tree_squares(points: Tensor) -> Vector | None:
-    """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64.
-
-    Parameters
-    ----------
-    points : Tensor, shape (n, d), float64
-        No coordinate above one; no two points equal, which would only make it slow.
-
-    Returns
-    -------
-    ndarray, or None where so many distances are equal to rounding that Prim's algorithm is quicker.
-    """
+    """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64."""
     return tree_squares(
         len(points),
         [
@@ -56,14 +45,7 @@ def device_tree_squares(points: Tensor) -> Vector | None:
 
 
 class TorchProductSearch:
-    """Search by products in one precision.
-
-    Parameters
-    ----------
-    points : Tensor, shape (n, d), float64
-        No coordinate above one.
-    dtype : numpy.float32 or numpy.float64
-    """
+    """Search by products in one precision."""
 
     def __init__(self, points: Tensor, dtype: type[np.floating[Any]]) -> None:
         n, d = points.shape
@@ -97,15 +79,7 @@ class TorchProductSearch:
 
 
 def torch_difference_search(points: Tensor, rows: Indices, labels: Parents) -> Neighbours:
-    """Return the neighbours of some points outside their components, from coordinate differences alone.
-
-    Parameters
-    ----------
-    points : Tensor, shape (n, d), float64
-    rows : ndarray, shape (k,), int64
-    labels : ndarray, shape (n,)
-        The component of every point.
-    """
+    """Return the neighbours of some points outside their components, from coordinate differences alone."""
     n, d = points.shape
     with torch.no_grad():
         components = torch.from_numpy(labels).to(points.device)

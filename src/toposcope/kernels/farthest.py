@@ -19,31 +19,13 @@ from toposcope.kernels.compiled import compiled
 from toposcope.kernels.prim import squared_distance
 from toposcope.typing import Indices, Matrix, Vector
 
-MAX_CANDIDATES = 16
-"""Points measured at a time."""
+MAX_CANDIDATES = 16  # points measured at a time
 Factors = tuple[NDArray[Any], Vector]
-MIN_BOUNDED_WIDTH = 64
-"""From so many coordinates on, bounds are quicker than distances (measured)."""
+MIN_BOUNDED_WIDTH = 64  # from so many coordinates on, bounds are quicker than distances (measured)
 
 
 def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vector]:
-    """Return distinct landmarks, each the farthest point from those before it.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64
-        No coordinate above one if d is at least `MIN_BOUNDED_WIDTH`.
-    first : int
-        The landmark to begin with.
-    count : int
-        How many, at most n.
-
-    Returns
-    -------
-    indices : ndarray, shape (count,), int64
-    squared_radii : ndarray, shape (count,), float64
-        Largest squared distance of a point from the landmarks up to and with each.
-    """
+    """Return distinct landmarks, each the farthest point from those before it."""
     n = len(points)
     nearest = np.full(n, np.inf)
     indices, squared_radii = np.empty(count, np.int64), np.empty(count)

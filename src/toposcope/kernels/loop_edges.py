@@ -24,27 +24,11 @@ from toposcope.typing import Indices, Matrix, Vector
 Lengths = NDArray[np.float64]
 Ends = NDArray[np.int32]
 
-MAX_SHORT_TIE = 32
-"""Up to so many edges of one length are put in order by insertion."""
+MAX_SHORT_TIE = 32  # up to so many edges of one length are put in order by insertion
 
 
 def edges_between(distances: Lengths, label: NDArray[np.int32], above: float, upto: float) -> Ends:
-    """Return the edges with above < length <= upto, earliest first.
-
-    Parameters
-    ----------
-    distances : ndarray, shape (n, n), float64
-        Symmetric.
-    label : ndarray, shape (n,), int32
-        What each point is called in the result.
-    above, upto : float
-        Finite, the second.
-
-    Returns
-    -------
-    ndarray, shape (m, 2), int32
-        Labels, the smaller first.
-    """
+    """Return the edges with above < length <= upto, earliest first."""
     lengths, ends = _list(distances, label, above, upto)
     order = np.argsort(lengths)
     _order_ties(lengths, order)
@@ -106,20 +90,7 @@ def first_row_with_possible_births(
     upto: float,
     begin: int,
 ) -> int:
-    """Return the first row from `begin` on that has an edge which may open a loop; n if there is none.
-
-    Parameters
-    ----------
-    distances : ndarray, shape (n, n), float64
-    label : ndarray, shape (n,), int32
-        Of each point in `neighbours`.
-    neighbours : ndarray, shape (n, ceil(n / 64)), uint64
-        Of the edges of length at most `reached`: all of them have entered.
-    reached, upto : float
-        Edges longer than the first and no longer than the second are looked at, in the upper triangle.
-    begin : int
-        Rows before it are known to have none.
-    """
+    """Return the first row from `begin` on that has an edge which may open a loop; n if there is none."""
     n = len(distances)
     undecided, near, lengths = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n)
     for u in range(begin, n):

@@ -26,45 +26,28 @@ from toposcope.kernels.lunes import JOINS, Edges, pair_index
 from toposcope.kernels.sets import BitTree, largest, toggle
 from toposcope.typing import Indices
 
-ALIVE = -1
-"""In place of the rank of the edge that closed a loop."""
+ALIVE = -1  # in place of the rank of the edge that closed a loop
 
 
 class Sums(NamedTuple):
-    """A set of loops for each loop.
+    """A set of loops for each loop."""
 
-    Attributes
-    ----------
-    starts, stops : ndarray, shape (b,), int64
-        Where in `members` that of each loop lies.
-    members : ndarray, int32
-        The first `size` are in use; those of one set from the latest to the earliest.
-    size : int
-    """
-
-    starts: Indices
-    stops: Indices
-    members: NDArray[np.int32]
+    starts: Indices  # shape (b,); where in `members` that of each loop lies
+    stops: Indices  # shape (b,); where in `members` that of each loop lies
+    members: NDArray[np.int32]  # the first `size` are in use; those of one set from the latest to the earliest
     size: int
 
 
 class Loops(NamedTuple):
-    """Loops in the order they were opened.
+    """Loops in the order they were opened."""
 
-    Attributes
-    ----------
-    births, deaths : ndarray, shape (b,), int32
-        Ranks of the edges that opened and closed each; `ALIVE` for those still open.
-    cycles : Sums
-        Loops, itself the latest, whose sum was closed when it was; of closed loops alone, and empty unless asked for.
-    expressions : Sums
-        Loops, earlier than itself, whose sum a closed loop is.
-    """
-
+    # shape (b,); ranks of the edges that opened and closed each; `ALIVE` for those still open
     births: NDArray[np.int32]
+    # shape (b,); ranks of the edges that opened and closed each; `ALIVE` for those still open
     deaths: NDArray[np.int32]
+    # loops, itself the latest, whose sum was closed when it was; of closed loops alone, and empty unless asked for
     cycles: Sums
-    expressions: Sums
+    expressions: Sums  # loops, earlier than itself, whose sum a closed loop is
 
 
 def no_loops() -> Loops:
@@ -99,22 +82,7 @@ def close_loops(
     room: tuple[BitTree, BitTree, BitTree],
     keeps_cycles: bool,
 ) -> Loops:
-    """Reduce columns, in the order of their edges, and return the loops with those they close.
-
-    Parameters
-    ----------
-    columns : ndarray, shape (c, 3), int32
-        As of `scan_lunes`; all loops opened before the last of them are among `loops`.
-    n : int
-        Points.
-    edges : Edges
-    loops : Loops
-        Its deaths are changed in place, and so are the places of its sums; their members may have to move.
-    room : tuple of BitTree
-        Empty sets: one for edges, two for loops.
-    keeps_cycles : bool
-        Whether ``loops.cycles`` is filled in: it can become larger than all else.
-    """
+    """Reduce columns, in the order of their edges, and return the loops with those they close."""
     births, deaths, cycles, expressions = loops
     n_loops = len(births)
     chain, column, left = room

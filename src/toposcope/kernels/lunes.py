@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, join, lowest_bit
 
-JOINS = -1
-"""In place of an apex: the edge joined two components. The edge that opened loop k has -2 - k."""
+JOINS = -1  # in place of an apex: the edge joined two components. The edge that opened loop k has -2 - k
 
 MAX_COLUMNS = 1 << 18
 """Columns after which a scan pauses: they are reduced before there are more, whatever their number."""
@@ -34,21 +33,12 @@ N_CENTRAL = 3
 
 
 class Edges(NamedTuple):
-    """The edges by rank, the earliest first.
+    """The edges by rank, the earliest first."""
 
-    Attributes
-    ----------
-    rank : ndarray, shape (n (n - 1) / 2,), int32
-        Of each pair of points, at `pair_index`; without meaning for pairs that have not entered.
-    ends : ndarray, shape (m, 2), int32
-        The smaller first.
-    apex : ndarray, shape (m,), int32
-        A point of the lune; below zero where there is none.
-    """
-
+    # shape (n (n - 1); of each pair of points, at `pair_index`; without meaning for pairs that have not entered
     rank: NDArray[np.int32]
-    ends: NDArray[np.int32]
-    apex: NDArray[np.int32]
+    ends: NDArray[np.int32]  # shape (m, 2); the smaller first
+    apex: NDArray[np.int32]  # shape (m,); A point of the lune; below zero where there is none
 
 
 @compiled
@@ -61,30 +51,7 @@ def pair_index(n: int, a: int, b: int) -> int:
 def scan_lunes(
     edges: Edges, begin: int, neighbours: Words, parent: Parents, opened: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """Let edges enter, and find the births and columns in their lunes.
-
-    Parameters
-    ----------
-    edges : Edges
-        Their ranks and apexes are filled in.
-    begin : int
-        Rank of the first edge that has not entered; those from it on do, until there are `MAX_COLUMNS` columns.
-    neighbours : ndarray, shape (n, ceil(n / 64)), uint64
-        Neighbours of each point so far, itself among them; these edges are added.
-    parent : ndarray, shape (n,)
-        Union-find of the components; changed.
-    opened : int
-        Loops that were opened before.
-
-    Returns
-    -------
-    births : ndarray, shape (b,), int32
-        Ranks of the edges that open a loop.
-    columns : ndarray, shape (c, 3), int32
-        Rank of an edge, its apex, and a point of another component of its lune.
-    stop : int
-        Rank of the first edge that has not entered now.
-    """
+    """Let edges enter, and find the births and columns in their lunes."""
     n, n_words = neighbours.shape
     reached, rest = np.empty(n_words, np.uint64), np.empty(n_words, np.uint64)
     births = np.empty(len(edges.ends) - begin, np.int32)
@@ -188,19 +155,7 @@ def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
 
 @compiled
 def odd_branches(tree: NDArray[np.int32], chords: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
-    """Return which edges of a spanning tree, with the chords, make a cycle over two elements.
-
-    Parameters
-    ----------
-    tree : ndarray, shape (n - 1, 2), int32
-    chords : ndarray, shape (c, 2), int32
-    n : int
-        Points.
-
-    Returns
-    -------
-    ndarray, shape (n - 1,), bool
-    """
+    """Return which edges of a spanning tree, with the chords, make a cycle over two elements."""
     odd = np.zeros(n, np.bool_)
     for k in range(len(chords)):
         for end in chords[k]:

@@ -15,38 +15,22 @@ from toposcope.typing import Indices, Vector
 
 Keys = NDArray[np.signedinteger[Any]]
 
-EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
-"""Width of the exponent of each format read."""
+EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}  # width of the exponent of each format read
 BFLOAT16 = np.dtype([("bfloat16", "V2")])
 """Of arrays of bfloat16, which NumPy has no type for: it can slice and copy them, and refuses to compute with them."""
 SIGNED = {size: np.dtype(f"i{size}") for size in (2, 4, 8)}
-MASKS = {dtype: dtype.type(np.iinfo(dtype).max) for dtype in SIGNED.values()}
-"""All bits but the sign."""
+MASKS = {dtype: dtype.type(np.iinfo(dtype).max) for dtype in SIGNED.values()}  # all bits but the sign
 
 
 class Entries(NamedTuple):
-    """Where the entries of a matrix lie: the key of entry (i, j) is ``buffer[starts[i] + j * step] & mask``.
+    """Where the entries of a matrix lie: the key of entry (i, j) is ``buffer[starts[i] + j * step] & mask``."""
 
-    Attributes
-    ----------
-    buffer : ndarray, 1-D, int16, int32 or int64
-        A read-only view of the memory the matrix lies in.
-    starts : ndarray, shape (m,), int64
-    n : int
-    step : int
-        1 where the entries of a row are neighbours.
-    mask : integer
-        All bits but the sign.
-    contiguous : bool
-        Whether all entries follow each other in memory without a gap.
-    """
-
-    buffer: Keys
-    starts: Indices
+    buffer: Keys  # a read-only view of the memory the matrix lies in
+    starts: Indices  # shape (m,)
     n: int
-    step: int
-    mask: Any
-    contiguous: bool
+    step: int  # 1 where the entries of a row are neighbours
+    mask: Any  # all bits but the sign
+    contiguous: bool  # whether all entries follow each other in memory without a gap
 
 
 def widened(values: NDArray[Any]) -> NDArray[Any]:
@@ -66,17 +50,10 @@ def largest_magnitude(values: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Magnitudes:
-    """The magnitudes of an m x n matrix as integer keys, wherever in memory its entries lie.
-
-    Attributes
-    ----------
-    entries : Entries
-    format : str
-        ``float16``, ``bfloat16``, ``float32`` or ``float64``.
-    """
+    """The magnitudes of an m x n matrix as integer keys, wherever in memory its entries lie."""
 
     entries: Entries
-    format: str
+    format: str  # ``float16``, ``bfloat16``, ``float32`` or ``float64``
 
     @classmethod
     def of(cls, bits: NDArray[Any], format: str, rows: Indices | None = None) -> "Magnitudes":

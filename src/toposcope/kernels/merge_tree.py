@@ -26,29 +26,7 @@ from toposcope.typing import Indices, Matrix, Vector
 def grid_basins(
     padded: Matrix, steps: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[Indices, Indices, Indices, Indices]:
-    """Send every vertex of a grid downwards, and find the vertices that join basins.
-
-    Parameters
-    ----------
-    padded : ndarray, shape (m + 2, n + 2), float64
-        Finite values inside a border of +inf, which is lower than nothing. Vertices are numbered in it, row by row.
-    steps : ndarray, shape (256, 4), int64
-        By the set of ring cells that are lower, one bit a cell (NW, N, NE, E, SE, S, SW, W from the lowest): what to
-        add to a vertex to reach one neighbour in each of the groups they form.
-    counts : ndarray, shape (256,), int64
-        How many groups.
-
-    Returns
-    -------
-    parent : ndarray, shape ((m + 2) * (n + 2),), int64
-        A vertex further down in the same basin; a minimum is its own, and the border has -1.
-    minima : ndarray, shape (b,), int64
-        Ascending.
-    saddles : ndarray, shape (s,), int64
-        Vertices with lower neighbours in two basins, ascending; one with c + 1 groups comes up to c times.
-    ends : ndarray, shape (s, 2), int64
-        The minima of the two basins.
-    """
+    """Send every vertex of a grid downwards, and find the vertices that join basins."""
     m, n = padded.shape[0] - 2, padded.shape[1] - 2
     width = n + 2
     lower = np.empty((m, n), np.uint8)
@@ -92,26 +70,7 @@ def grid_basins(
 
 @compiled
 def graph_basins(values: Vector, edges: NDArray[np.int64]) -> tuple[Indices, Indices, Indices, Indices]:
-    """Send every vertex of a graph down its steepest descent, and find the edges that join basins.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n,), float64
-        Finite.
-    edges : ndarray, shape (k, 2), int64
-        Vertices from 0 to n - 1; repeated edges and loops do no harm.
-
-    Returns
-    -------
-    parent : ndarray, shape (n,), int64
-        The minimum of the basin.
-    minima : ndarray, shape (b,), int64
-        Ascending.
-    saddles : ndarray, shape (s,), int64
-        The higher end of each edge between two basins, in the order of `edges`.
-    ends : ndarray, shape (s, 2), int64
-        The minima of the two basins.
-    """
+    """Send every vertex of a graph down its steepest descent, and find the edges that join basins."""
     n, k = len(values), len(edges)
     parent = np.arange(n)
     for e in range(k):
@@ -140,27 +99,7 @@ def graph_basins(values: Vector, edges: NDArray[np.int64]) -> tuple[Indices, Ind
 def join_basins(
     births: Vector, heights: Vector, saddles: Indices, ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Join basins by the elder rule.
-
-    Parameters
-    ----------
-    births : ndarray, shape (b,), float64
-        Value of the minimum of each basin, the basins in the order of (value, index): the lower the number the older.
-    heights : ndarray, shape (s,), float64
-        Value of each saddle, ascending; the saddles in the order of (value, index).
-    saddles : ndarray, shape (s,), int64
-        Vertices; one that joins several basins comes several times in a row.
-    ends : ndarray, shape (s, 2), int64
-        The two basins.
-
-    Returns
-    -------
-    merges : ndarray, shape (k, 3), int64
-        Surviving basin, dying basin and saddle, for each component that dies above its birth, in the order of the
-        saddles. Where several components meet, the oldest survives all others.
-    essential : ndarray, shape (c,), int64
-        Basins that never die.
-    """
+    """Join basins by the elder rule."""
     parent = np.arange(len(births))
     merges = np.empty((len(births), 3), np.int64)
     n_merges = 0

@@ -13,32 +13,12 @@ import numpy as np
 from toposcope.kernels.compiled import compiled, inlined
 from toposcope.typing import Vector
 
-UNREACHED = 1e300
-"""Cost of a prefix that no path reaches; finite, so that it can be added to and compared."""
+UNREACHED = 1e300  # cost of a prefix that no path reaches; finite, so that it can be added to and compared
 
 
 @compiled
 def cheapest_matching(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) -> float:
-    """Return the least total cost, a matched pair costing |x - y|^order.
-
-    Parameters
-    ----------
-    x, y : ndarray, shape (k,) and (l,), float64
-        Positions, ascending.
-    x_alone, y_alone : ndarray, shape (k,) and (l,), float64
-        What it costs to leave a point alone: at least 0, ascending, their sum far below 1e300.
-    order : 1 or 2
-
-    Notes
-    -----
-    The table of prefixes, D(i, j) = min(D(i-1, j-1) + |x_i - y_j|^order, D(i-1, j) + x_alone_i, D(i, j-1) + y_alone_j),
-    is filled by anti-diagonals i + j, whose entries do not depend on each other. D(i, j) is kept at its offset i - j,
-    where it replaces D(i-1, j-1): two rows, one of even and one of odd offsets, hold all that is still needed. Only a
-    band of offsets is filled (`_band`), which no cheapest matching leaves.
-
-    O(k + l) memory, O((k + l) b) time for a band of b offsets, O(kl) at worst. Sums carry what rounding took from them,
-    so the result is that of costs rounded once each.
-    """
+    """Return the least total cost, a matched pair costing |x - y|^order."""
     k, n = len(x), len(y)
     low, high = _band(x, y, x_alone, y_alone, order)
     # Offset c lies at (c - low) // 2 + 1 of the row of its parity; the cells at both ends are never reached.

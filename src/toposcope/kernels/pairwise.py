@@ -10,21 +10,13 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled, compiled_sums
 from toposcope.typing import Indices, Matrix, Vector
 
-BLOCK_BYTES = 1 << 18
-"""Size of the points that stay in the cache while all before them are read."""
-HASHED_ENTRIES = 1 << 14
-"""Of rows that are hashed together, in the cache."""
+BLOCK_BYTES = 1 << 18  # size of the points that stay in the cache while all before them are read
+HASHED_ENTRIES = 1 << 14  # of rows that are hashed together, in the cache
 
 
 @compiled
 def distance_matrix(points: Matrix) -> Matrix:
-    """Return the Euclidean distances of all points, symmetric, zero on the diagonal; shape (n, n), float64.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64
-        C-contiguous; differences squared within the range of float64.
-    """
+    """Return the Euclidean distances of all points, symmetric, zero on the diagonal; shape (n, n), float64."""
     n, d = points.shape
     distances = np.zeros((n, n))
     width = 4 * max(1, BLOCK_BYTES // (32 * d))
@@ -84,17 +76,7 @@ def _sixteen_squares(
 
 
 def first_occurrences(points: Matrix) -> Indices:
-    """Return the rows that equal no earlier row, ascending; 0.0 and -0.0 are equal.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64, C-contiguous
-
-    Notes
-    -----
-    Of rows with one hash the first is kept, and those that differ from it: with colliding hashes a repeated row may be
-    kept too.
-    """
+    """Return the rows that equal no earlier row, ascending; 0.0 and -0.0 are equal."""
     hashes = _hashes(points)
     order = np.argsort(hashes, kind="stable")
     is_new = np.append(True, hashes[order[1:]] != hashes[order[:-1]])

@@ -30,49 +30,30 @@ from toposcope.kernels.boruvka import insert_ascending
 from toposcope.kernels.compiled import compiled, inlined
 from toposcope.typing import Indices, Matrix, Vector
 
-RUN = 32
-"""Points next to each other that are passed over together where all are too far."""
+RUN = 32  # points next to each other that are passed over together where all are too far
 
 FREE = -1
 ALONE = -2
-PAIRS_AT_FIRST = 8
-"""Pairs listed at first for each point of the first set."""
-PAIRS_ADDED = 4
-"""Pairs added for a point in a round, at most."""
+PAIRS_AT_FIRST = 8  # pairs listed at first for each point of the first set
+PAIRS_ADDED = 4  # pairs added for a point in a round, at most
 LAST_STEP = 1 / 16
 """Step of the last round of bids, in units of the mean price of a point; each earlier one is four times the next."""
-N_BID_ROUNDS = 3
-"""Rounds of bids, beside as many as the order."""
-N_BID_ROUNDS_SAVED = 2
-"""Fewer where the pairs that matter are known."""
-MAX_RAISE = 4.0
-"""A bid raises a price by at most so many steps beyond the one that is due."""
-MIN_OUTBID = 0.2
-"""Where fewer of the points than this share are outbid, there are no more bids: prices hardly matter."""
+N_BID_ROUNDS = 3  # rounds of bids, beside as many as the order
+N_BID_ROUNDS_SAVED = 2  # fewer where the pairs that matter are known
+MAX_RAISE = 4.0  # a bid raises a price by at most so many steps beyond the one that is due
+MIN_OUTBID = 0.2  # where fewer of the points than this share are outbid, there are no more bids: prices hardly matter
 MAX_OUTBID = 24
 """Where they are outbid so many times on average, there are none either: the pairs listed are too few for all."""
 
 
 class Side(NamedTuple):
-    """One of the two sets, and its part of the matching.
+    """One of the two sets, and its part of the matching."""
 
-    Attributes
-    ----------
-    low, high : ndarray, shape (k,), float64
-        Coordinates.
-    alone : ndarray, shape (k,)
-        Cost of leaving a point alone.
-    price : ndarray, shape (k,)
-        At most the cost of being alone; no listed pair costs less than its two prices.
-    partner : ndarray, shape (k,)
-        Index of the partner, `ALONE`, or `FREE` as long as neither is decided.
-    """
-
-    low: Vector
-    high: Vector
-    alone: Vector
-    price: Vector
-    partner: Indices
+    low: Vector  # shape (k,); coordinates
+    high: Vector  # shape (k,); coordinates
+    alone: Vector  # shape (k,); cost of leaving a point alone
+    price: Vector  # shape (k,); at most the cost of being alone; no listed pair costs less than its two prices
+    partner: Indices  # shape (k,); index of the partner, `ALONE`, or `FREE` as long as neither is decided
 
 
 class Pairs(NamedTuple):
@@ -233,19 +214,7 @@ class Partners(NamedTuple):
 def cheapest_partners(
     a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, order: int, by_distance: Listed | None = None
 ) -> Partners:
-    """Match two sets of points, some of them with nothing, at the least sum of costs.
-
-    Parameters
-    ----------
-    a, b : ndarray, shapes (k, 2) and (l, 2), float64
-        In any order; quickest where points that follow each other are near each other.
-    a_alone, b_alone : ndarray, shapes (k,) and (l,)
-        Cost of leaving a point alone, not negative.
-    order : int
-        A pair costs its largest coordinate difference to this power, 1 or 2.
-    by_distance : Listed, optional
-        For order 2, what order 1 listed for the same points: the pairs that matter are mostly the same.
-    """
+    """Match two sets of points, some of them with nothing, at the least sum of costs."""
     first, second = _free(a, a_alone), _free(b, b_alone)
     before = np.full(len(a), -np.inf), np.full(len(b), -np.inf)
     n_left = N_BID_ROUNDS + order

@@ -58,17 +58,7 @@ def _four_squares(
 
 @compiled
 def prim_squares(points: Matrix) -> Vector:
-    """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64
-        Finite coordinates, n at least 1.
-
-    Returns
-    -------
-    ndarray, shape (n - 1,), float64
-    """
+    """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them."""
     n = len(points)
     squares = np.empty(n - 1)
     # Behind the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
@@ -109,13 +99,7 @@ def prim_squares_of_each(clouds: Clouds) -> Matrix:
 
 @compiled
 def prim_lengths(lengths: Matrix) -> Vector:
-    """Return the edge lengths of the tree, in the order they are added; shape (n - 1,).
-
-    Parameters
-    ----------
-    lengths : ndarray, shape (n, n), float64
-        Symmetric.
-    """
+    """Return the edge lengths of the tree, in the order they are added; shape (n - 1,)."""
     n = len(lengths)
     tree = np.empty(n - 1)
     nearest = np.full(n, np.inf)

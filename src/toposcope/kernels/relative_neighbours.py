@@ -46,11 +46,9 @@ Bounds = NDArray[np.float32]
 EUCLIDEAN, COSINE, WHOLE = 0, 1, 2
 """What edges are as long as: the distance of two points, half its square, or the cosine distance of whole numbers."""
 
-N_NEAREST = 8
-"""Points near the outer end that are tried before all others."""
+N_NEAREST = 8  # points near the outer end that are tried before all others
 
-TILE = 4096
-"""Bounds that are compared with every pivot while they are in the cache."""
+TILE = 4096  # bounds that are compared with every pivot while they are in the cache
 
 TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
@@ -59,18 +57,11 @@ LATER, VANISHES = -2, -1
 
 
 class Measured(NamedTuple):
-    """Points, and how edges between them are measured.
+    """Points, and how edges between them are measured."""
 
-    Attributes
-    ----------
-    points : ndarray, shape (n, d), float64, C-contiguous
-    kind : EUCLIDEAN, COSINE or WHOLE
-    whole : ndarray, shape (n, d), float64
-        Rows of whole numbers of these directions, as of `whole_length`; without rows for the other kinds.
-    """
-
-    points: Matrix
+    points: Matrix  # shape (n, d)
     kind: int
+    # shape (n, d); rows of whole numbers of these directions, as of `whole_length`; without rows for the other kinds
     whole: Matrix
 
 
@@ -94,26 +85,7 @@ def edge_lengths(cloud: Measured, edges: Indices) -> Matrix:
 
 @compiled
 def empty_lunes(cloud: Measured, lower: Bounds, begin: int, pivots: Bounds, trials_left: int) -> tuple[Indices, int]:
-    """Return the edges that nothing refutes, of some points with all that come before them.
-
-    Parameters
-    ----------
-    cloud : Measured
-    lower : ndarray, shape (k, n), float32
-        Lower bounds of the squared distances of the points from `begin` on, up to their rounding; overwritten.
-    begin : int
-    pivots : ndarray, shape (p, n), float32
-        Upper bounds of the squared distances of some points from all.
-    trials_left : int
-        Points that may be tried one by one.
-
-    Returns
-    -------
-    edges : ndarray, shape (m, 3), int64
-        Both ends, and whether some point is no farther from either than they are from each other: 0 or 1.
-    trials_left : int
-        What is left of it; below zero where it did not suffice.
-    """
+    """Return the edges that nothing refutes, of some points with all that come before them."""
     points = cloud.points
     n = points.shape[0]
     refutable, candidates, squares = np.empty(n, np.float32), np.empty(n, np.int64), np.empty(n)
@@ -216,35 +188,18 @@ def _refuted(cloud: Measured, row: Bounds, others: Indices, u: int, v: int, squa
 
 
 class Graph(NamedTuple):
-    """Edges that no point refutes, by ascending length.
-
-    Attributes
-    ----------
-    cloud : Measured
-    edges : ndarray, shape (m, 3), int64
-        As of `empty_lunes`.
-    lengths : ndarray, shape (m,), float64
-    codes, places : ndarray, shape (m,), int64
-        ``a * n + b`` of the ends a < b, ascending, and the number of the edge that has it.
-    """
+    """Edges that no point refutes, by ascending length."""
 
     cloud: Measured
-    edges: Indices
-    lengths: Matrix
-    codes: Indices
-    places: Indices
+    edges: Indices  # shape (m, 3); as of `empty_lunes`
+    lengths: Matrix  # shape (m,)
+    codes: Indices  # shape (m,); ``a * n + b`` of the ends a < b, ascending, and the number of the edge that has it
+    places: Indices  # shape (m,); ``a * n + b`` of the ends a < b, ascending, and the number of the edge that has it
 
 
 @compiled
 def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Indices]:
-    """Return which edges join components, and how many loops of positive length are born at each length.
-
-    Returns
-    -------
-    joins : ndarray, shape (m,), bool
-    births : ndarray, shape (m,), int64
-        At the first edge of each length; 0 elsewhere.
-    """
+    """Return which edges join components, and how many loops of positive length are born at each length."""
     edges, lengths = graph.edges, graph.lengths
     parent = np.arange(len(graph.cloud.points))
     joins, births = np.zeros(len(edges), np.bool_), np.zeros(len(edges), np.int64)

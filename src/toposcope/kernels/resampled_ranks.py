@@ -11,8 +11,7 @@ import numpy as np
 from toposcope.kernels.compiled import compiled
 from toposcope.typing import Indices, Matrix, Vector
 
-LANES = 64
-"""Resamples that are counted at once: few enough for their counts to stay in the cache."""
+LANES = 64  # resamples that are counted at once: few enough for their counts to stay in the cache
 
 
 @compiled
@@ -84,26 +83,7 @@ def _add_up(
 
 @compiled
 def resampled_spearman(features: Indices, target: Indices, draws: Indices) -> Matrix:
-    """Return Spearman's rho of every feature with the target in every resample.
-
-    Parameters
-    ----------
-    features : ndarray, shape (f, n), int64
-        Dense ranks from 0: equal values share one.
-    target : ndarray, shape (n,), int64
-        Dense ranks from 0.
-    draws : ndarray, shape (r, m), int64
-        Places drawn, in [0, n).
-
-    Returns
-    -------
-    ndarray, shape (f, r), float64
-        NaN where a resample holds one value only.
-
-    Notes
-    -----
-    O(f r (n + m)) time, O(f n) memory beside the result.
-    """
+    """Return Spearman's rho of every feature with the target in every resample."""
     n_features, n = features.shape
     rho = np.empty((n_features, len(draws)))
     order, begin = np.empty((n_features, n), np.int64), np.empty((n_features, n + 1), np.int64)

@@ -28,8 +28,7 @@ Words = NDArray[np.uint64]
 WORD = 64
 ONE = np.uint64(1)
 ZERO = np.uint64(0)
-VECTOR_BYTES = 64
-"""Compared by one instruction where the processor has vectors of that size, by a few otherwise."""
+VECTOR_BYTES = 64  # compared by one instruction where the processor has vectors of that size, by a few otherwise
 
 
 @compiled
@@ -63,8 +62,7 @@ def _count_zeros(instruction: str) -> Any:
     return intrinsic(build)
 
 
-lowest_bit = _count_zeros("cttz")
-"""Place of the lowest bit of a word that is not zero."""
+lowest_bit = _count_zeros("cttz")  # place of the lowest bit of a word that is not zero
 _leading_zeros = _count_zeros("ctlz")
 
 

@@ -9,30 +9,14 @@ import numpy as np
 from toposcope.kernels.compiled import compiled
 from toposcope.typing import Matrix, Vector
 
-WORD_BITS = 64
-"""Directions that one word of bits holds."""
+WORD_BITS = 64  # directions that one word of bits holds
 
 
 @compiled
 def add_sign_projections(
     rows: Matrix, start: int, row_step: int, column_step: int, seed: np.uint64, sums: Vector
 ) -> None:
-    """Add the projections of some rows of a matrix to those of the rows before.
-
-    Parameters
-    ----------
-    rows : ndarray, shape (m, n), float64
-    start, row_step, column_step : int
-        Entry (i, j) has the position ``start + i * row_step + j * column_step``.
-    seed : uint64
-        Of the 64 directions.
-    sums : ndarray, shape (64,), float64
-        Added to.
-
-    Notes
-    -----
-    O(64 mn) time. The entries are added one after another: the sums do not depend on how the rows are divided.
-    """
+    """Add the projections of some rows of a matrix to those of the rows before."""
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
             position = np.uint64(start + i * row_step + j * column_step)

@@ -55,13 +55,7 @@ def whole_lengths(dots: Matrix, squared_norms: Vector) -> None:
 
 @compiled
 def whole_tree(rows: Matrix) -> Vector:
-    """Return the edge lengths of the minimum spanning tree, as Prim's algorithm adds them; O(n^2 d) time, O(n) memory.
-
-    Parameters
-    ----------
-    rows : ndarray, shape (n, d), float64
-        As of `whole_length`.
-    """
+    """Return the edge lengths of the minimum spanning tree, as Prim's algorithm adds them; O(n^2 d) time."""
     n = len(rows)
     lengths, nearest, outside = np.empty(n - 1), np.full(n, np.inf), np.arange(n)
     squared_norms = np.array([_dot(rows[i], rows[i]) for i in range(n)])

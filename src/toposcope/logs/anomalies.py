@@ -55,17 +55,6 @@ def divergence(steps: Steps, losses: Vector, kind: str = "", *, explodes: bool =
 
     It did if its loss is NaN, infinite or exactly 0 to the end, for longer than it ever was before; or if it ends above
     its first value by more than it had fallen and its noise. A validation loss that rises is overfitting.
-
-    Parameters
-    ----------
-    steps : ndarray, shape (n,), int64
-        In the order in which they were written; rows from before a return to an earlier step do not count.
-    losses : ndarray, shape (n,), float64
-        As logged: also NaN, infinite, or 0.
-    kind : str
-        ``training``, ``validation`` or empty if unknown.
-    explodes : bool
-        Whether a loss that ends far above its first is judged; of reinforcement learning it may.
     """
     kept = steps <= np.minimum.accumulate(steps[::-1])[::-1]
     steps, losses = steps[kept], losses[kept]

@@ -27,23 +27,7 @@ _UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Log:
-    """Return the log of one run.
-
-    Parameters
-    ----------
-    raw : RawLog
-        One run, one row a step; several rows of a step are fine.
-    columns : mapping
-        Columns that the caller named, by what they are (`toposcope.logs.columns.FIELDS`); the others are identified by
-        their names.
-    unit : str, optional
-        Of the loss, one of `toposcope.logs.UNITS`, whatever its name says.
-
-    Raises
-    ------
-    ToposcopeError
-        If no column is a loss, a named one is not there, or nothing in it is a loss.
-    """
+    """Return the log of one run."""
     identified = _identified(raw.table, columns)
     named = identified.named
     remarks = list(raw.remarks)

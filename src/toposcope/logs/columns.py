@@ -52,8 +52,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
 """Quantities with one value for a whole run."""
-FIELDS = ("loss", *NAMES)
-"""What the caller can say that a column is."""
+FIELDS = ("loss", *NAMES)  # what the caller can say that a column is
 LOSSES = tuple(
     """
     loss cross_entropy_loss cross_entropy crossentropy ce_loss lm_loss lm_loss_training_lm_loss

@@ -119,13 +119,7 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> str:
-    """Return what a name stands for: one of `toposcope.logs.columns.NAMES`, ``loss``, ``accuracy``; empty if unknown.
-
-    Examples
-    --------
-    >>> kind_of("Iter"), kind_of("Val. Loss"), kind_of("lr"), kind_of("box_loss")
-    ('step', 'loss', 'learning_rate', '')
-    """
+    """Return what a name stands for: one of `toposcope.logs.columns.NAMES`, ``loss``, ``accuracy``; or nothing."""
     found = identify_columns([name, "loss"])
     if any(loss.name == name for loss in found.losses):
         return "loss"

@@ -60,21 +60,11 @@ class RawLog:
 
 
 class Numbers(NamedTuple):
-    """A column as numbers.
+    """A column as numbers."""
 
-    Attributes
-    ----------
-    logged : ndarray, shape (n,), bool
-        Where there is a number, be it NaN.
-    values : ndarray, shape (n,), float64
-        NaN where there is none.
-    unreadable : int
-        Rows that hold something other than a number.
-    """
-
-    logged: NDArray[np.bool_]
-    values: Vector
-    unreadable: int
+    logged: NDArray[np.bool_]  # shape (n,); where there is a number, be it NaN
+    values: Vector  # shape (n,); naN where there is none
+    unreadable: int  # rows that hold something other than a number
 
 
 def numbers(column: pl.Series) -> Numbers:

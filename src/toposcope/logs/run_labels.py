@@ -60,16 +60,7 @@ def is_validation(name: str) -> bool:
 
 
 def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return a table in which a loss of rows of training and of validation is a column for each, and a remark.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-    loss : str or None
-        A column that the caller named as the loss.
-    key : str or None
-        The column that names the quantity in each row, of a long table.
-    """
+    """Return a table in which a loss of rows of training and of validation is a column for each, and a remark."""
     column = next((name for name in table.columns if name not in (loss, key) and _parts(table[name])), None)
     if column is None:
         return table, ()
@@ -130,20 +121,7 @@ class RunNames(NamedTuple):
 def name_runs(
     table: pl.DataFrame, columns: Columns, steps: pl.Series, loss: str, key: str | None = None
 ) -> RunNames | None:
-    """Return the run of every row by the columns that tell runs apart; None if the table holds one run.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-    columns : Columns
-        What its columns are.
-    steps : polars.Series
-        Step of every row, of floats.
-    loss : str
-        The column of the loss; it is empty in rows without one.
-    key : str or None
-        The column that names the quantity in each row, of a long table.
-    """
+    """Return the run of every row by the columns that tell runs apart; None if the table holds one run."""
     row_key = [_STEP, _EPOCH, *columns.named.get("rank", [])[:1], *([key] if key else [])]
     epoch = pl.col(columns.named["epoch"][0]) if columns.named.get("epoch") else pl.lit(0.0)
     rows = table.with_columns(steps.alias(_STEP), epoch.cast(pl.Float64, strict=False).floor().alias(_EPOCH))

@@ -42,13 +42,7 @@ _RUN = "\0run"
 
 
 def refuse_finished_runs(table: pl.DataFrame) -> None:
-    """Refuse a table in which every row is a finished run.
-
-    Raises
-    ------
-    ToposcopeError
-        Saying which command reads such tables, and which of the columns that it needs are missing.
-    """
+    """Refuse a table in which every row is a finished run."""
     if len(table) < 2:
         return
     columns = identify_columns(table.columns)
@@ -115,19 +109,7 @@ class _Curve(NamedTuple):
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
-    """Return the runs of a table, one row a step, each under its name.
-
-    Parameters
-    ----------
-    raw : RawLog
-    columns : mapping
-        Columns that the caller named, by what they are.
-
-    Raises
-    ------
-    ToposcopeError
-        If the column of runs that was named is not there, or a row is a finished run.
-    """
+    """Return the runs of a table, one row a step, each under its name."""
     run = columns.get("run")
     if run is not None and run not in raw.table.columns:
         raise ToposcopeError(f"no column {run!r}; it has {join_names(raw.table.columns)}")

@@ -28,22 +28,7 @@ def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:
 
 
 def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> None:
-    """Refuse a column that cannot be steps: fractions of an epoch, or times.
-
-    Parameters
-    ----------
-    column : polars.Series
-        Of the steps, for messages.
-    row : ndarray, shape (n,)
-        Its numbers.
-    logged : ndarray, shape (n,), bool
-        Rows with a loss.
-
-    Raises
-    ------
-    ToposcopeError
-        Naming the column and the mend.
-    """
+    """Refuse a column that cannot be steps: fractions of an epoch, or times."""
     mend = "name the column of steps with --column step=NAME"
     steps = row[logged]
     whole = is_step(steps)
@@ -64,19 +49,8 @@ def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> No
 def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[str]) -> Vector:
     """Return the steps of rows, counted on where they begin again.
 
-    Steps that begin again with every epoch are counted on from the end of the one before: where a column of epochs
-    says so, or where the loss goes on from there. Others are as logged: a run that was resumed, or begun again.
-
-    Parameters
-    ----------
-    row : ndarray, shape (n,)
-        Step of every row; NaN where it has none.
-    epoch : ndarray, shape (n,), or None
-        Epoch of every row, if there is such a column.
-    loss : Numbers
-        Of every row.
-    remarks : list of str
-        What was done is added.
+    Steps that begin again with every epoch are counted on from the end of the one before: where a column of epochs says
+    so, or where the loss goes on from there. Others are as logged: a run that was resumed, or begun again.
     """
     parts, gap = _parts(row, loss)
     if len(parts) < 2:
@@ -122,17 +96,7 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
 
 
 def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]:
-    """Return the rows at which further runs begin: steps go back to the start, and the loss to its beginning.
-
-    Parameters
-    ----------
-    row : ndarray, shape (n,)
-        Step or, without steps, epoch of every row; NaN where it has none.
-    epoch : ndarray, shape (n,), or None
-        Epoch of every row beside its step: where it goes on, steps begin again with the epoch.
-    loss : Numbers
-        Of every row.
-    """
+    """Return the rows at which further runs begin: steps go back to the start, and the loss to its beginning."""
     usable = np.flatnonzero(loss.logged & np.isfinite(row) & np.isfinite(loss.values))
     steps, losses = row[usable], loss.values[usable]
     changes = np.diff(steps)

@@ -131,18 +131,7 @@ def is_step(steps: Vector) -> NDArray[np.bool_]:
 
 
 def log_table(table: pl.DataFrame, columns: Columns, steps: Vector, preferred: Collection[str] = ()) -> LogTable:
-    """Return the columns of `COLUMNS` and the further targets of a table; rows without a step are left out.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        In the order in which it was written; of several rows of a step, the last that has a column counts.
-    columns : Columns
-    steps : ndarray, shape (n,), float64
-        Of every row; NaN where it has none.
-    preferred : collection of str
-        Columns of losses that count as ``loss`` and ``validation_loss`` before others.
-    """
+    """Return the columns of `COLUMNS` and the further targets of a table; rows without a step are left out."""
     valid = is_step(steps)
     row_steps = np.where(valid, steps, 0).astype(np.int64)
     kept = np.unique(row_steps[valid])

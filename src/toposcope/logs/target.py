@@ -50,22 +50,6 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
 
     It is the validation loss where that is logged as often as the training loss or 20 times in the planned steps, from
     the beginning; else the training loss.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-    columns : Columns
-        With the training losses first, the likeliest of each first.
-    planned : float
-        Steps of the plan; NaN if unknown.
-    remarks : list of str
-        The choice is added.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no column of losses, or nothing in it; if there are several validation losses and nothing favours
-        one.
     """
     losses, steps = columns.losses, columns.named.get("step", [])
     if table.is_empty():

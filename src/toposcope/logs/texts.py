@@ -21,13 +21,7 @@ NO_VALUE = object()
 
 
 def decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return the text of a file, and remarks if its encoding was guessed or a crash left zero bytes in it.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is no text.
-    """
+    """Return the text of a file, and remarks if its encoding was guessed or a crash left zero bytes in it."""
     text, remarks = _text(content)
     if "\0" not in text:
         return text, remarks
@@ -89,13 +83,7 @@ def _encoding(content: bytes) -> str:
 
 
 def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
-    """Return the document in a text, a list of the values where each line is one, and remarks.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is no JSON, nor the beginning of it.
-    """
+    """Return the document in a text, a list of the values where each line is one, and remarks."""
     try:
         return json.loads(text), ()
     except (ValueError, RecursionError) as error:

@@ -55,13 +55,7 @@ def is_of_family(checkpoint: Checkpoint) -> bool:
 
 
 def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
-    """Return the size of a model of the family: from its run, or by its shapes if they are of a published size.
-
-    Raises
-    ------
-    ToposcopeError
-        If its ``run.json`` is damaged, or missing and the size is not a published one: shapes do not show the heads.
-    """
+    """Return the size of a model of the family: from its run, or by its shapes if they are of a published size."""
     run = origin.find(checkpoint, RUN)
     if run is not None:
         try:
@@ -83,13 +77,7 @@ def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
 
 
 def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) -> FamilyModel:
-    """Make a model from a checkpoint of the family.
-
-    Raises
-    ------
-    ToposcopeError
-        If its weights are not those of its size.
-    """
+    """Make a model from a checkpoint of the family."""
     import torch
 
     from toposcope.family.model import GPT

@@ -13,8 +13,7 @@ from toposcope.models.summed_loss import SummedLoss, flat
 
 RETAINED_BYTES, GPU_RETAINED_BYTES = 1 << 30, 1 << 34
 """Estimated bytes of graphs that are kept between products; pieces beyond are computed again for each."""
-GRAPH_FACTOR = 4
-"""Estimated size of the graph of a gradient, in activations."""
+GRAPH_FACTOR = 4  # estimated size of the graph of a gradient, in activations
 STEP = {torch.float32: 2e-3, torch.float64: 2e-5}
 """Of finite differences, relative to 1 + the norm of the point: near where truncation and rounding are equal."""
 DISAGREEMENT = 0.01
@@ -28,29 +27,7 @@ class HessianProduct:
     """The Hessian of a loss at a point, as a function from vectors to vectors.
 
     A product is a backward pass through the graph of the gradient (double backward, Pearlmutter 1994, "Fast exact
-    multiplication by the Hessian"), kept between products where it fits. Where an operation of the model has no second
-    derivative, it is a central difference of gradients, whose error is estimated. Operations whose backward pass is
-    Python code may leave out a part of the second derivative and say nothing; with one, the first product is compared
-    with a difference, and differences are taken where the two disagree.
-
-    Parameters
-    ----------
-    loss : SummedLoss
-    point : Tensor, shape (p,)
-
-    Attributes
-    ----------
-    method : "double backward" or "finite differences"
-    error : float
-        Largest estimated norm of the error of a product so far, for vectors of norm 1; 0 for double backward.
-    products : int
-        How many have been made.
-
-    Examples
-    --------
-    >>> loss = SummedLoss.of_function(lambda w: w[0] ** 2 * w[1], torch.tensor([1.0, 2.0], dtype=torch.float64))
-    >>> HessianProduct(loss, loss.point)(torch.tensor([1.0, 0.0]))
-    tensor([4., 2.], dtype=torch.float64)
+    multiplication by the Hessian"), kept between products where it fits.
     """
 
     def __init__(self, loss: SummedLoss, point: Tensor) -> None:

@@ -15,55 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Retraining:
-    """Where gradient descent leads after a jump.
+    """Where gradient descent leads after a jump."""
 
-    Attributes
-    ----------
-    loss, jumped, retrained : float
-        Loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges.
-    loss_return : float
-        Share of the rise of the loss that retraining undoes: 1 if all, more if it ends below the checkpoint, 0 if none.
-        NaN if the jump did not raise the loss.
-    distance : float
-        From the checkpoint after retraining, over the length of the jump: 0 if the weights return.
-    separation : float
-        Distance to where the same descent leads without the jump, over the length of the jump. The descent of the
-        checkpoint itself does not count as a failure to return.
-    offset : Tensor, shape (p,)
-        The weights after retraining less those of the checkpoint.
-    """
-
+    # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     loss: float
+    # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     jumped: float
+    # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     retrained: float
+    # share of the rise of the loss that retraining undoes: 1 if all, more if it ends below the checkpoint, 0 if none.
+    # NaN if the jump did not raise the loss
     loss_return: float
-    distance: float
+    distance: float  # from the checkpoint after retraining, over the length of the jump: 0 if the weights return
+    # distance to where the same descent leads without the jump, over the length of the jump. The descent of the
+    # checkpoint itself does not count as a failure to return
     separation: float
-    offset: Tensor
+    offset: Tensor  # shape (p,); the weights after retraining less those of the checkpoint
 
 
 def jump_and_retrain(loss: SummedLoss, jumps: Sequence[Tensor], rate: float, steps: int) -> list[Retraining]:
-    """Jump from the point of a loss, and descend for some steps.
-
-    Parameters
-    ----------
-    loss : SummedLoss
-    jumps : sequence of Tensor, each of shape (p,)
-        Displacements of the weights, none of them zero.
-    rate : float
-        Learning rate of plain gradient descent, without momentum, on all sequences of the loss.
-    steps : int
-
-    Returns
-    -------
-    list of Retraining
-        One for each jump.
-
-    Notes
-    -----
-    Costs ``(len(jumps) + 1) * steps`` gradients. Where the loss is quadratic, `separation` is the length to which the
-    jump contracts: each eigenvector's part by (1 - rate * eigenvalue)^steps.
-    """
+    """Jump from the point of a loss, and descend for some steps."""
     point = loss.point
     before, unjumped, _ = _descend(loss, point, rate, steps)
     found = []

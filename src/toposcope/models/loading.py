@@ -19,13 +19,7 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
 
 def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
-    """Return a digest of a model's configuration and tokenizer: everything it depends on besides its weights.
-
-    Raises
-    ------
-    ToposcopeError
-        If one of them is missing.
-    """
+    """Return a digest of a model's configuration and tokenizer: everything it depends on besides its weights."""
     digest = hashlib.sha256()
     described = [origin.find(checkpoint, name) for name in (RUN, CONFIG)]
     if not any(described) and not is_of_family(checkpoint):  # last, as it reads the header of the weights

@@ -9,8 +9,7 @@ from toposcope.checkpoints import Access, Checkpoint
 from toposcope.checkpoints.sources import Source, StoredFile, refuse_linked
 from toposcope.errors import ToposcopeError, message_of
 
-MAX_FILE_BYTES = 200_000_000
-"""Of a configuration or tokenizer."""
+MAX_FILE_BYTES = 200_000_000  # of a configuration or tokenizer
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,7 @@ class Origin:
 
 
 def content_of(file: StoredFile) -> bytes:
-    """Read a configuration or a tokenizer.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is too large to be one, or cannot be read.
-    """
+    """Read a configuration or a tokenizer."""
     refuse_linked(file)
     if file.size > MAX_FILE_BYTES:
         raise ToposcopeError(f"{file.location}: {file.size // 10**6} MB, too large for a file of this name; remove it")
@@ -64,13 +57,7 @@ def content_of(file: StoredFile) -> bytes:
 
 
 def read_object(file: StoredFile) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises
-    ------
-    ToposcopeError
-        If it does not.
-    """
+    """Read a JSON file that holds an object."""
     try:
         content = json.loads(content_of(file))
     except (ValueError, RecursionError) as error:

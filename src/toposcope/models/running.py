@@ -182,13 +182,7 @@ def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Lo
 
 
 def check_sequences(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
-    """Refuse sequences that a model cannot read.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are none, one is empty or too long, or a token is not in the model's vocabulary.
-    """
+    """Refuse sequences that a model cannot read."""
     if not sequences:
         raise ToposcopeError(f"{model.location}: no text to read; give a longer one")
     if not all(len(sequence.ids) > sequence.n_prefix for sequence in sequences):
@@ -267,13 +261,6 @@ def _is_no_memory(error: Exception) -> bool:
 
 
 def pooled(states: Tensor, measured: Tensor) -> NDArray[np.float64]:
-    """Return the mean of each sequence's states over the tokens of its text, shape (batch, width), in float64.
-
-    Parameters
-    ----------
-    states : Tensor, shape (batch, time, width)
-    measured : Tensor, shape (batch, time), bool
-        Padding may be on either side.
-    """
+    """Return the mean of each sequence's states over the tokens of its text, shape (batch, width), in float64."""
     # One by one: a sum that includes zeros of the padding would round differently.
     return np.array([states[i][measured[i]].double().numpy().mean(axis=0) for i in range(len(states))])

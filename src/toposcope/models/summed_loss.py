@@ -19,12 +19,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.models.running import LanguageModel, check_sequences, stack
 from toposcope.models.texts import TokenSequence
 
-PIECE_BYTES, GPU_PIECE_BYTES = 1 << 26, 1 << 30
-"""Estimated bytes of the activations of sequences read together."""
-TENSORS_PER_BLOCK = 32
-"""Estimated tensors of the size of a hidden state that a block keeps for its gradient."""
-MIN_HEAD_WIDTH = 32
-"""Assumed of attention, which keeps three values for each pair of tokens and head."""
+PIECE_BYTES, GPU_PIECE_BYTES = 1 << 26, 1 << 30  # estimated bytes of the activations of sequences read together
+TENSORS_PER_BLOCK = 32  # estimated tensors of the size of a hidden state that a block keeps for its gradient
+MIN_HEAD_WIDTH = 32  # assumed of attention, which keeps three values for each pair of tokens and head
 
 Total = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
 """Takes the parameters and the indices of some sequences; returns their summed loss, differentiable."""
@@ -32,20 +29,12 @@ Total = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Block:
-    """Where a parameter lies in the flat point.
-
-    Attributes
-    ----------
-    start, stop : int
-    shape : tuple of int
-    transposed : bool
-        Whether its columns, not its rows, are the incoming weights of neurons.
-    """
+    """Where a parameter lies in the flat point."""
 
     start: int
     stop: int
     shape: tuple[int, ...]
-    transposed: bool = False
+    transposed: bool = False  # whether its columns, not its rows, are the incoming weights of neurons
 
 
 @dataclass(frozen=True)
@@ -54,31 +43,6 @@ class SummedLoss:
 
     Losses are summed over tokens and divided once, so that neither the lengths of the sequences nor how many are read
     together matter. Made by `text_loss` of a model, by `of_function` of anything else.
-
-    Attributes
-    ----------
-    point : Tensor, shape (p,), float32 or float64
-        The trainable parameters, flat; a tied matrix once.
-    blocks : mapping of str to Block
-        By parameter, in order.
-    counts : tuple of int
-        Predicted tokens of each sequence.
-    total : callable
-        The summed loss of some sequences (see `Total`).
-    pieces : tuple of tuples of int
-        Indices of the sequences that are read together.
-    piece_bytes : tuple of int
-        Estimated activations of each piece.
-    aliases : mapping of str to str
-        Other names of parameters: of a tied matrix.
-    location : str
-        The name of the model in messages.
-
-    Examples
-    --------
-    >>> loss = SummedLoss.of_function(lambda w: (w**4).sum(), torch.tensor([1.0, 2.0], dtype=torch.float64))
-    >>> loss.value(loss.point), loss.gradient(loss.point)[1]
-    (17.0, tensor([ 4., 32.], dtype=torch.float64))
     """
 
     point: Tensor
@@ -113,13 +77,7 @@ class SummedLoss:
         return sum(self.counts[place] for piece in self.pieces for place in piece)
 
     def block(self, name: str) -> Block:
-        """Return where a parameter lies, by any of its names.
-
-        Raises
-        ------
-        ToposcopeError
-            If the model has none of this name.
-        """
+        """Return where a parameter lies, by any of its names."""
         block = self.blocks.get(self.aliases.get(name, name))
         if block is None:
             raise ToposcopeError(f"{self.location}: its model has no parameter {name}, which its weights have")
@@ -149,26 +107,14 @@ class SummedLoss:
         return value / self.n_tokens, (gradient / self.n_tokens).to(self.point.dtype)
 
     def value_at_checkpoint(self) -> float:
-        """Return the loss at the checkpoint.
-
-        Raises
-        ------
-        ToposcopeError
-            If it is not finite.
-        """
+        """Return the loss at the checkpoint."""
         value = self.value(self.point)
         if not np.isfinite(value):
             raise ToposcopeError(f"{self.location}: the loss on the text is {value}; its weights are out of range")
         return value
 
     def on(self, places: Sequence[int]) -> SummedLoss:
-        """Return the same loss on some of the sequences, by their indices; one named twice counts twice.
-
-        Raises
-        ------
-        ToposcopeError
-            If there are none.
-        """
+        """Return the same loss on some of the sequences, by their indices; one named twice counts twice."""
         if not places:
             raise ToposcopeError(f"{self.location}: a loss on no sequences; name one")
         wanted: list[int] = list(places)
@@ -206,20 +152,6 @@ def text_loss(
 
     Nothing is dropped out. Attention and mixtures of experts are computed step by step: fused kernels have no second
     derivative on the CPU.
-
-    Parameters
-    ----------
-    model : LanguageModel
-        With an attribute ``module``; it is copied.
-    sequences : sequence of TokenSequence
-        Of any lengths up to the model's context; all tokens but prefixes and the first are predicted.
-    dtype : float32 or float64
-        In which everything is computed, whatever that of the weights is.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are no sequences, none predicts anything, or one does not fit the model.
     """
     check_sequences(model, sequences)
     counts = tuple(len(sequence.ids) - max(1, sequence.n_prefix) for sequence in sequences)

@@ -10,10 +10,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.family.corpus import Corpus, read_text
 from toposcope.models.tokenizers import Tokenizer
 
-MIN_LINE = 100
-"""Characters; shorter lines are headings and the like."""
-MIN_TOKENS = 2
-"""A single token has no context and predicts nothing."""
+MIN_LINE = 100  # characters; shorter lines are headings and the like
+MIN_TOKENS = 2  # a single token has no context and predicts nothing
 
 
 class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -157,28 +155,14 @@ def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Toke
 
 @dataclass(frozen=True)
 class Passage:
-    """A whole text in consecutive windows, in which each token but the first is predicted once.
+    """A whole text in consecutive windows, in which each token but the first is predicted once."""
 
-    Attributes
-    ----------
-    sequences : list of TokenSequence
-        Each begins, after the tokenizer's prefix, with the last token of the one before.
-    n_bytes : int
-        UTF-8 bytes of the predicted text.
-    """
-
-    sequences: list[TokenSequence]
-    n_bytes: int
+    sequences: list[TokenSequence]  # each begins, after the tokenizer's prefix, with the last token of the one before
+    n_bytes: int  # UTF-8 bytes of the predicted text
 
 
 def passage(text: str, tokenizer: Tokenizer, length: int) -> Passage:
-    """Cut a text into windows for the loss.
-
-    Raises
-    ------
-    ToposcopeError
-        If the text has fewer than two tokens, or the windows are too short.
-    """
+    """Cut a text into windows for the loss."""
     encoded, prefix = tokenizer.encode(text), tuple(tokenizer.prefix)
     ids = encoded.ids
     stride = length - len(prefix) - 1

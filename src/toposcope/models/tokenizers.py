@@ -14,27 +14,17 @@ from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
 
-BY_CHARACTERS = "characters"
-"""Names the tokenizer by characters, in place of a file."""
-MAX_GROWTH = 1000
-"""Characters that a tokenizer makes of one, before it cuts the text into tokens."""
-STANDARD_ERROR = 2
-"""Its file descriptor."""
+BY_CHARACTERS = "characters"  # names the tokenizer by characters, in place of a file
+MAX_GROWTH = 1000  # characters that a tokenizer makes of one, before it cuts the text into tokens
+STANDARD_ERROR = 2  # its file descriptor
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Encoded(NamedTuple):
-    """A text as tokens.
-
-    Attributes
-    ----------
-    ids : list of int
-    ends : list of int
-        End of each token in the text, in characters.
-    """
+    """A text as tokens."""
 
     ids: list[int]
-    ends: list[int]
+    ends: list[int]  # end of each token in the text, in characters
 
 
 class Tokenizer(Protocol):
@@ -85,19 +75,7 @@ class CharacterTokenizer:
 
 @dataclass(frozen=True)
 class FastTokenizer:
-    """A ``tokenizer.json``, read by the library tokenizers; nothing in it is executed.
-
-    Attributes
-    ----------
-    location : str
-    key : bytes
-        The file.
-
-    Raises
-    ------
-    ToposcopeError
-        On first use, if the file is not a tokenizer or cannot read some text.
-    """
+    """A ``tokenizer.json``, read by the library tokenizers; nothing in it is executed."""
 
     location: str
     key: bytes = field(repr=False)

@@ -29,8 +29,7 @@ MAX_MISSING, MIN_PARAMETERS = 4, 10**6
 """Parameters of a configuration for each that is stored, and how many are built in any case."""
 _CONTEXTS = ("max_position_embeddings", "max_seq_len")
 _UNLIMITED = 1 << 30
-MAX_VALUES = 100_000
-"""Of a configuration, with those of its lists."""
+MAX_VALUES = 100_000  # of a configuration, with those of its lists
 _LAYERS = re.compile(r"(?:^|_)(?:n|num)(?:_\w+)?_(?:layers?|blocks?)$|^(?:de|en)coder_layers$|^n_layers?$")
 
 
@@ -66,14 +65,7 @@ class TransformersModel:
 
 
 def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: torch.device) -> TransformersModel:
-    """Make a model from a checkpoint and its configuration, in the dtype of most of its weights.
-
-    Raises
-    ------
-    ToposcopeError
-        If transformers has no such model or it is not causal, a weight is missing or of another shape, or the extra is
-        not installed.
-    """
+    """Make a model from a checkpoint and its configuration, in the dtype of most of its weights."""
     require("transformers", checkpoint.location)
     import transformers
 

@@ -16,48 +16,27 @@ from toposcope.probes.hidden_states import evenly, hidden
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-MAX_POINTS = 512
-"""Evenly spaced tokens of the batch whose hidden states are measured."""
+MAX_POINTS = 512  # evenly spaced tokens of the batch whose hidden states are measured
 MAX_DEAD_RANGE = 1e-3
 """A unit is dead if the range of its values is at most this share of the root mean square of its layer."""
 MIN_SATURATED_VALUE = 0.99
 """A value is at the limit if it reaches this share of the largest absolute value of its layer."""
-MIN_SATURATED_SHARE = 0.95
-"""A unit is saturated if at least this share of its values are at the limit."""
+MIN_SATURATED_SHARE = 0.95  # a unit is saturated if at least this share of its values are at the limit
 
 
 @dataclass
 class Activations:
-    """Results of one forward pass.
+    """Results of one forward pass."""
 
-    Attributes
-    ----------
-    states : dict of ndarray, shape (n, width), float32
-        Output of each block at some tokens, by pseudo-layer.
-    units : dict
-        By pseudo-layer: ``dead_units`` and ``saturated_units``, as shares of the inputs of the second matrix of the
-        block's MLP.
-    """
-
+    # shape (n, width); output of each block at some tokens, by pseudo-layer
     states: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    # by pseudo-layer: ``dead_units`` and ``saturated_units``, as shares of the inputs of the second matrix of the
+    # block's MLP
     units: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class FixedBatch:
-    """Runs a model on a fixed batch, and restores its modes, the random state and gradients.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Runs without wrappers, and not compiled.
-    batch : Tensor, sequence or mapping
-        Arguments of the model's forward: one, several, or keyword arguments.
-
-    Raises
-    ------
-    ToposcopeError
-        If the model has no list of blocks.
-    """
+    """Runs a model on a fixed batch, and restores its modes, the random state and gradients."""
 
     def __init__(self, model: "nn.Module", batch: Any) -> None:
         self._model, self._batch = unwrapped(model), batch
@@ -108,19 +87,7 @@ def _record_units(activations: Activations, name: str) -> Callable[..., None]:
 
 
 def unit_shares(values: NDArray[np.float32]) -> dict[str, float]:
-    """Return the shares of dead and of saturated units.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n, units)
-        Values of each unit at some tokens.
-
-    Returns
-    -------
-    dict of float
-        ``dead_units`` hardly vary between tokens. ``saturated_units`` vary, but are at the limit of their layer's
-        values at nearly every token. Empty if a value is not finite.
-    """
+    """Return the shares of dead and of saturated units."""
     size, largest = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))), float(np.abs(values).max(initial=0))
     if not np.isfinite(largest):
         return {}
@@ -140,12 +107,7 @@ def _points(states: "Tensor") -> NDArray[np.float32]:
 
 
 def _blocks(model: "nn.Module") -> "dict[str, nn.Module]":
-    """Return the blocks of a model by name: the list of equal modules with the most parameters.
-
-    Raises
-    ------
-    ToposcopeError
-    """
+    """Return the blocks of a model by name: the list of equal modules with the most parameters."""
     from torch import nn
 
     lists: dict[str, nn.Module] = {

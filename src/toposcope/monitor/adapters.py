@@ -66,8 +66,7 @@ def innermost(optimizer: Any) -> "Optimizer":
     return found
 
 
-RESERVED = frozenset({"self", "step"})
-"""Names that `Monitor.log` uses for its own parameters."""
+RESERVED = frozenset({"self", "step"})  # names that `Monitor.log` uses for its own parameters
 
 
 def scalar_values(logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,29 +14,16 @@ from toposcope.logs.columns import identify_columns
 from toposcope.probes import Probe
 from toposcope.probes.probe import Shape
 
-Due = Callable[[int], bool]
-"""Takes the step; returns whether to measure."""
+Due = Callable[[int], bool]  # takes the step; returns whether to measure
 
 MAX_REGULAR = 500
 """The interval doubles after this many measurements, and each time the run has doubled in length since, so that the
 number of measurements grows with the logarithm of the length."""
-STEPS_PER_DECADE = 20
-"""Log-spaced steps per decade."""
+STEPS_PER_DECADE = 20  # log-spaced steps per decade
 
 
 def schedule(every: int | str | Due) -> Due:
-    """Return a function that says whether to measure a step.
-
-    Parameters
-    ----------
-    every : int, "log" or callable
-        A number of steps; log-spaced steps, 20 per decade; or such a function.
-
-    Raises
-    ------
-    ToposcopeError
-        If `every` is none of these.
-    """
+    """Return a function that says whether to measure a step."""
     if callable(every):
         return every
     if every == "log":
@@ -59,32 +46,21 @@ def _is_log_spaced(step: int) -> bool:
     return step == round(10 ** (exponent / STEPS_PER_DECADE))
 
 
-Clock = Callable[[], float]
-"""Returns the time in seconds."""
+Clock = Callable[[], float]  # returns the time in seconds
 
-SAFETY_FACTOR = 2.0
-"""A measurement starts only if this many times its expected cost is affordable, since times vary."""
-FIRST_SAFETY_FACTOR = 5.0
-"""The same for the first measurement of a layer, whose expected cost is an estimate."""
+SAFETY_FACTOR = 2.0  # a measurement starts only if this many times its expected cost is affordable, since times vary
+FIRST_SAFETY_FACTOR = 5.0  # the same for the first measurement of a layer, whose expected cost is an estimate
 MAX_STEP_FACTOR = 20
 """A step longer than this many median steps counts as one median step: it contains an evaluation or the like."""
-N_MEDIAN_STEPS = 64
-"""The median step time is taken of this many steps, and updated as often."""
-MIN_COST_RATIO = 0.7
-"""An expected cost falls to no less than this share of itself from one measurement to the next."""
+N_MEDIAN_STEPS = 64  # the median step time is taken of this many steps, and updated as often
+MIN_COST_RATIO = 0.7  # an expected cost falls to no less than this share of itself from one measurement to the next
 
 
 class Meter:
     """Counts the seconds in which the monitor blocked the training, or measured concurrently with it.
 
-    Seconds of both are counted once. If the model is on a GPU, measuring on the CPU takes nothing from the training
-    and is not counted.
-
-    Parameters
-    ----------
-    clock : callable
-    counts_concurrent : bool
-        Whether concurrent measuring counts.
+    Seconds of both are counted once. If the model is on a GPU, measuring on the CPU takes nothing from the training and
+    is not counted.
     """
 
     def __init__(self, clock: Clock, *, counts_concurrent: bool = True) -> None:
@@ -138,16 +114,7 @@ class Meter:
 
 
 class Budget:
-    """A share of the training time, divided evenly among the probes, each with an account.
-
-    Parameters
-    ----------
-    share : float
-        Share of the training time.
-    names : iterable of str
-        Names of the probes.
-    meter : Meter
-    """
+    """A share of the training time, divided evenly among the probes, each with an account."""
 
     def __init__(self, share: float, names: Iterable[str], meter: Meter) -> None:
         self.share, self.meter = share, meter
@@ -282,18 +249,10 @@ START_SECONDS = 2.0
 
 @dataclass
 class Plan:
-    """What to measure at a step.
+    """What to measure at a step."""
 
-    Attributes
-    ----------
-    wanted : dict
-        Layer -> probes.
-    skipped : list of str
-        What is skipped, each with the reason.
-    """
-
-    wanted: dict[str, list[Probe]] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    wanted: dict[str, list[Probe]] = field(default_factory=dict)  # layer -> probes
+    skipped: list[str] = field(default_factory=list)  # what is skipped, each with the reason
 
     def add(self, probe: Probe, layers: Sequence[str]) -> None:
         """Add layers to be measured with a probe."""
@@ -302,16 +261,7 @@ class Plan:
 
 
 class Planner:
-    """Decides what to measure.
-
-    Parameters
-    ----------
-    probes : sequence of Probe
-        A probe that compares diagrams comes after the one that computes them.
-    shapes : mapping of str to Shape
-        Shapes of the analysed layers.
-    budget : Budget
-    """
+    """Decides what to measure."""
 
     def __init__(self, probes: Sequence[Probe], shapes: Mapping[str, Shape], budget: Budget) -> None:
         self._probes, self._layers, self._budget = probes, list(shapes), budget
@@ -367,12 +317,9 @@ class Planner:
         return few
 
 
-LOG_SHARE = 0.25
-"""Share of the budget that log rows may take."""
-FIRST_ROW_SECONDS = 50e-6
-"""Expected cost of a row before any was written."""
-SMOOTHING = 0.2
-"""Weight of the last write in the moving average of the cost of a row."""
+LOG_SHARE = 0.25  # share of the budget that log rows may take
+FIRST_ROW_SECONDS = 50e-6  # expected cost of a row before any was written
+SMOOTHING = 0.2  # weight of the last write in the moving average of the cost of a row
 MAX_EVERY = 1024
 
 
@@ -381,27 +328,6 @@ class Thinning:
 
     Rows are of one kind if they have the same names and agree in whether all values are finite. The length of a block
     is a power of two.
-
-    Parameters
-    ----------
-    share : float
-        Share of the training time that the monitor may take.
-
-    Attributes
-    ----------
-    every : int
-        Length of a block in steps.
-    n_dropped : int
-        Rows dropped so far.
-
-    Examples
-    --------
-    >>> from toposcope.monitor.budget import Thinning
-    >>> thinning = Thinning(share=0.01)
-    >>> thinning.adapt(step_seconds=0.002, n_rows=200, seconds=200 * 20e-6)
-    >>> kept = [step for step in range(1, 17) if thinning.keeps(step, {"loss": 3.0})]
-    >>> thinning.every, kept
-    (16, [1, 16])
     """
 
     def __init__(self, share: float) -> None:

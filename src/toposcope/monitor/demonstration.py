@@ -13,28 +13,14 @@ from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.study import Declaration
 
-BUDGET = 0.2
-"""Budget of the monitor; high, since a step of so small a model takes only as long as a measurement."""
+BUDGET = 0.2  # budget of the monitor; high, since a step of so small a model takes only as long as a measurement
 EVERY = 40
 VALIDATED_EVERY = 100
 CORPUS = "corpus.safetensors"
 
 
 def train_monitored(declaration: Declaration, directory: Path, progress: Progress = silent) -> None:
-    """Train the declared runs with the monitor attached, each into its own study; existing studies are skipped.
-
-    Parameters
-    ----------
-    declaration : Declaration
-    directory : Path
-        Parent folder of the studies, which are named after the runs.
-    progress : callable
-
-    Raises
-    ------
-    ToposcopeError
-        If the corpus cannot be read, or the disk is full.
-    """
+    """Train the declared runs with the monitor attached, each into its own study; existing studies are skipped."""
     torch.set_num_threads(1)  # more threads only slow down models this small
     directory.mkdir(parents=True, exist_ok=True)
     corpora.prepare(declaration.corpus, directory / CORPUS)

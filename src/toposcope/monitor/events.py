@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-DIVERGED = "diverged"
-"""Kind of the alert that a run ended badly, in place of a forecast."""
+DIVERGED = "diverged"  # kind of the alert that a run ended badly, in place of a forecast
 
 
 @dataclass(frozen=True)

@@ -21,32 +21,19 @@ from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes
 from toposcope.probes.feature import NETWORK
 from toposcope.study.tasks import checked
 
-Charge = Callable[[str, str, float], None]
-"""Takes the name of a probe, a layer, and the seconds spent on it."""
+Charge = Callable[[str, str, float], None]  # takes the name of a probe, a layer, and the seconds spent on it
 
 
 @dataclass
 class StepMeasurements:
-    """The measurements of one step.
-
-    Attributes
-    ----------
-    step : int
-    measurements : dict
-        Probe -> layer or pseudo-layer -> measurement.
-    failures : dict
-        Probe -> layer -> reason.
-    hashes : dict of str
-        SHA-256 of each layer that was read.
-    is_extra : bool
-        Whether a run that was not interrupted would not have measured this step.
-    """
+    """The measurements of one step."""
 
     step: int
+    # probe -> layer or pseudo-layer -> measurement
     measurements: dict[Probe, dict[str, Measurement]] = field(default_factory=dict)
-    failures: dict[Probe, dict[str, str]] = field(default_factory=dict)
-    hashes: dict[str, str] = field(default_factory=dict)
-    is_extra: bool = False
+    failures: dict[Probe, dict[str, str]] = field(default_factory=dict)  # probe -> layer -> reason
+    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of each layer that was read
+    is_extra: bool = False  # whether a run that was not interrupted would not have measured this step
 
     def add(self, probe: Probe, result: Measurement | Failure) -> None:
         """Add one result."""
@@ -69,18 +56,7 @@ class StepMeasurements:
 
 
 class Measurer:
-    """Runs the probes, and keeps the last diagrams so that distances to them can be measured.
-
-    Parameters
-    ----------
-    probes : sequence of Probe
-        Probes that measure layer by layer.
-    layers : sequence of str
-        All analysed layers; a probe with a row for each also gets a row for the network.
-    charge : callable
-    clock : callable
-        Returns the time in seconds.
-    """
+    """Runs the probes, and keeps the last diagrams so that distances to them can be measured."""
 
     def __init__(
         self, probes: Sequence[Probe], layers: Sequence[str], charge: Charge, clock: Clock = time.perf_counter
@@ -139,8 +115,7 @@ class Measurer:
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-SHAPES = ((96, 48), (1152, 256))
-"""A small and a large matrix: different kernels measure them."""
+SHAPES = ((96, 48), (1152, 256))  # a small and a large matrix: different kernels measure them
 
 
 def marker(dtype: str) -> Path:
@@ -179,11 +154,6 @@ class Compilation:
     """Compiles the kernels in another process, one per machine, however many monitors are started.
 
     If the folder of compiled code cannot be written, or that process fails, this process compiles them itself.
-
-    Parameters
-    ----------
-    probes : sequence of dict
-    dtype : str
     """
 
     def __init__(self, probes: Sequence[dict[str, object]], dtype: str) -> None:

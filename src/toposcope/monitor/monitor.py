@@ -39,8 +39,7 @@ DEFAULT_PROBES: tuple[dict[str, Any], ...] = (
 )
 """Besides ``training``, which every monitor runs: exact H0, its change since the last measurement, norms, spectra."""
 
-MAX_STEP = 2**63
-"""SQLite stores no larger integers."""
+MAX_STEP = 2**63  # SQLite stores no larger integers
 
 
 class Monitor:
@@ -392,13 +391,7 @@ def _say_unmeasured(model: "nn.Module") -> None:
 
 
 def _step(step: Any) -> int:
-    """Return a step as an int; it may be a tensor or a NumPy integer.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is not a whole number from 0 on.
-    """
+    """Return a step as an int; it may be a tensor or a NumPy integer."""
     try:
         number = int(step)
         if number == step and 0 <= number < MAX_STEP:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-MODEL_SHARE = 4
-"""Queued snapshots take at most a fourth of the model's bytes, or as much as its largest layer."""
+MODEL_SHARE = 4  # queued snapshots take at most a fourth of the model's bytes, or as much as its largest layer
 TRAINING = TrainingProbe.name()
 TRAINING_COSTS = ("", STORING)
 """Charged to the probe ``training``: its own measurement, and storing all measurements of a step."""
@@ -42,10 +41,8 @@ ACTIVATIONS = ActivationsProbe.name()
 ACTIVATION_COSTS = ("run", "measured")
 COMPILE_SECONDS = 60.0
 """Time for which the end of a complete run waits for kernels to be compiled; an error is shown at once."""
-CLOSE_SECONDS = 120.0
-"""Time within which the monitor's thread must empty its queue at the end."""
-WRITE_SECONDS = 2.0
-"""Time for which saving a checkpoint waits until everything up to it is written."""
+CLOSE_SECONDS = 120.0  # time within which the monitor's thread must empty its queue at the end
+WRITE_SECONDS = 2.0  # time for which saving a checkpoint waits until everything up to it is written
 
 
 class MonitoredRun:
@@ -271,13 +268,7 @@ class MonitoredRun:
 
 
 def measuring_probes(probes: Sequence[dict[str, Any] | str]) -> list[dict[str, Any]]:
-    """Return the probes of a user, checked; a name stands for the probe with its default options.
-
-    Raises
-    ------
-    ToposcopeError
-        If a probe cannot measure single layers of a model in memory.
-    """
+    """Return the probes of a user, checked; a name stands for the probe with its default options."""
     wanted = declarations(probes)
     for probe in make_probes(wanted):
         if not (probe.by_layer() or "diagrams" in probe.NEEDS) or probe.NEEDS - {"first", "previous", "diagrams"}:

@@ -36,27 +36,15 @@ class _Column(IntEnum):
 
 
 SQUARES = (_Column.WEIGHT, _Column.GRADIENT, _Column.BEFORE, _Column.UPDATE)
-COMPARED = {"weight_norm": _Column.WEIGHT, "gradient_norm": _Column.GRADIENT}
-"""Norms by which replicas are compared."""
+COMPARED = {"weight_norm": _Column.WEIGHT, "gradient_norm": _Column.GRADIENT}  # norms by which replicas are compared
 
 
 class Quantities:
     """Norms and counts of the parameters of a model, step by step.
 
     Calls are collective if the model is sharded: all ranks make the same calls at the same steps, and one reduction
-    adds up their shards. A rank that fails tells the others when they next `agree`. Replicas
-    communicate only to be compared.
-
-    Parameters
-    ----------
-    parameters : mapping of str to Parameter
-        See `toposcope.monitor.parameters.watched`.
-    layers : sequence of Layer
-        The matrices among them, whose dead units are counted.
-    replicated : DistributedDataParallel, optional
-        The wrapper of a replicated model; all ranks then measure, and are compared.
-    updated : callable, optional
-        Returns the ids of the parameters of the optimizer; only their updates are measured. By default, all are.
+    adds up their shards. A rank that fails tells the others when they next `agree`. Replicas communicate only to be
+    compared.
     """
 
     def __init__(
@@ -124,18 +112,7 @@ class Quantities:
             self._trained, self._groups = trained, _groups(self._parameters, trained)
 
     def after(self, *, gradients: bool = True) -> "PendingQuantities":
-        """Measure the parameters after the optimizer's step, without waiting for a GPU unless they are sharded.
-
-        Parameters
-        ----------
-        gradients : bool
-            Whether the stored gradients are those of the last step.
-
-        Raises
-        ------
-        ToposcopeError
-            If the model is sharded and a rank failed; raised on all ranks.
-        """
+        """Measure the parameters after the optimizer's step, without waiting for a GPU unless they are sharded."""
         before, self._before = self._before, {}
         error, self._error, vector = self._error, None, None
         if error is None:
@@ -167,20 +144,7 @@ class Quantities:
         return (rank() if self._replicated is None else dist.get_rank(self._replicated.process_group)) == 0
 
     def agree(self, decision: Sequence[int], *, stop: bool = False) -> list[int]:
-        """Return the leader's decision; a collective operation.
-
-        Parameters
-        ----------
-        decision : sequence of int
-            Ignored on ranks other than the leader, where it must have the same length.
-        stop : bool
-            Whether this rank has failed.
-
-        Raises
-        ------
-        ToposcopeError
-            If a rank has failed; raised on all ranks, except that the leader of replicas continues alone.
-        """
+        """Return the leader's decision; a collective operation."""
         import torch.distributed as dist
 
         leads = self.is_leader
@@ -356,17 +320,7 @@ class Quantities:
 
 
 class PendingQuantities:
-    """Quantities of one step, whose copy from a GPU may not be complete yet.
-
-    Parameters
-    ----------
-    quantities : Quantities
-    table : Tensor
-    updated : sequence of int
-        Parameters whose update was measured.
-    compared : Tensor or None
-        Sums by which replicas are compared, a row for each rank.
-    """
+    """Quantities of one step, whose copy from a GPU may not be complete yet."""
 
     def __init__(
         self, quantities: Quantities, table: "Tensor", updated: Sequence[int], compared: "Tensor | None"

@@ -15,10 +15,8 @@ from toposcope.monitor.shards import Copy, all_arrive, data_parallel, gather
 if TYPE_CHECKING:
     from torch.nn import Module
 
-START_SECONDS = 30.0
-"""Time within which all ranks must attach their monitors."""
-END_SECONDS = 10.0
-"""Time within which all ranks must close their monitors for the last step to be measured."""
+START_SECONDS = 30.0  # time within which all ranks must attach their monitors
+END_SECONDS = 10.0  # time within which all ranks must close their monitors for the last step to be measured
 
 _numbers = count()
 
@@ -28,12 +26,6 @@ class RankGroup:
 
     Rank 0 of the group is the leader: it alone has probes, a budget and a study, and decides what is measured. The
     other ranks are each a `Follower`.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-    optimized : callable
-        Returns the ids of the parameters that the attached optimizer updates.
     """
 
     def __init__(self, model: "Module", optimized: Callable[[], Collection[int]]) -> None:
@@ -48,13 +40,7 @@ class RankGroup:
         self._has_left = False
 
     def begin(self) -> None:
-        """Wait until all ranks have attached a monitor. If some have none, replicas are not compared.
-
-        Raises
-        ------
-        ToposcopeError
-            If the model is sharded and a rank has no monitor.
-        """
+        """Wait until all ranks have attached a monitor. If some have none, replicas are not compared."""
         if self._n_ranks > 1 and not all_arrive(f"{self._number}/begin", self._n_ranks, START_SECONDS):
             self.leave()
             if self.is_sharded:
@@ -97,16 +83,7 @@ class RankGroup:
             return self._quantities.after(gradients=gradients)
 
     def copies(self, wanted: Collection[str] | None, keeps: Callable[[], bool]) -> Iterator[tuple[str, Copy | None]]:
-        """Yield copies of the layers that the leader wants, one at a time. The iterator must be exhausted.
-
-        Parameters
-        ----------
-        wanted : collection of str or None
-            Names of the layers; None if the leader failed to plan.
-        keeps : callable
-            Returns whether this rank keeps the next copy; if not, None is yielded in its place. A sharded layer is
-            gathered in either case.
-        """
+        """Yield copies of the layers that the leader wants, one at a time. The iterator must be exhausted."""
         if not self.is_sharded:
             yield from ((name, gather(self.parameters[name], keep=keeps())) for name in wanted or ())
             return
@@ -163,11 +140,6 @@ class Follower:
     """A rank that is not the leader: it takes part in collective operations and keeps no results.
 
     It has the methods of `MonitoredRun`, and must call those of `RankGroup` in the same order, or the ranks deadlock.
-
-    Parameters
-    ----------
-    ranks : RankGroup
-    clock : callable
     """
 
     def __init__(self, ranks: RankGroup, clock: Clock) -> None:

@@ -31,32 +31,20 @@ from toposcope.study.tables import CheckpointRow, LayerRow, Unit
 KIND = "live"
 MAX_DIAGRAM_STEPS = 24
 """Diagrams are stored for this many measurements, then for every second of as many more, every fourth, and so on."""
-MAX_NOTES = 100
-"""Notes that a study keeps of a run, the last ones."""
+MAX_NOTES = 100  # notes that a study keeps of a run, the last ones
 TOLERANCE = 1e-4
 """Relative difference of a value that is measured again after a run has resumed, above which it disagrees."""
 
 
 @dataclass
 class RunInfo:
-    """A run, and the study to record it in.
+    """A run, and the study to record it in."""
 
-    Attributes
-    ----------
-    directory : Path
-        Directory of the study.
-    name : str
-        Requested name; a number is appended if the study has a finished run of that name.
-    n_parameters, tokens_per_step : int
-    last_step : int, optional
-        Planned last step.
-    """
-
-    directory: Path
-    name: str
+    directory: Path  # directory of the study
+    name: str  # requested name; a number is appended if the study has a finished run of that name
     n_parameters: int
     tokens_per_step: int = 0
-    last_step: int | None = None
+    last_step: int | None = None  # planned last step
 
 
 @dataclass(frozen=True)
@@ -69,30 +57,7 @@ class Earlier:
 
 
 class Recording:
-    """Writes a run into a study; used from one thread.
-
-    Parameters
-    ----------
-    run : RunInfo
-    probes : sequence of Probe
-        Probes to declare in the study, with their options.
-    layers : sequence of Layer
-        All analysed layers.
-    step : int
-        Step at which training starts or resumes; stored rows of later steps are deleted.
-
-    Attributes
-    ----------
-    run : str
-        Name under which the run is stored.
-    cut_at : int or None
-        If the run was resumed, its last stored step before that.
-
-    Raises
-    ------
-    ToposcopeError
-        If the directory cannot be written, is in use by another process, or is not a study.
-    """
+    """Writes a run into a study; used from one thread."""
 
     def __init__(self, run: RunInfo, probes: Sequence[Probe], layers: Sequence[Layer], step: int) -> None:
         self._directory, self._layers = run.directory, layers
@@ -153,13 +118,7 @@ class Recording:
         return self._store.log_rows(self.run)
 
     def measured(self, done: StepMeasurements) -> str:
-        """Store the measurements of a step, and their diagrams if it is their turn; what is stored already stays.
-
-        Returns
-        -------
-        str
-            How they disagree with those stored, once; empty if they do not.
-        """
+        """Store the measurements of a step, and their diagrams if it is their turn; what is stored already stays."""
         step, is_new = done.step, done.step not in self._steps
         if done.is_extra and self.cut_at is not None:
             return ""
@@ -293,31 +252,15 @@ def _diagrams(done: StepMeasurements) -> dict[Probe, dict[str, dict[str, Diagram
     return {probe: layers for probe, layers in found.items() if layers}
 
 
-WRITE_SECONDS = 0.5
-"""Least time between writes; the session waits longer if writing is slow."""
-RETRY_SECONDS = 10.0
-"""Time until a failed write is tried again."""
-MAX_WAITING = 1_000
-"""Queued writes while the study cannot be written; beyond that, the oldest are dropped."""
+WRITE_SECONDS = 0.5  # least time between writes; the session waits longer if writing is slow
+RETRY_SECONDS = 10.0  # time until a failed write is tried again
+MAX_WAITING = 1_000  # queued writes while the study cannot be written; beyond that, the oldest are dropped
 
 Write = Callable[[Recording], None]
 
 
 class WriteQueue:
-    """Makes writes in order, each once.
-
-    Parameters
-    ----------
-    open_recording : callable
-        Opens the recording; called again until it succeeds.
-    say : callable
-        Takes a message for the user.
-
-    Attributes
-    ----------
-    recording : Recording or None
-        None before it is open.
-    """
+    """Makes writes in order, each once."""
 
     def __init__(self, open_recording: Callable[[], Recording], say: Callable[[str], None]) -> None:
         self._open, self._say = open_recording, say

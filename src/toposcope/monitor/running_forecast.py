@@ -23,22 +23,12 @@ from toposcope.logs.formats import study
 from toposcope.logs.raw import RawLog
 from toposcope.monitor.events import Forecasted
 
-MAX_NEIGHBOURS = 32
-"""Most recent sibling folders that are read."""
-MAX_NEIGHBOUR_ROWS = 1500
-"""Rows of a log; a longer log is averaged over blocks of rows."""
+MAX_NEIGHBOURS = 32  # most recent sibling folders that are read
+MAX_NEIGHBOUR_ROWS = 1500  # rows of a log; a longer log is averaged over blocks of rows
 
 
 class Neighbours:
-    """Logs of complete runs in sibling folders, cached until the folder changes.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the run itself.
-    clock : callable
-        Returns the time in seconds.
-    """
+    """Logs of complete runs in sibling folders, cached until the folder changes."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = monotonic) -> None:
         self._directory = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.resolve follows links
@@ -117,49 +107,18 @@ def thinned(log: Log, max_rows: int = MAX_NEIGHBOUR_ROWS) -> Log:
     )
 
 
-MIN_ROWS = 50
-"""Log rows with a loss that a forecast needs."""
-MIN_SHARE_SEEN = 0.02
-"""Share of the planned steps that a forecast needs, if the plan is known."""
-MIN_GROWTH = 1.1
-"""Factor by which the step must grow from one forecast to the next."""
-MAX_SHARE = 0.02
-"""Share of the time that forecasts may take, if each takes as long as the last one."""
-MAX_READING_SECONDS = 2.0
-"""Time to read siblings' logs before each forecast."""
-MAX_ROWS = 1000
-"""Rows of the log that are used; a longer log is averaged over blocks of rows."""
-MIN_POINTS = 6
-"""Complete runs that advice on whether to continue needs."""
-RESAMPLES = 40
-"""Bootstrap resamples of their scaling law."""
+MIN_ROWS = 50  # log rows with a loss that a forecast needs
+MIN_SHARE_SEEN = 0.02  # share of the planned steps that a forecast needs, if the plan is known
+MIN_GROWTH = 1.1  # factor by which the step must grow from one forecast to the next
+MAX_SHARE = 0.02  # share of the time that forecasts may take, if each takes as long as the last one
+MAX_READING_SECONDS = 2.0  # time to read siblings' logs before each forecast
+MAX_ROWS = 1000  # rows of the log that are used; a longer log is averaged over blocks of rows
+MIN_POINTS = 6  # complete runs that advice on whether to continue needs
+RESAMPLES = 40  # bootstrap resamples of their scaling law
 
 
 class RunningForecast:
-    """Forecasts one run in training; used from one thread.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the run; its siblings are the folders beside it.
-    name : str
-        Name of the run.
-    last_step : int, optional
-        Planned last step; without it, a forecast needs a schedule whose end can be recognised, or siblings.
-    parameters, tokens_per_step : float, optional
-        Size of the model and of a step, for advice on whether to continue.
-    clock : callable
-        Returns the time in seconds.
-
-    Attributes
-    ----------
-    seconds : float
-        Duration of the last forecast.
-    refusal : str
-        Why the last attempt made no forecast; empty if it made one.
-    diverged : Divergence or None
-        How the run diverged, by the last attempt.
-    """
+    """Forecasts one run in training; used from one thread."""
 
     def __init__(
         self,

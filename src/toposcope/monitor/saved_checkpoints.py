@@ -10,8 +10,7 @@ from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise,
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert
 
-MAX_KEPT = 64
-"""Most recent checkpoints that a new one is compared with."""
+MAX_KEPT = 64  # most recent checkpoints that a new one is compared with
 
 
 class SavedCheckpoints:
@@ -23,13 +22,7 @@ class SavedCheckpoints:
         self._manifests: dict[Path, Path] = {}
 
     def saved(self, path: Path, step: int) -> list[Finding]:
-        """Write the manifest of a checkpoint, in place of an earlier one of this step; return the new findings.
-
-        Raises
-        ------
-        ToposcopeError
-            If the manifest cannot be written. A checkpoint that cannot be read is a finding.
-        """
+        """Write the manifest of a checkpoint, in place of an earlier one of this step; return the new findings."""
         checkpoint = Checkpoint(path, step)
         # a manifest that is already there belongs to a checkpoint that this one replaced
         summary = summarise(checkpoint, deep=True)
@@ -60,19 +53,12 @@ class SavedCheckpoints:
         return new
 
 
-DOCTOR = "doctor"
-"""Name of the examination in the budget."""
-BYTES_PER_SECOND = 3e8
-"""Expected speed of reading and hashing."""
+DOCTOR = "doctor"  # name of the examination in the budget
+BYTES_PER_SECOND = 3e8  # expected speed of reading and hashing
 
 
 class CheckpointQueue:
-    """Saved checkpoints, examined in order.
-
-    Parameters
-    ----------
-    budget : Budget
-    """
+    """Saved checkpoints, examined in order."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget, self._series = budget, SavedCheckpoints()

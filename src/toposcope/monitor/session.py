@@ -30,10 +30,8 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import checked
 
-STORING = "storing"
-"""Name in the budget of the cost of storing a measurement, charged to the probe ``training``."""
-N_FREE_ROWS = 1000
-"""Log rows that are stored outside the budget, so that the logs of short runs are complete."""
+STORING = "storing"  # name in the budget of the cost of storing a measurement, charged to the probe ``training``
+N_FREE_ROWS = 1000  # log rows that are stored outside the budget, so that the logs of short runs are complete
 
 
 class Session:

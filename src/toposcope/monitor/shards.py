@@ -35,18 +35,7 @@ def local(tensor: "Tensor") -> "Tensor":
 
 
 class Sharding:
-    """How the parameters of a model are sharded, and sums over the ranks that hold them.
-
-    Parameters
-    ----------
-    parameters : iterable of Tensor
-        Parameters in the same order on all ranks.
-
-    Raises
-    ------
-    ToposcopeError
-        If the largest mesh does not have the ranks of all other meshes.
-    """
+    """How the parameters of a model are sharded, and sums over the ranks that hold them."""
 
     def __init__(self, parameters: "Iterable[Tensor]") -> None:
         import torch.distributed as dist
@@ -107,12 +96,6 @@ class Slots:
 
     Needed if the inputs of units are sharded: shards of the same units share their slots. Otherwise each rank counts
     its own units, and there are no slots.
-
-    Parameters
-    ----------
-    parameter : Tensor
-    units : int
-        The dimension of the units.
     """
 
     def __init__(self, parameter: "Tensor", units: int) -> None:
@@ -177,13 +160,7 @@ def all_arrive(place: str, n_ranks: int, seconds: float) -> bool:
 
 
 class Copy:
-    """A copy of a tensor on the CPU; a copy from a GPU is asynchronous.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        A local tensor; later changes to it do not affect the copy.
-    """
+    """A copy of a tensor on the CPU; a copy from a GPU is asynchronous."""
 
     def __init__(self, tensor: "Tensor") -> None:
         import torch
@@ -215,19 +192,7 @@ class Copy:
 
 
 def gather(parameter: "Tensor", *, keep: bool | None = None) -> Copy | None:
-    """Copy a whole parameter to the CPU. For a sharded parameter this is a collective operation.
-
-    Parameters
-    ----------
-    parameter : Tensor
-    keep : bool, optional
-        Whether this rank keeps the copy; by default rank 0 does.
-
-    Returns
-    -------
-    Copy or None
-        None if this rank does not keep it.
-    """
+    """Copy a whole parameter to the CPU. For a sharded parameter this is a collective operation."""
     import torch
 
     keeps = rank() == 0 if keep is None else keep

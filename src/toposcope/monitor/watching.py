@@ -15,32 +15,16 @@ from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.monitor.running_forecast import RunningForecast
 
-FORECAST = "forecast"
-"""Name of the forecast in the budget."""
-FIRST_FORECAST_SECONDS = 0.5
-"""Expected duration of the first forecast."""
-MAX_ROWS = 4096
-"""Rows of the log in memory; beyond that, neighbouring rows are merged."""
+FORECAST = "forecast"  # name of the forecast in the budget
+FIRST_FORECAST_SECONDS = 0.5  # expected duration of the first forecast
+MAX_ROWS = 4096  # rows of the log in memory; beyond that, neighbouring rows are merged
 
 MIN_LOST_ROWS = 10
 """Losses that are NaN or infinite, at the end of a log, of a run that diverged; fewer may be overflows."""
 
 
 class Watch:
-    """Checks every event of a run, and forecasts its final loss.
-
-    Parameters
-    ----------
-    forecast : RunningForecast
-    budget : Budget
-    last_step : int, optional
-        Planned last step.
-
-    Attributes
-    ----------
-    diverged : Divergence or None
-        How the run diverged, unless its loss has recovered.
-    """
+    """Checks every event of a run, and forecasts its final loss."""
 
     def __init__(self, forecast: RunningForecast, budget: Budget, last_step: int | None) -> None:
         self._alerts, self._forecast, self._budget = Alerts(last_step), forecast, budget
@@ -104,16 +88,7 @@ class Watch:
 
 
 class ShortLog:
-    """A log of bounded length: neighbouring rows are merged when it has grown to `MAX_ROWS` rows.
-
-    Attributes
-    ----------
-    steps : list of int
-    n_added : int
-        Rows added so far.
-    n_lost : int
-        Losses in a row, at the end, that are NaN or infinite; the row of the first is not merged.
-    """
+    """A log of bounded length: neighbouring rows are merged when it has grown to `MAX_ROWS` rows."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []

@@ -5,13 +5,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-Job = Callable[[], None]
-"""Work for the thread; a snapshot of a layer is a job that holds memory until it is done."""
+Job = Callable[[], None]  # work for the thread; a snapshot of a layer is a job that holds memory until it is done
 
 MAX_WAIT_SECONDS = 10.0
 """Time that a job waits for room in the queue; a hanging disk must not block the training for longer."""
-IDLE_SECONDS = 0.25
-"""Interval at which a thread without jobs calls `idle`."""
+IDLE_SECONDS = 0.25  # interval at which a thread without jobs calls `idle`
 
 
 class Worker:

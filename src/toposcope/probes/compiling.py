@@ -12,23 +12,13 @@ from filelock import FileLock, Timeout
 if TYPE_CHECKING:
     from toposcope.homology import Diagram
 
-N_LOOP_POINTS = 300
-"""Enough of them that the edges enter in several parts."""
+N_LOOP_POINTS = 300  # enough of them that the edges enter in several parts
 
-N_MATCHED = 20
-"""Enough points that pairs must be added to those that are looked at first."""
+N_MATCHED = 20  # enough points that pairs must be added to those that are looked at first
 
 
 def compile_ahead(probes: Collection[str], n_vertices: int) -> None:
-    """Make the first calls that probes need and no process has made on this machine, nor is making now.
-
-    Parameters
-    ----------
-    probes : collection of str
-        Names of probes; of those that are not measured by default, kernels are compiled when they are needed.
-    n_vertices : int
-        Rows and columns of the largest matrix.
-    """
+    """Make the first calls that probes need and no process has made on this machine, nor is making now."""
     was_enabled = gc.isenabled()
     gc.disable()  # a compiler makes objects without end, most of which are needed until it ends
     try:

@@ -19,36 +19,13 @@ from toposcope.typing import Matrix, Vector
 MAX_DIRECT_ENTRIES = 1 << 18
 """Entries of the largest matrix that is decomposed directly; for larger ones it is W'W or WW'."""
 
-MIN_TAIL = 10
-"""Eigenvalues a power law needs at least."""
+MIN_TAIL = 10  # eigenvalues a power law needs at least
 
-MIN_SPREAD = 1e-6
-"""Smallest mean of ln(eigenvalue / smallest of the tail) that counts as a tail; below it is rounding."""
+MIN_SPREAD = 1e-6  # smallest mean of ln(eigenvalue / smallest of the tail) that counts as a tail; below it is rounding
 
 
 class Spectrum:
-    """Singular values of W / unit, from consecutive blocks of its rows.
-
-    With up to `MAX_DIRECT_ENTRIES` entries, by the singular value decomposition, exact to about 1e-16 of the largest.
-    Beyond, they are roots of the eigenvalues of W'W or WW', whichever is smaller, summed in float64. Rounding moves
-    these by less than u = max(m, n) 2^-52 of the largest, mostly a hundred times less, so a singular value s is known
-    to u sigma_1^2 / 2s: for 4096 rows the largest to 5e-13 of itself, one a thousandth of it to 5e-7 of itself. (That
-    is the worst where all products have one sign, as in a constant matrix. The bound that no matrix breaks is u times
-    the stable rank; roundings that differ in sign stay far below.)
-
-    Singular values (or eigenvalues) of at most u times the largest are noise and set to zero: in large matrices those
-    below sqrt(u) sigma_1, which is 1e-6 sigma_1 for 4096 rows.
-
-    Memory: half of the product in float64; for a matrix that is wider than high, also a block and the stored matrix.
-
-    Parameters
-    ----------
-    shape : (m, n)
-    unit : float
-        A power of two that keeps squares within the range of float64.
-    block : int
-        Bytes of a block in float64.
-    """
+    """Singular values of W / unit, from consecutive blocks of its rows."""
 
     def __init__(self, shape: tuple[int, ...], unit: float, block: int = BLOCK_BYTES) -> None:
         self._shape = shape
@@ -144,14 +121,8 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
     For each layer: ``frobenius_norm``, ``spectral_norm``, ``stable_rank``, ``max_abs``, ``mean``, ``std``, ``norm_p1``
     and ``norm_p4`` (entry-wise), ``singular_entropy`` (nats, of sigma / sum sigma), ``alpha`` (exponent of the
     eigenvalue density of W'W, Clauset, Shalizi & Newman 2009; absent below 10 eigenvalues), ``distance_first`` and
-    ``distance_previous`` (L2), ``cosine_first`` and ``cosine_previous``; the last two pairs are absent if there is
-    no such checkpoint, or its layer is not finite.
-
-    For the network, norms and distances are those of one long vector, ``spectral_norm`` and ``max_abs`` are the
-    largest, and the rest are means over layers.
-
-    Everything is computed in float64, with a few rows of a layer in memory at a time. For matrices of more than 2^18
-    entries, singular values below about 1e-6 of the largest are lost (see `Spectrum`).
+    ``distance_previous`` (L2), ``cosine_first`` and ``cosine_previous``; the last two pairs are absent if there is no
+    such checkpoint, or its layer is not finite.
     """
 
     VERSION: ClassVar[int] = 2
@@ -192,21 +163,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 
 
 def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK_BYTES) -> dict[str, float]:
-    """Return the statistics of one layer, read once, and its distances from earlier checkpoints.
-
-    Parameters
-    ----------
-    layer : Layer
-    earlier : mapping of str to Layer
-        Layers of the same shape; those that cannot be read or are not finite are left out.
-    block : int
-        Bytes of a block of rows in float64.
-
-    Raises
-    ------
-    ToposcopeError
-        If the layer cannot be read, or is not finite.
-    """
+    """Return the statistics of one layer, read once, and its distances from earlier checkpoints."""
     largest = cache(largest_entry)
     unit = unit_of(largest, layer)
     entries = _Entries(unit)

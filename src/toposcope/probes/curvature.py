@@ -18,51 +18,25 @@ from toposcope.seeds import derive_seed
 if TYPE_CHECKING:
     from toposcope.models.hessian_products import HessianProduct
 
-TOLERANCE = 1e-3
-"""An eigenvalue has converged if its residual is at most this share of the largest absolute one."""
-MAX_STEPS = 400
-"""Products for the extreme eigenvalues of one matrix."""
+TOLERANCE = 1e-3  # an eigenvalue has converged if its residual is at most this share of the largest absolute one
+MAX_STEPS = 400  # products for the extreme eigenvalues of one matrix
 NEAR_ZERO = 0.01
 """Share of the largest absolute eigenvalue; those not above it count neither as positive nor as negative."""
 EDGES = tuple(round(0.05 * k - 1.025, 3) for k in range(42))
 """Where the cumulative density is reported, in units of the largest absolute eigenvalue; finer would be below the
 resolution of the default steps."""
-SECONDS_PER_PRODUCT = 4e-10
-"""For each parameter and token."""
+SECONDS_PER_PRODUCT = 4e-10  # for each parameter and token
 UNSEEN = 1.5
 """Parameters of a model, in units of those of its analysed layers: embeddings and biases are not seen beforehand."""
-VECTORS = 14
-"""Of the size of the model, beside a basis: the model itself, its gradient, and what a product takes."""
-GRAPH_BYTES = 1 << 30
-"""At most, of the graph of the gradient and of what is computed in between."""
+VECTORS = 14  # of the size of the model, beside a basis: the model itself, its gradient, and what a product takes
+GRAPH_BYTES = 1 << 30  # at most, of the graph of the gradient and of what is computed in between
 SHARPNESS, SMALLEST, TWIN = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
 
 
 class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     """Hessian of the mean loss on fixed text: ``sharpness``, its largest eigenvalue, and what surrounds it.
 
-    ``eigenvalue_2`` and so on, ``smallest_eigenvalue``, ``trace``, ``positive_share`` and ``negative_share`` of the
-    spectral density, ``filter_normalised_sharpness``, ``n_tokens``. Each estimate has its error as ``<name>.noise``:
-    the residual ||Hv - value v|| of an eigenvalue, the standard error of a trace, of a share also what the number of
-    steps changes. An eigenvalue that has not converged, or before which another may have been missed, is absent.
     Definitions: ``docs/methods/curvature.md``.
-
-    Attributes
-    ----------
-    top : int
-        Largest eigenvalues.
-    sequences, length : int
-        Windows of the text, spread evenly, and their tokens; at most the model's context.
-    draws : int
-        Random vectors of the trace, and of the density.
-    steps : int
-        Lanczos steps of the density.
-    blocks : bool
-        The same of each layer's own block of the Hessian, too.
-    density : bool
-        Also report the cumulative density, as ``density@x``: the share of eigenvalues of at most x times the largest
-        absolute one.
-    seed : int
     """
 
     VERSION: ClassVar[int] = 2
@@ -70,12 +44,14 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
 
-    top: int = 10
-    sequences: int = 8
-    length: int = 128
-    draws: int = 5
-    steps: int = 30
-    blocks: bool = False
+    top: int = 10  # largest eigenvalues
+    sequences: int = 8  # windows of the text, spread evenly, and their tokens; at most the model's context
+    length: int = 128  # windows of the text, spread evenly, and their tokens; at most the model's context
+    draws: int = 5  # random vectors of the trace, and of the density
+    steps: int = 30  # lanczos steps of the density
+    blocks: bool = False  # the same of each layer's own block of the Hessian, too
+    # also report the cumulative density, as ``density@x``: the share of eigenvalues of at most x times the largest
+    # absolute one
     density: bool = False
     seed: int = 42
 

@@ -14,37 +14,11 @@ if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
 
 ESTIMATE, CHAIN, CONVERGENCE = "learning_coefficient", "chain@", "convergence@"
-NO_ESTIMATE = "no estimate: "
-"""Begins the flag that says why."""
+NO_ESTIMATE = "no estimate: "  # begins the flag that says why
 
 
 class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
-    """Local learning coefficient of the loss on the fixed text (Lau et al. 2023), by Metropolis-adjusted chains.
-
-    ``learning_coefficient``, with its standard error ``learning_coefficient.noise``; the mean of each chain,
-    ``chain@0`` and so on; and what shows whether they have converged: ``convergence@r_hat``,
-    ``convergence@effective_size``, ``convergence@acceptance``, ``convergence@negative_share`` and
-    ``convergence@discretisation_bias`` (what unadjusted chains would have, with its ``.noise``). Where chains disagree,
-    hardly move, or leave for a lower loss, there is no estimate, and the flag gives the reason; one that is flagged
-    ``no minimum of these samples`` is about a point that is a minimum up to their noise.
-
-    Weights are measured in units of their root mean square, so that nothing depends on their scale. n is the number of
-    predicted tokens, beta = 1 / ln n. The kind is ``spectrum``: the estimate counts directions by their curvature, and
-    no homology enters.
-
-    Attributes
-    ----------
-    sequences, length : int
-        Windows of the text, and tokens of a window.
-    localisation : float
-        gamma, in those units: the Gaussian that keeps draws near the checkpoint displaces each weight by
-        1 / sqrt(gamma) of the root mean square.
-    chains, draws : int
-        At least 2 chains, of at least 4 draws each; half as many steps go before them.
-    leapfrog : int
-        Largest mean number of gradients a draw; fewer are used where steps are long.
-    seed : int
-    """
+    """Local learning coefficient of the loss on the fixed text (Lau et al. 2023), by Metropolis-adjusted chains."""
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
@@ -60,12 +34,14 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
         "seed": 0,
     }
 
-    sequences: int = 8
-    length: int = 128
+    sequences: int = 8  # windows of the text, and tokens of a window
+    length: int = 128  # windows of the text, and tokens of a window
+    # gamma, in those units: the Gaussian that keeps draws near the checkpoint displaces each weight by 1 / sqrt(gamma)
+    # of the root mean square
     localisation: float = 10.0
-    chains: int = 4
-    draws: int = 48
-    leapfrog: int = 8
+    chains: int = 4  # at least 2 chains, of at least 4 draws each; half as many steps go before them
+    draws: int = 48  # at least 2 chains, of at least 4 draws each; half as many steps go before them
+    leapfrog: int = 8  # largest mean number of gradients a draw; fewer are used where steps are long
     seed: int = 0
 
     def __post_init__(self) -> None:

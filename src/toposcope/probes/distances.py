@@ -26,18 +26,14 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
 
     For the network, the first-order distances are added, the second-order ones combine as a Euclidean norm, and the
     bottleneck distance is the largest of the layers.
-
-    Attributes
-    ----------
-    of : "rips", "neural_persistence" or "hidden_states"
-        The probe whose diagrams are compared. It must be declared too; of several, the first is used. For hidden
-        states every row is compared by itself, also ``network``.
     """
 
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"diagrams", "previous"})
 
+    # the probe whose diagrams are compared. It must be declared too; of several, the first is used. For hidden states
+    # every row is compared by itself, also ``network``
     of: Literal["rips", "neural_persistence", "hidden_states"] = "rips"
 
     def source(self, probes: Sequence[Probe]) -> Probe:

@@ -32,16 +32,6 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     The rows of the table are ``embedding.input`` and ``embedding.output``; tied embeddings have equal ones. Statistics
     are those of `hidden_states`. H0 is exact for any number of points. H1 of more than `max_points`, or more than fit
     into memory, is computed from farthest-point landmarks, with their cover radius; ``H1.count`` is always exact.
-
-    Attributes
-    ----------
-    max_dimension, max_points
-        See `toposcope.homology.rips`.
-    metric : "euclidean" or "cosine"
-    normalize : bool
-        Whether the cloud is divided by its root mean square distance from the centroid.
-    seed : int
-        Of the random points of ``two_nn``, as many as H1 uses.
     """
 
     VERSION: ClassVar[int] = 3
@@ -51,11 +41,11 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     NORM: ClassVar[str] = "rms_radius"
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
 
-    max_dimension: int = 1
-    max_points: int | None = None
+    max_dimension: int = 1  # see `toposcope.homology.rips`
+    max_points: int | None = None  # see `toposcope.homology.rips`
     metric: Literal["euclidean", "cosine"] = "euclidean"
-    normalize: bool = False
-    seed: int = 42
+    normalize: bool = False  # whether the cloud is divided by its root mean square distance from the centroid
+    seed: int = 42  # of the random points of ``two_nn``, as many as H1 uses
 
     def __post_init__(self) -> None:
         super().__post_init__()

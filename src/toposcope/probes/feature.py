@@ -12,8 +12,7 @@ TOPOLOGY: Kind = "topology"
 NETWORK = "network"
 """Pseudo-layer and group of values of the whole checkpoint."""
 
-_BETWEEN_OPTIONS = re.compile(r",(?![^\[\]]*\])")
-"""A comma that is not within a list."""
+_BETWEEN_OPTIONS = re.compile(r",(?![^\[\]]*\])")  # a comma that is not within a list
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,7 @@ def split_label(label: str) -> tuple[str, str]:
 
 
 def split_options(text: str) -> list[str]:
-    """Split ``draws=10,scales=[0.5,1.0]`` into its options.
-
-    Examples
-    --------
-    >>> split_options("draws=10,scales=[0.5,1.0]")
-    ['draws=10', 'scales=[0.5,1.0]']
-    """
+    """Split ``draws=10,scales=[0.5,1.0]`` into its options."""
     return [part for part in _BETWEEN_OPTIONS.split(text) if part]
 
 

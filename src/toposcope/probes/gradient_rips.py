@@ -24,15 +24,6 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     ``H0.*``, ``H1.*`` as in `rips`; ``np_mean``, ``np_norm``, ``np_normalized`` as in `neural_persistence`; and the
     Frobenius norm ``gradient_norm``, for the network that of one long vector.
-
-    Attributes
-    ----------
-    max_dimension, max_points
-        See `toposcope.homology.rips`.
-    batches : int
-        Number of fixed batches. The first gives the statistics and diagrams; with several, each statistic also has
-        ``<name>.noise``, the standard deviation over them (ddof 1). For the network this is an upper bound: all layers
-        see the same batches, so that their noise may add up.
     """
 
     VERSION: ClassVar[int] = 4
@@ -44,8 +35,11 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     NORM: ClassVar[str] = NORM
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1, "batches": 1}
 
-    max_dimension: int = 1
-    max_points: int | None = None
+    max_dimension: int = 1  # see `toposcope.homology.rips`
+    max_points: int | None = None  # see `toposcope.homology.rips`
+    # number of fixed batches. The first gives the statistics and diagrams; with several, each statistic also has
+    # ``<name>.noise``, the standard deviation over them (ddof 1). For the network this is an upper bound: all layers
+    # see the same batches, so that their noise may add up
     batches: int = 1
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:

@@ -31,24 +31,12 @@ from toposcope.typing import Indices, Matrix
 
 @dataclass
 class StatePoints:
-    """The points of one hidden state.
+    """The points of one hidden state."""
 
-    Attributes
-    ----------
-    moments : Moments
-        Of all points.
-    points : ndarray, shape (k, width), float64
-        The selected points, in the order of the text.
-    selected : ndarray, shape (k,), int64, or None
-        Their indices, ascending; None if all points are selected.
-    n_bad : int
-        Entries that are NaN or infinite; if there are any, moments and points are not valid.
-    """
-
-    moments: Moments
-    points: Matrix
-    selected: Indices | None
-    n_bad: int = 0
+    moments: Moments  # of all points
+    points: Matrix  # shape (k, width); the selected points, in the order of the text
+    selected: Indices | None  # shape (k,); their indices, ascending; None if all points are selected
+    n_bad: int = 0  # entries that are NaN or infinite; if there are any, moments and points are not valid
 
     def add(self, places: Indices, states: Matrix) -> None:
         """Add points with their indices."""
@@ -79,31 +67,7 @@ def gather(
     pooled: bool,
     selected: Indices | None,
 ) -> tuple[dict[str, StatePoints], str]:
-    """Read a text and collect its hidden states as points.
-
-    Parameters
-    ----------
-    model : LanguageModel
-    sequences : sequence of TokenSequence
-    wanted : mapping of str to int
-        Index of each hidden state, by layer.
-    pooled : bool
-        Whether a point is the mean over the tokens of a text, or one token.
-    selected : ndarray of int64, or None
-        Indices of the points to collect, ascending; None for all.
-
-    Returns
-    -------
-    points : dict of StatePoints
-        By layer.
-    flag : str
-        Whether memory forced a smaller batch; empty if not.
-
-    Raises
-    ------
-    ToposcopeError
-        If the text cannot be read, or the selected points do not fit into memory.
-    """
+    """Read a text and collect its hidden states as points."""
     counts = [1 if pooled else len(sequence.ids) - sequence.n_prefix for sequence in sequences]
     begins = np.concatenate([[0], np.cumsum(counts)])
     n_selected = int(begins[-1]) if selected is None else len(selected)
@@ -136,43 +100,6 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     The row ``network`` is the last hidden state, after the final norm, from which the model predicts. The others are
     ``hidden.00``, the embedding, ``hidden.01``, after the first block, and so on, with the role ``hidden``.
-
-    From all points, streamed: ``rankme``, ``effective_rank``, ``participation_ratio``, ``eigenspectrum_decay``,
-    ``stable_rank``, ``top_eigenvalue``, ``anisotropy``, ``mean_norm``, ``rms_radius``, ``n_points``, ``n_zero``
-    (see `toposcope.homology.spectral_measures`). From the cloud: ``H0.*``, ``H1.*`` as in `rips`; ``two_nn``, from
-    at most `max_points` random points; ``pca_variance``. With `scales`, the curves ``H1.betti@0.5`` and
-    ``H1.landscape_1@0.5``. The rows of several layers combine by their means.
-
-    Attributes
-    ----------
-    layers : "last", "all" or list of float
-        Which hidden states: depths from 0, the embedding, to 1, the last, which is always included.
-    points : "tokens" or "texts"
-        Whether a point is a token, or a text: the mean over its tokens.
-    cut : "windows" or "lines"
-        Whether the texts are passages at even distances, or lines of at least 100 characters.
-    texts, length : int
-        Number of texts, and the most tokens of each; at most the model's context.
-    max_points : int
-        See `sample`.
-    sample : "farthest" or "random"
-        Which points make the cloud if there are more than `max_points`. ``farthest``: all for H0, and landmarks from H1
-        on, with their cover radius; without `max_points`, as many as fit into memory. ``random``: `max_points` random
-        points in every dimension, the same at every checkpoint.
-    draws, seed : int
-        Random samples. The first gives the statistics and diagrams; with several, each statistic also has
-        ``<name>.noise``, the standard deviation over them (ddof 1).
-    pca : int
-        Principal components the cloud is projected to; 0 for none. The published study used 50.
-    metric : "euclidean" or "cosine"
-    normalize : bool
-        Whether the cloud is divided by its root mean square distance from the centroid.
-    max_dimension : int
-        See `toposcope.homology.rips`.
-    scales : list of float
-        Filtration values at which Betti curves and landscapes are reported.
-    keep : int
-        Points of each layer, at even distances, that are stored for `similarity`.
     """
 
     VERSION: ClassVar[int] = 3
@@ -186,21 +113,30 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         **{"texts": 1, "length": 2, "draws": 1, "pca": 0, "keep": 0},
     }
 
+    # which hidden states: depths from 0, the embedding, to 1, the last, which is always included
     layers: Literal["last", "all"] | tuple[float, ...] = "last"
-    points: Literal["tokens", "texts"] = "tokens"
+    points: Literal["tokens", "texts"] = "tokens"  # whether a point is a token, or a text: the mean over its tokens
+    # whether the texts are passages at even distances, or lines of at least 100 characters
     cut: Literal["windows", "lines"] = "windows"
-    texts: int = 64
-    length: int = 128
-    max_points: int | None = None
+    texts: int = 64  # number of texts, and the most tokens of each; at most the model's context
+    length: int = 128  # number of texts, and the most tokens of each; at most the model's context
+    max_points: int | None = None  # see `sample`
+    # which points make the cloud if there are more than `max_points`. ``farthest``: all for H0, and landmarks from H1
+    # on, with their cover radius; without `max_points`, as many as fit into memory. ``random``: `max_points` random
+    # points in every dimension, the same at every checkpoint
     sample: Literal["farthest", "random"] = "farthest"
+    # random samples. The first gives the statistics and diagrams; with several, each statistic also has
+    # ``<name>.noise``, the standard deviation over them (ddof 1)
     draws: int = 1
+    # random samples. The first gives the statistics and diagrams; with several, each statistic also has
+    # ``<name>.noise``, the standard deviation over them (ddof 1)
     seed: int = 42
-    pca: int = 0
+    pca: int = 0  # principal components the cloud is projected to; 0 for none. The published study used 50
     metric: Literal["euclidean", "cosine"] = "euclidean"
-    normalize: bool = False
-    max_dimension: int = 1
-    scales: tuple[float, ...] = ()
-    keep: int = 0
+    normalize: bool = False  # whether the cloud is divided by its root mean square distance from the centroid
+    max_dimension: int = 1  # see `toposcope.homology.rips`
+    scales: tuple[float, ...] = ()  # filtration values at which Betti curves and landscapes are reported
+    keep: int = 0  # points of each layer, at even distances, that are stored for `similarity`
 
     def __post_init__(self) -> None:
         super().__post_init__()

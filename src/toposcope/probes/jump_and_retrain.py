@@ -19,28 +19,7 @@ if TYPE_CHECKING:
 
 
 class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
-    """Return of loss and weights after random jumps and plain gradient descent on the fixed text (Horoi et al. 2021).
-
-    Means over the jumps: ``jumped_loss`` and ``retrained_loss`` (nats a token), ``loss_return`` (share of the rise of
-    the loss that is undone), ``distance`` (from the checkpoint, over the length of the jump) and ``separation`` (from
-    where the same descent leads without a jump). Each has ``<name>.noise``, the standard error over jumps. If a descent
-    diverges, all but ``jumped_loss`` are absent. Flags say where a jump did not raise the loss, so that ``loss_return``
-    is absent, and where descents end below the checkpoint, so that it is above 1.
-
-    Weights are measured in units of their root mean square, so that nothing depends on their scale.
-
-    Attributes
-    ----------
-    sequences, length : int
-        Windows of the text, and tokens of a window.
-    jump : float
-        Length of the jump, as a share of the norm of all weights.
-    rate : float
-        Learning rate, in those units: the rate of the weights as they are is `rate` times their mean square.
-    steps, jumps : int
-        Of the descent; and how many random directions, at least 2.
-    seed : int
-    """
+    """Return of loss and weights after random jumps and plain gradient descent on a text (Horoi et al. 2021)."""
 
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "spectrum"
@@ -49,12 +28,13 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {"sequences": 1, "length": 2, "steps": 1, "jumps": 2, "seed": 0}
 
-    sequences: int = 16
-    length: int = 128
-    jump: float = 0.25
+    sequences: int = 16  # windows of the text, and tokens of a window
+    length: int = 128  # windows of the text, and tokens of a window
+    jump: float = 0.25  # length of the jump, as a share of the norm of all weights
+    # learning rate, in those units: the rate of the weights as they are is `rate` times their mean square
     rate: float = 10.0
-    steps: int = 20
-    jumps: int = 3
+    steps: int = 20  # of the descent; and how many random directions, at least 2
+    jumps: int = 3  # of the descent; and how many random directions, at least 2
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from toposcope.models.loss_planes import Axes, Plane, Sample, Unfinished
     from toposcope.models.summed_loss import SummedLoss
 
-FLOPS = 3e10
-"""Floating-point operations in a second, of one processor."""
+FLOPS = 3e10  # floating-point operations in a second, of one processor
 NO_PATH = "no plane of a path"
 """The flag of a checkpoint before which too few others are known, or none apart from one line."""
 _KINDS: dict[str, Kind] = {"range": "norm", "centre_height": "norm"}
@@ -33,41 +32,7 @@ class _Needs:
 
 
 class LandscapeProbe(Probe, frozen=True, tag="landscape"):
-    """Merge tree and critical points of the loss on planes through the checkpoint (see ``docs/methods/landscapes.md``).
-
-    Of the network: ``average_persistence``, ``max_persistence``, ``total_persistence``, ``smad``, ``minima``,
-    ``saddles``, ``side_basin_share``, ``range``, ``centre_height``, ``slice_curvature_max``, ``..._min`` and
-    ``..._mean``; along eigenvectors, ``eigenvalue_1`` and ``eigenvalue_2``. Each is the mean over `draws` planes, and
-    has ``<name>.noise``, its standard deviation over them, ``<name>.batches.noise``, that over batches of the text, and
-    ``<name>.resolution.noise``, the mean absolute difference to half the resolution. Second derivatives have
-    ``<name>.numerical.noise``, the error of the products with the Hessian, and eigenvalues their residual. A statistic
-    that only one of several planes defines is left out. ``planes_wasserstein_1`` and ``planes_bottleneck`` are the mean
-    distances between the diagrams of two planes. The diagram ``H0`` is that of the first plane, whose losses are stored
-    if it is a grid.
-
-    Attributes
-    ----------
-    directions : "random", "hessian" or "trajectory"
-        Random and filter-normalised; the two eigenvectors of the Hessian with the largest eigenvalues; or the two
-        principal components of the earlier checkpoints' analysed layers, as seen from this one.
-    resolution : int
-        Points a side; a plane has as many as the square of it.
-    span : float
-        Largest coordinate on either side of the checkpoint, in units of the directions.
-    draws : int
-        Planes; each has its own random directions and scattered points. A grid that is not random is one plane.
-    samples : "grid", "latin" or "uniform"
-        A grid, or scattered points: a Latin hypercube, or uniform ones.
-    graph : "triangulation" or "nearest"
-        Which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest as in some of
-        the literature, whose counts are artefacts.
-    sequences, length : int
-        Windows of the text and their length in tokens; at most the model's context.
-    batches : int
-        Into how many the windows are split for the spread over texts.
-    seed : int
-        The same at every checkpoint, so that directions change with the weights alone.
-    """
+    """Merge tree and critical points of the loss on planes through the checkpoint (``docs/methods/landscapes.md``)."""
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
@@ -75,16 +40,22 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     NEEDS: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
     LEAST: ClassVar[Mapping[str, int]] = {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1}
 
+    # random and filter-normalised; the two eigenvectors of the Hessian with the largest eigenvalues; or the two
+    # principal components of the earlier checkpoints' analysed layers, as seen from this one
     directions: Literal["random", "hessian", "trajectory"] = "random"
-    resolution: int = 25
-    span: float = 1.0
+    resolution: int = 25  # points a side; a plane has as many as the square of it
+    span: float = 1.0  # largest coordinate on either side of the checkpoint, in units of the directions
+    # planes; each has its own random directions and scattered points. A grid that is not random is one plane
     draws: int = 3
+    # a grid, or scattered points: a Latin hypercube, or uniform ones
     samples: Literal["grid", "latin", "uniform"] = "grid"
+    # which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest as in some of
+    # the literature, whose counts are artefacts
     graph: Literal["triangulation", "nearest"] = "triangulation"
-    sequences: int = 8
-    length: int = 128
-    batches: int = 4
-    seed: int = 0
+    sequences: int = 8  # windows of the text and their length in tokens; at most the model's context
+    length: int = 128  # windows of the text and their length in tokens; at most the model's context
+    batches: int = 4  # into how many the windows are split for the spread over texts
+    seed: int = 0  # the same at every checkpoint, so that directions change with the weights alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -244,11 +215,6 @@ def points_of(loss: "SummedLoss", earlier: Mapping[int, Weights]) -> "Iterator[T
     """Yield the point of a loss with the layers of earlier checkpoints, in the order of their steps.
 
     Only analysed layers differ from the point itself. Checkpoints that are not finite are left out.
-
-    Raises
-    ------
-    ToposcopeError
-        If a layer is none of the model's, or cannot be read.
     """
     import torch
 

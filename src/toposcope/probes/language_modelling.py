@@ -16,11 +16,6 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
     The text is cut into consecutive windows; every token but the first is predicted once, from those before it in its
     window. Bytes are those of the predicted text in UTF-8, so ``bits_per_byte``, unlike loss and
     perplexity, compares models with different tokenizers.
-
-    Attributes
-    ----------
-    length : int
-        Longest window in tokens; at most the model's context.
     """
 
     VERSION: ClassVar[int] = 1
@@ -30,7 +25,7 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
     LEAST: ClassVar[Mapping[str, int]] = {"length": 2}
 
-    length: int = 512
+    length: int = 512  # longest window in tokens; at most the model's context
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""

@@ -17,27 +17,16 @@ from toposcope.homology.rips import components_of_each
 from toposcope.probes.probe import Subject
 from toposcope.probes.stacks import by_stacks
 
-MAX_TOGETHER, MAX_BYTES_TOGETHER = 32, 1 << 25
-"""Checkpoints, and bytes of their files, that are measured together."""
+MAX_TOGETHER, MAX_BYTES_TOGETHER = 32, 1 << 25  # checkpoints, and bytes of their files, that are measured together
 
 
 @dataclass(frozen=True, eq=False)
 class LayerTopology:
-    """What is measured of a layer.
+    """What is measured of a layer."""
 
-    Attributes
-    ----------
-    role : str
-        See docs/layers.md.
-    neural_persistence : NeuralPersistence
-        Of the weight matrix.
-    components : Diagram
-        H0 of its neurons: one point for each row of the incoming weights, in Euclidean distance.
-    """
-
-    role: str
-    neural_persistence: NeuralPersistence
-    components: Diagram
+    role: str  # see docs/layers.md
+    neural_persistence: NeuralPersistence  # of the weight matrix
+    components: Diagram  # H0 of its neurons: one point for each row of the incoming weights, in Euclidean distance
 
 
 @overload

@@ -21,17 +21,11 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
     """``np_mean``, ``np_norm``, ``np_normalized`` of every layer; for the network their means (Rieck Def. 4).
 
     The network also carries ``np_mean_std`` (population), ``np_mean_min`` and ``np_mean_max`` over its layers.
-
-    Attributes
-    ----------
-    scale : "layer" or "network"
-        ``network`` divides every layer by the largest weight of all analysed layers (Rieck Algorithm 1).
-    p : float
-    essential : "drop" or "count"
     """
 
     KIND: ClassVar[Kind] = "topology"
 
+    # ``network`` divides every layer by the largest weight of all analysed layers (Rieck Algorithm 1)
     scale: Literal["layer", "network"] = "layer"
     p: float = 2.0
     essential: Literal["drop", "count"] = "drop"

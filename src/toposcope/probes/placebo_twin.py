@@ -16,27 +16,14 @@ from toposcope.seeds import derive_seed
 
 
 class PlaceboTwinProbe(Probe, frozen=True, tag="placebo_twin"):
-    """The statistics of `neural_persistence` and `rips` of every layer with its entries permuted.
-
-    The twin has the entries of the layer, so its norm and their distribution, and nothing else of it: what topology
-    knows beyond the distribution of the entries, its twin does not know. The entries are sorted, and then permuted at
-    random, so that the twin depends on no order of rows or columns, and entries of the same rank have the same place
-    at every checkpoint and in every run.
-
-    Attributes
-    ----------
-    max_dimension, max_points
-        As of `rips`.
-    seed : int
-        Of the permutations; each layer has its own, derived from its name.
-    """
+    """The statistics of `neural_persistence` and `rips` of every layer with its entries permuted."""
 
     KIND: ClassVar[Kind] = "control"
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
 
-    max_dimension: int = 1
-    max_points: int | None = None
-    seed: int = 42
+    max_dimension: int = 1  # as of `rips`
+    max_points: int | None = None  # as of `rips`
+    seed: int = 42  # of the permutations; each layer has its own, derived from its name
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the clouds, and of sorting, permuting and a few passes."""

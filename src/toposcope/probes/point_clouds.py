@@ -31,18 +31,11 @@ CLOUD_KINDS: dict[str, Kind] = {
 
 
 class CloudMeasurement(NamedTuple):
-    """The persistence of a cloud.
-
-    Attributes
-    ----------
-    statistics : dict of float
-    diagrams : dict of Diagram
-    dimension : float or None
-        From two nearest neighbours of all points, before any projection; None if not all distances were computed.
-    """
+    """The persistence of a cloud."""
 
     statistics: dict[str, float]
     diagrams: dict[str, Diagram]
+    # from two nearest neighbours of all points, before any projection; None if not all distances were computed
     dimension: float | None
 
 
@@ -56,28 +49,7 @@ def measure_cloud(
     max_points: int | None = None,
     scales: Sequence[float] = (),
 ) -> CloudMeasurement:
-    """Measure the persistence of a cloud.
-
-    Parameters
-    ----------
-    points : ndarray, shape (n, d), float64
-    metric : "euclidean" or "cosine"
-    normalize : bool
-        Whether the points are divided by their root mean square distance from the centroid; points that are all equal
-        are not changed.
-    pca : int
-        Components the points are projected to first; 0 for none.
-    max_dimension, max_points
-        As of `toposcope.homology.rips`.
-    scales : sequence of float
-        Where Betti curves and first landscapes are reported, in the unit of the distances.
-
-    Returns
-    -------
-    CloudMeasurement
-        The statistics of `toposcope.homology.statistics` as ``H0.*`` and so on, ``H0.betti@0.5``,
-        ``H0.landscape_1@0.5``, and ``pca_variance``, the share of the variance that the components hold.
-    """
+    """Measure the persistence of a cloud."""
     values: dict[str, float] = {}
     if pca:
         points, values["pca_variance"] = principal_components(points, pca)

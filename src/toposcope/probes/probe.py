@@ -32,19 +32,15 @@ DEGREES = {
 }
 """The power of the scale in the statistics of a diagram of lengths; all others do not depend on the scale."""
 
-HIDDEN = "hidden"
-"""Role of the pseudo-layers of hidden states, and the beginning of their names."""
-EMBEDDING = "embedding"
-"""Role of the pseudo-layers of embedding matrices."""
+HIDDEN = "hidden"  # role of the pseudo-layers of hidden states, and the beginning of their names
+EMBEDDING = "embedding"  # role of the pseudo-layers of embedding matrices
 
 RELATIONS = frozenset({"first", "previous", "earlier", "diagrams", "states"})
 """Names in `Probe.NEEDS` for other checkpoints or results of other probes; all other names are inputs."""
 
 Diagrams = Mapping[str, Diagram]
-States = Mapping[str, NDArray[np.float32]]
-"""Points of hidden states by pseudo-layer, each of shape (n, width)."""
-Shape = tuple[int, int]
-"""Rows and columns of a layer."""
+States = Mapping[str, NDArray[np.float32]]  # points of hidden states by pseudo-layer, each of shape (n, width)
+Shape = tuple[int, int]  # rows and columns of a layer
 Value = np.float64 | NDArray[np.float64] | float
 """A statistic at one checkpoint, or at several."""
 
@@ -85,18 +81,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Weights:
-    """The analysed layers of a checkpoint, opened when they are first asked for.
+    """The analysed layers of a checkpoint, opened when they are first asked for."""
 
-    Attributes
-    ----------
-    content : str
-        Digest of names and contents of the layers: equal for equal weights.
-    open : callable
-        Returns the layers by name.
-    """
-
-    content: str
-    open: Callable[[], Mapping[str, Layer]]
+    content: str  # digest of names and contents of the layers: equal for equal weights
+    open: Callable[[], Mapping[str, Layer]]  # returns the layers by name
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from toposcope.seeds import derive_seed
 
 MAX_ENTRIES = 20 * 2**20
 """Approximate entries drawn for one shape and ensemble: fewer than 20 matrices beyond 1024 x 1024."""
-MIN_DRAWS = 3
-"""Fewer matrices give no usable spread."""
-CACHED_SHAPES = 512
-"""Shapes whose references a process caches."""
+MIN_DRAWS = 3  # fewer matrices give no usable spread
+CACHED_SHAPES = 512  # shapes whose references a process caches
 
 Shape = tuple[int, ...]
 
@@ -30,16 +28,6 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     ``gaussian.np_mean``, ``gaussian.np_mean.sd``, ``gaussian.H0.total``, ``gaussian.H0.total.sd`` and so on, and
     ``n_draws``. ``H0.total`` is that of the matrix divided by its Frobenius norm, to compare with the scale-free twin
     of the layer's. They depend only on the shape: they are computed once for each, at the first checkpoint of a run.
-
-    For the network, the means of ``np_mean`` over layers, with the standard deviation of that mean in a network of
-    independent layers, and the smallest ``n_draws``. Totals are absent: divided by a norm each, they cannot be added.
-
-    Attributes
-    ----------
-    draws : int
-        Matrices of each ensemble, at least 3. For large shapes only as many as have 20 x 2^20 entries in total, but
-        never fewer than 3: all 20 up to 1024 x 1024, 5 of 2048 x 2048, 3 of 4096 x 4096.
-    seed : int
     """
 
     KIND: ClassVar[Kind] = "control"
@@ -47,6 +35,8 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     ONCE: ClassVar[bool] = True
     LEAST: ClassVar[Mapping[str, int]] = {"draws": MIN_DRAWS}
 
+    # matrices of each ensemble, at least 3. For large shapes only as many as have 20 x 2^20 entries in total, but never
+    # fewer than 3: all 20 up to 1024 x 1024, 5 of 2048 x 2048, 3 of 4096 x 4096
     draws: int = 20
     seed: int = 42
 

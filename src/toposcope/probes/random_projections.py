@@ -23,12 +23,6 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
     The signs of a layer are derived from its name and shape: they are the same at every checkpoint, and in every run
     with such a layer. As many numbers as topology gives, linear in the weights and chosen blindly: what topology knows
     should be more. The mean square of a projection over the signs is the squared norm of the weights (Achlioptas 2003).
-
-    Attributes
-    ----------
-    count : int
-        Projections; the first are the same for every count.
-    seed : int
     """
 
     KIND: ClassVar[Kind] = "control"
@@ -36,7 +30,7 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
     SCALE_FREE: ClassVar[bool] = True
     LEAST: ClassVar[Mapping[str, int]] = {"count": 1}
 
-    count: int = DEFAULT_COUNT
+    count: int = DEFAULT_COUNT  # projections; the first are the same for every count
     seed: int = 42
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
@@ -67,21 +61,7 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
 
 
 def sign_projections(layer: Layer, count: int, seed: int, block: int = BLOCK_BYTES) -> Vector:
-    """Return the projections of one layer on directions of random signs, read a few rows at a time.
-
-    Parameters
-    ----------
-    layer : Layer
-    count, seed : int
-        The signs are derived from the seed, the layer's name, and its shape with one neuron a row.
-    block : int
-        Bytes of a block of rows in float64.
-
-    Raises
-    ------
-    ToposcopeError
-        If the layer cannot be read, or is not finite.
-    """
+    """Return the projections of one layer on directions of random signs, read a few rows at a time."""
     m, n = layer.shape
     neurons = (n, m) if layer.transposed else (m, n)
     # The position of an entry is that in the matrix with one neuron a row, however it is stored.

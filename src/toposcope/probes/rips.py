@@ -253,19 +253,6 @@ def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[
 
     The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows in any order, so
     different weights give different rows, and the same weights always the same ones.
-
-    Parameters
-    ----------
-    cloud : ndarray, shape (n, d)
-        Of a floating-point dtype; the digest is of float64.
-    count : int
-        At most n.
-    seed, n_draws : int
-
-    Returns
-    -------
-    list of ndarray, shape (count,), int64
-        Distinct row indices, ascending.
     """
     # Adding zero turns -0.0, which is the same point, into 0.0.
     digests = [hashlib.sha256((row.astype(np.float64) + 0.0).tobytes()).digest() for row in cloud]

@@ -12,21 +12,14 @@ from toposcope.homology.arrays import not_finite
 from toposcope.kernels.magnitudes import largest_magnitude, widened
 from toposcope.typing import Matrix
 
-BLOCK_BYTES = 1 << 23
-"""Bytes of a block of rows in float64; a block is never less than one row."""
+BLOCK_BYTES = 1 << 23  # bytes of a block of rows in float64; a block is never less than one row
 
 PIECE_ENTRIES = 1 << 15
 """Entries summed at a time: they fit in the processor's cache, and rounding does not grow with the matrix."""
 
 
 class Rows:
-    """The rows of a layer, read on demand; all at once if the format requires it. See `Layer.read_narrow`.
-
-    Raises
-    ------
-    ToposcopeError
-        If the layer is read at once, and that fails.
-    """
+    """The rows of a layer, read on demand; all at once if the format requires it. See `Layer.read_narrow`."""
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
@@ -40,13 +33,7 @@ class Rows:
             yield start, min(start + step, m)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows `start` to `stop`.
-
-        Raises
-        ------
-        ToposcopeError
-            If they cannot be read, or hold NaN or infinities; the message gives their number in the whole layer.
-        """
+        """Return rows `start` to `stop`."""
         rows = self._read(start, stop)
         if not math.isfinite(largest_magnitude(rows)):
             blocks = (widened(self._read(*block)) for block in self.blocks())
@@ -60,13 +47,7 @@ class Rows:
 
 
 def largest_entry(layer: Layer) -> float:
-    """Return max|W|.
-
-    Raises
-    ------
-    ToposcopeError
-        If the layer cannot be read, or is not finite.
-    """
+    """Return max|W|."""
     rows = Rows(layer)
     return max(largest_magnitude(rows.read(*block)) for block in rows.blocks())
 

@@ -23,32 +23,14 @@ from toposcope.probes.probe import (
 )
 from toposcope.typing import Matrix
 
-StepLayer = tuple[int, str]
-"""A step and a pseudo-layer."""
+StepLayer = tuple[int, str]  # a step and a pseudo-layer
 
-MIN_POINTS = 3
-"""Fewest points that can be compared."""
-MAX_ZERO_SHARE = 0.9
-"""Share of zero distances from which the divergence, in units of their 0.9 quantile, is undefined."""
+MIN_POINTS = 3  # fewest points that can be compared
+MAX_ZERO_SHARE = 0.9  # share of zero distances from which the divergence, in units of their 0.9 quantile, is undefined
 
 
 class SimilarityProbe(Probe, frozen=True, tag="similarity"):
-    """``cka``, ``procrustes`` and ``rtd`` between points stored by `hidden_states` (its option `keep`).
-
-    Each hidden state is compared with itself at the previous and at the first checkpoint: ``cka.previous``,
-    ``procrustes.previous``, ``rtd.previous``, ``cka.first`` and so on. Layers are compared with each other at one
-    checkpoint: ``cka@hidden.03`` in the row of every other layer. The last hidden state is compared with itself at
-    every earlier checkpoint: ``cka@step.512``. With several batches, the representation topology divergence also has
-    ``rtd.previous.noise`` and so on, the standard deviation over its batches (ddof 1).
-
-    If nearly all points of one of two representations are equal, so that nine tenths of the distances are 0, they
-    cannot be compared, and the statistic is absent.
-
-    Attributes
-    ----------
-    batch_size, n_batches : int
-        Of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out.
-    """
+    """``cka``, ``procrustes`` and ``rtd`` between points stored by `hidden_states` (its option `keep`)."""
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "control"
@@ -56,8 +38,8 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"states"})
     LEAST: ClassVar[Mapping[str, int]] = {"batch_size": MIN_POINTS, "n_batches": 0}
 
-    batch_size: int = 64
-    n_batches: int = 5
+    batch_size: int = 64  # of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out
+    n_batches: int = 5  # of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out
 
     def source(self, probes: Sequence[Probe]) -> Probe:
         """Return the first `hidden_states` that stores points."""

@@ -17,8 +17,7 @@ Result = TypeVar("Result")
 MAX_STACKED_ENTRIES = 1 << 16
 """Entries of the largest layer that is stacked: for a larger one a call of its own costs nothing that would matter."""
 
-MAX_STACK_ENTRIES = 1 << 17
-"""Entries of a stack: more matrices of a shape make several stacks."""
+MAX_STACK_ENTRIES = 1 << 17  # entries of a stack: more matrices of a shape make several stacks
 
 
 def by_stacks(

@@ -14,16 +14,7 @@ NORMS = frozenset({"weight_norm", "gradient_norm", "update_norm"})
 
 
 class TrainingProbe(Probe, frozen=True, tag="training"):
-    """Norms and counts of each layer after an optimizer step.
-
-    L2 norms: ``weight_norm`` after the step, ``gradient_norm`` (after clipping, if the loop clips) and ``update_norm``,
-    that of the difference that the step made. ``update_ratio`` is the update's norm over that of the weights before the
-    step. ``nonfinite`` and ``nonfinite_gradients`` are counts, and ``dead_units`` is the share of output units whose
-    gradient is exactly 0. Statistics that were not measured at a step are absent.
-
-    For the network, norms are those of all parameters as one vector, counts are summed, and ``dead_units`` is the mean
-    over layers.
-    """
+    """Norms and counts of each layer after an optimizer step."""
 
     KIND: ClassVar[Kind] = "norm"
     KINDS: ClassVar[Mapping[str, Kind]] = dict.fromkeys((*SUMS, "dead_units"), "control")

@@ -24,26 +24,14 @@ from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Su
 from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
 from toposcope.typing import Matrix
 
-MAX_KNOWN = 1 << 18
-"""Distances a process remembers: those of all pairs of 700 checkpoints."""
+MAX_KNOWN = 1 << 18  # distances a process remembers: those of all pairs of 700 checkpoints
 
 _known: dict[tuple[str, str], float] = {}
 """By the contents of the two: the checkpoints of a run are measured one after another, each with all before it."""
 
 
 def distance_matrix(checkpoints: Sequence[Weights]) -> Matrix:
-    """Return the distances between checkpoints, shape (n, n), float64; each pair is computed once in a process.
-
-    Parameters
-    ----------
-    checkpoints : sequence of Weights
-
-    Raises
-    ------
-    ToposcopeError
-        If a layer cannot be read or is not finite, two checkpoints do not have the same layers, or a distance is
-        beyond the range of float64.
-    """
+    """Return the distances between checkpoints, shape (n, n), float64; each pair is computed once in a process."""
     matrix = np.zeros((len(checkpoints), len(checkpoints)))
     for i, one in enumerate(checkpoints):
         for j, other in enumerate(checkpoints[:i]):
@@ -52,23 +40,12 @@ def distance_matrix(checkpoints: Sequence[Weights]) -> Matrix:
 
 
 def is_finite(weights: Weights) -> bool:
-    """Return whether all entries of all layers are finite.
-
-    Raises
-    ------
-    ToposcopeError
-        If a layer cannot be read.
-    """
+    """Return whether all entries of all layers are finite."""
     return all(math.isfinite(largest_magnitude(layer.read_narrow())) for layer in weights.open().values())
 
 
 def check_finite(weights: Weights) -> None:
-    """Refuse weights that cannot be read or are not finite, naming the layer.
-
-    Raises
-    ------
-    ToposcopeError
-    """
+    """Refuse weights that cannot be read or are not finite, naming the layer."""
     for layer in weights.open().values():
         largest_entry(layer)
 
@@ -110,42 +87,18 @@ def _layer_distance(layer: Layer, other: Layer) -> float:
     return math.sqrt(math.fsum(sums)) * unit
 
 
-DISTANCE = "distance@step."
-"""Beginning of the name of a distance to an earlier checkpoint, before its step."""
-COMPONENTS = 2
-"""Principal components whose shares are reported."""
-ALPHA_TOO_LARGE = "ph_dimension not above alpha"
-"""The flag of a dimension that the theory does not cover."""
-INFINITE = "ph_dimension infinite"
-"""The flag where no dimension is finite, and none is reported."""
-EARLIER = 20
-"""Earlier checkpoints that the expected time is for."""
+DISTANCE = "distance@step."  # beginning of the name of a distance to an earlier checkpoint, before its step
+COMPONENTS = 2  # principal components whose shares are reported
+ALPHA_TOO_LARGE = "ph_dimension not above alpha"  # the flag of a dimension that the theory does not cover
+INFINITE = "ph_dimension infinite"  # the flag where no dimension is finite, and none is reported
+EARLIER = 20  # earlier checkpoints that the expected time is for
 
 
-IN_CACHE = 10_000_000
-"""Entries of a checkpoint; beyond, a distance takes more than twice as long for each."""
+IN_CACHE = 10_000_000  # entries of a checkpoint; beyond, a distance takes more than twice as long for each
 
 
 class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
-    """The checkpoints of a run so far as points, each the vector of its analysed layers; one row a checkpoint.
-
-    Lengths: ``path_length``, ``displacement`` (from the first checkpoint), ``step_length`` (from the one before),
-    ``straightness`` (displacement over path length), ``step_cosine`` (of the angle between the last two steps), and
-    ``distance@step.512`` to every earlier checkpoint. Components, from three checkpoints on: ``pc1.share`` and
-    ``pc2.share`` of the variance; beside them ``pc1@walk``, that of a random walk of equal steps in many dimensions,
-    and ``pc1@walk_same_steps``, of one with the steps of the run. ``ph_dimension`` of the last `window` checkpoints,
-    with ``ph_dimension.noise``, its standard error over random subsets, and ``ph_dimension@low``,
-    ``ph_dimension@high``, the 95% interval. ``n_checkpoints`` are on the path.
-
-    Earlier checkpoints that cannot be read or are not finite are left out.
-
-    Attributes
-    ----------
-    window : int
-        Checkpoints of the dimension, at least 50; it is absent where there are fewer. Its bias depends on their number.
-    seed : int
-        Of the subsets of the dimension.
-    """
+    """The checkpoints of a run so far as points, each the vector of its analysed layers; one row a checkpoint."""
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "norm"
@@ -153,8 +106,9 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"earlier"})
     LEAST: ClassVar[Mapping[str, int]] = {"window": MIN_POINTS, "seed": 0}
 
+    # checkpoints of the dimension, at least 50; it is absent where there are fewer. Its bias depends on their number
     window: int = MIN_POINTS
-    seed: int = 42
+    seed: int = 42  # of the subsets of the dimension
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the distances to 20 earlier checkpoints; their number is not known here."""
@@ -217,13 +171,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
 
 
 def _measurable(earlier: Mapping[int, Weights], here: Weights) -> dict[int, Weights]:
-    """Return the earlier checkpoints that are finite, by step, ascending.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is the checkpoint itself that is not finite, or a checkpoint cannot be read or compared.
-    """
+    """Return the earlier checkpoints that are finite, by step, ascending."""
     check_finite(here)
     path = {}
     for step in sorted(earlier):

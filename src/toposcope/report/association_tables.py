@@ -25,8 +25,7 @@ from toposcope.report.tables import (
     whole,
 )
 
-SCALED = "rho_top_eigenvalue"
-"""This column has a number for features of hidden states only."""
+SCALED = "rho_top_eigenvalue"  # this column has a number for features of hidden states only
 
 _POWER = "power"
 _RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
@@ -210,23 +209,22 @@ BLOCKS, WILLIAMS, FISHER = "block bootstrap", "Williams", "Fisher z"
 
 @dataclass(frozen=True)
 class SpectralComparisonCounts:
-    """Counts of the comparisons of a topological feature with a spectral measure, by outcome.
+    """Counts of the comparisons of a topological feature with a spectral measure, by outcome."""
 
-    Attributes
-    ----------
-    total, stronger, weaker, undecided : int
-        Comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block
-        bootstrap's 95% interval.
-    fisher, williams : int
-        Comparisons that each test would call significant, in either direction.
-    """
-
+    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
+    # 95% interval
     total: int
+    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
+    # 95% interval
     stronger: int
+    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
+    # 95% interval
     weaker: int
+    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
+    # 95% interval
     undecided: int
-    fisher: int
-    williams: int
+    fisher: int  # comparisons that each test would call significant, in either direction
+    williams: int  # comparisons that each test would call significant, in either direction
 
     @classmethod
     def of(cls, comparisons: pl.DataFrame) -> "SpectralComparisonCounts":

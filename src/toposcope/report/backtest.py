@@ -38,27 +38,17 @@ SCORES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, eq=False)
 class BacktestResult:
-    """The forecasts of a backtest and their scores.
+    """The forecasts of a backtest and their scores."""
 
-    Attributes
-    ----------
-    rows : polars.DataFrame
-        From `toposcope.forecasting.backtest`.
-    split : str
-    unit : str
-        Of the losses.
-    remarks : tuple of str
-        Of the runs that were read.
-    scores, skills, families : polars.DataFrame
-        `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``.
-    """
-
-    rows: pl.DataFrame
+    rows: pl.DataFrame  # from `toposcope.forecasting.backtest`
     split: Split
-    unit: str
-    remarks: tuple[str, ...]
+    unit: str  # of the losses
+    remarks: tuple[str, ...]  # of the runs that were read
+    # `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``
     scores: pl.DataFrame
+    # `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``
     skills: pl.DataFrame
+    # `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``
     families: pl.DataFrame
 
     @classmethod

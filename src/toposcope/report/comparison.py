@@ -45,16 +45,7 @@ from toposcope.typing import Vector
 
 
 def overlaid_charts(names: Names, pairs: Sequence[Pair], differences: pl.DataFrame) -> list[Chart]:
-    """Draw both runs of each pair, those of the second study dashed.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Of the studies.
-    pairs : sequence of (Trajectory, Trajectory)
-    differences : polars.DataFrame
-        From `toposcope.report.sections.first_differences.first_differences_frame`.
-    """
+    """Draw both runs of each pair, those of the second study dashed."""
     charts = []
     for stem, key, name, axis, both in _quantities(pairs):
         frames = [
@@ -178,15 +169,7 @@ def names_of(first: Study, second: Study) -> tuple[str, str]:
 
 
 def correlations(first: Material, second: Material) -> pl.DataFrame:
-    """Compare every feature's correlation with the loss, by run or, with one run each, by that.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``run, other_run, feature, target_a, target_b``, then for a and b ``rho, rho_step, rho_given_step, n_eff,
-        verdict``; ``difference`` b - a with the interval ``low, high`` and ``p`` of Fisher's z on effective sizes
-        (the interval is of the difference of z), ``p_adjusted`` by Holm over the table, and a ``note``.
-    """
+    """Compare every feature's correlation with the loss, by run or, with one run each, by that."""
     columns = ["run", "feature", "target", "rho", "rho_step", "rho_given_step", "n_eff", "verdict"]
     a, b = (
         measured(primary(material).filter(pl.col("group") == NETWORK)).select(columns) for material in (first, second)

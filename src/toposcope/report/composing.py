@@ -17,24 +17,15 @@ from toposcope.report.material import Tables
 from toposcope.report.section import MaterialType, ReportSection
 
 MAX_WORKERS = 2
-MAX_QUEUE = 1000
-"""Charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits."""
+MAX_QUEUE = 1000  # charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits
 
 
 @dataclass
 class Rendered:
-    """What a page needs beside its text.
+    """What a page needs beside its text."""
 
-    Attributes
-    ----------
-    files : dict
-        Name of a chart -> kind of file -> bytes.
-    vega : str
-        Vega as a script.
-    """
-
-    files: dict[str, dict[Kind, bytes]] = field(default_factory=dict)
-    vega: str = ""
+    files: dict[str, dict[Kind, bytes]] = field(default_factory=dict)  # name of a chart -> kind of file -> bytes
+    vega: str = ""  # vega as a script
 
 
 def rendering_engine(workers: int = 1) -> Workers:
@@ -45,23 +36,7 @@ def rendering_engine(workers: int = 1) -> Workers:
 
 
 def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], engine: Workers, *, vega: bool = True) -> Rendered:
-    """Render charts, and bundle Vega.
-
-    Parameters
-    ----------
-    charts : iterable of Chart
-        Read one by one: other processes render the first while the next are drawn.
-    kinds : sequence of "svg", "png", "pdf"
-    engine : Workers
-        From `rendering_engine`.
-    vega : bool
-        Whether to bundle Vega.
-
-    Raises
-    ------
-    ToposcopeError
-        If rendering a chart kills its process.
-    """
+    """Render charts, and bundle Vega."""
     rendered, names = Rendered(), list[str]()
 
     def tasks() -> Iterator[Task]:
@@ -84,42 +59,20 @@ def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], engine: Workers, 
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """A page's content, made by its sections from its material.
+    """A page's content, made by its sections from its material."""
 
-    Attributes
-    ----------
-    summary : list of str
-        Sentences for the top of the page.
-    sections : list of Section
-        The sections with content, in the order of the page.
-    tables : dict of polars.DataFrame
-        By name.
-    rendered : Rendered
-        The charts as files, and Vega.
-    first : Picture, optional
-        The chart at the top.
-    """
-
-    summary: list[str]
-    sections: list[Section]
-    tables: dict[str, pl.DataFrame]
-    rendered: Rendered
-    first: Picture | None
+    summary: list[str]  # sentences for the top of the page
+    sections: list[Section]  # the sections with content, in the order of the page
+    tables: dict[str, pl.DataFrame]  # by name
+    rendered: Rendered  # the charts as files, and Vega
+    first: Picture | None  # the chart at the top
 
 
 Report = TypeVar("Report")
 
 
 class ReportData(Generic[Report]):
-    """What a page is about, with the tables that its sections compute of it.
-
-    Attributes
-    ----------
-    report
-        What the page is about.
-    tables : mapping of str to polars.DataFrame
-        By name, each computed when it is first read.
-    """
+    """What a page is about, with the tables that its sections compute of it."""
 
     def __init__(self, report: Report, sections: "Sequence[ReportSection[ReportData[Report]]]") -> None:
         self.report = report

@@ -40,15 +40,7 @@ HEIGHT = 320
 
 
 def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
-    """Draw the share of decisions in which scaling was better against the predicted probability.
-
-    Parameters
-    ----------
-    bins_by_name : mapping
-        Bins by what the probabilities are, such as before and after recalibration; the last are those that are used.
-    n_pairs : int
-        Number of decisions.
-    """
+    """Draw the share of decisions in which scaling was better against the predicted probability."""
     rows = [
         {"by": name, "predicted": b.said, "won": b.came, "share": b.weight, "pairs": b.n}
         for name, bins in bins_by_name.items()

@@ -29,14 +29,7 @@ LOOKS = {
 
 
 def findings_chart(findings: Sequence[Finding], steps: Sequence[int]) -> Chart | None:
-    """Draw a row for each check that found something and one for the checkpoints examined, over the steps.
-
-    Parameters
-    ----------
-    findings : sequence of Finding
-    steps : sequence of int
-        Of the checkpoints examined.
-    """
+    """Draw a row for each check that found something and one for the checkpoints examined, over the steps."""
     rows: list[tuple[str, int, str, str]] = [
         (f.check, step, f.severity, f.message) for f in findings for step in f.steps
     ]

@@ -109,17 +109,10 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """The interactive part of a study's page.
+    """The interactive part of a study's page."""
 
-    Attributes
-    ----------
-    data : mapping
-        From `toposcope.report.explorer.explorer_data`.
-    charts : mapping
-        Specifications of charts by name, from `toposcope.report.charts.explorer.explorer_charts`.
-    """
-
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # from `toposcope.report.explorer.explorer_data`
+    # specifications of charts by name, from `toposcope.report.charts.explorer.explorer_charts`
     charts: Mapping[str, Any]
 
 
@@ -128,153 +121,78 @@ Tone = Literal["plain", "good", "warn", "bad"]
 
 @dataclass(frozen=True)
 class Chip:
-    """A number that the verdict rests on.
+    """A number that the verdict rests on."""
 
-    Attributes
-    ----------
-    number : str
-        A number, or a sign.
-    text : str
-    tone : "plain", "good", "warn" or "bad"
-    """
-
-    number: str
+    number: str  # a number, or a sign
     text: str
     tone: Tone = "plain"
 
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The verdict of a study in two sentences, and what it rests on.
+    """The verdict of a study in two sentences, and what it rests on."""
 
-    Attributes
-    ----------
-    first : str
-        At most 110 letters.
-    second : str
-        At most 200 letters.
-    chips : tuple of Chip
-    """
-
-    first: str
-    second: str
+    first: str  # at most 110 letters
+    second: str  # at most 200 letters
     chips: tuple[Chip, ...]
 
 
 @dataclass(frozen=True)
 class Word:
-    """A verdict in one or two words.
-
-    Attributes
-    ----------
-    text : str
-    mark : str
-        A sign that says the same without colour.
-    meaning : str
-        A sentence for a legend.
-    """
+    """A verdict in one or two words."""
 
     text: str
-    mark: str
-    meaning: str
+    mark: str  # a sign that says the same without colour
+    meaning: str  # a sentence for a legend
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A quantity in a run, or over many runs: numbers as they are written, "–" where not defined.
+    """A quantity in a run, or over many runs: numbers as they are written, "–" where not defined."""
 
-    Attributes
-    ----------
-    rho : str
-        Correlation with the loss; over many runs the median.
-    range : str
-        Its block bootstrap interval; over many runs the lowest and the highest rho.
-    left : str
-        Partial correlation given all known clocks; over many runs the median.
-    """
-
-    rho: str
-    range: str
-    left: str
+    rho: str  # correlation with the loss; over many runs the median
+    range: str  # its block bootstrap interval; over many runs the lowest and the highest rho
+    left: str  # partial correlation given all known clocks; over many runs the median
 
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """A quantity in the table.
-
-    Attributes
-    ----------
-    name : str
-    cells : tuple of Cell
-        One for each column of the table.
-    word : Word
-    where : str
-        In how many runs that is the verdict, such as "in 2 of 3 runs"; empty where it is in all of them.
-    verdicts : str
-        The verdicts of all runs, in a line.
-    """
+    """A quantity in the table."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # one for each column of the table
     word: Word
-    where: str
-    verdicts: str
+    where: str  # in how many runs that is the verdict, such as "in 2 of 3 runs"; empty where it is in all of them
+    verdicts: str  # the verdicts of all runs, in a line
 
 
 @dataclass(frozen=True)
 class HeadlineTable:
-    """The table.
+    """The table."""
 
-    Attributes
-    ----------
-    columns : tuple of str
-        The runs, or with more than 5 of them the one column that summarises them.
-    rows : tuple of HeadlineRow
-        The last one is the training step itself.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[HeadlineRow, ...]
+    columns: tuple[str, ...]  # the runs, or with more than 5 of them the one column that summarises them
+    rows: tuple[HeadlineRow, ...]  # the last one is the training step itself
 
 
 @dataclass(frozen=True, eq=False)
 class Opening:
-    """What a study's page shows before anything else.
-
-    Attributes
-    ----------
-    answer : FirstScreen
-    table : HeadlineTable, optional
-    picture : Picture, optional
-        The table as a chart.
-    """
+    """What a study's page shows before anything else."""
 
     answer: FirstScreen
     table: HeadlineTable | None
-    picture: Picture | None
+    picture: Picture | None  # the table as a chart
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report.
-
-    Attributes
-    ----------
-    title : str
-    lead : list of tuple of (str, list of str)
-        The sentences at the top, by title; the title is empty where there is only one group of sentences.
-    sections : list of Section
-    opening : Opening, optional
-        Takes the place of the sentences at the top of the page, which are then folded.
-    explorer : Explorer, optional
-        What the page of a study lets a reader ask.
-    """
+    """A report."""
 
     title: str
+    # the sentences at the top, by title; the title is empty where there is only one group of sentences
     lead: list[tuple[str, list[str]]]
     sections: list[Section] = field(default_factory=list)
-    opening: Opening | None = None
-    explorer: Explorer | None = None
+    opening: Opening | None = None  # takes the place of the sentences at the top of the page, which are then folded
+    explorer: Explorer | None = None  # what the page of a study lets a reader ask
 
     def charts(self) -> list[Chart]:
         """Return the charts in their order: the number of a figure is its place."""

@@ -23,31 +23,19 @@ MAX_LAYER_VALUES = 200_000
 """Values of single layers on the page, about 1 MB; of larger studies only the main quantities of a layer are there."""
 MAX_FEATURE_VALUES = 300_000
 """Values of the network and groups on the page, about 1.6 MB; of larger studies only the main features are there."""
-MAX_POINTS = 60_000
-"""Points of diagrams on the page, about 600 kB; of larger studies fewer checkpoints have theirs."""
-MAX_BARS = 40
-"""Bars of a diagram on the page, the longest ones."""
+MAX_POINTS = 60_000  # points of diagrams on the page, about 600 kB; of larger studies fewer checkpoints have theirs
+MAX_BARS = 40  # bars of a diagram on the page, the longest ones
 LAYER_QUANTITIES = (
     *("neural_persistence np_mean", "rips H0.total", "rips H1.total", "rips H0.entropy"),
     *("controls frobenius_norm", "controls stable_rank"),
 )
 """The quantities of a layer that every page has; the first that was measured is shown first."""
-MAX_RUNS = 6
-"""Runs named in a sentence."""
+MAX_RUNS = 6  # runs named in a sentence
 DIAGRAM_PROBES = ("rips", "neural_persistence")
 
 
 def explorer_data(material: Material) -> dict[str, Any]:
-    """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, NaN where unknown.
-
-    Returns
-    -------
-    dict
-        ``runs``: name, colour, steps, tokens, loss, clocks. ``targets``: which loss it is. ``features``: key, name,
-        kind, ``values`` (by group and run) and ``notes`` (by group, its correlation with the loss in words).
-        ``layers``: run -> names and ``values`` (quantity -> array, layer by layer). ``diagrams``: run -> step -> layer
-        -> name -> points. ``notes``: what is left out, and where it is.
-    """
+    """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, or NaN."""
     runs = [t for t in material.trajectories if t.targets]
     notes: list[str] = []
     return {

@@ -18,10 +18,8 @@ from toposcope.report.material import Material
 from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of, power_words
 from toposcope.report.tables import share as unsigned
 
-MAX_FIRST, MAX_SECOND = 110, 200
-"""Letters of the two sentences."""
-MAX_NAMED = 3
-"""Features named in a sentence, if there is room."""
+MAX_FIRST, MAX_SECOND = 110, 200  # letters of the two sentences
+MAX_NAMED = 3  # features named in a sentence, if there is room
 
 SENTENCES = {
     Kind.NO_LOSS: "Nothing can be said yet: no loss is known for the measured checkpoints.",
@@ -53,13 +51,7 @@ WITHIN_RUNS = {
 
 
 def first_screen(material: Material) -> FirstScreen:
-    """Return the verdict of a study: of nested models where it has one, else between runs at equal step, or within.
-
-    Parameters
-    ----------
-    material : Material
-        Its tables ``association``, ``between_runs`` and ``nested_verdicts`` are read.
-    """
+    """Return the verdict of a study: of nested models where it has one, else between runs at equal step, or within."""
     outcome, between = outcome_of(material), _tested_between_runs(material)
     sentences = _of_nested_models(material.tables["nested_verdicts"], between)
     if sentences is None:

@@ -75,8 +75,7 @@ CHANGES = {
     "similarity rtd.previous": "Divergence of hidden states from the checkpoint before (RTD)",
     "distances:of=hidden_states H1.wasserstein_2": "H1 change of hidden states (Wasserstein-2)",
 }
-_IMMATERIAL = ("layers", "keep", "scales", "draws")
-"""Options of a cloud that do not affect the last hidden state."""
+_IMMATERIAL = ("layers", "keep", "scales", "draws")  # options of a cloud that do not affect the last hidden state
 _WORDS = {
     "points=texts": "texts",
     "cut=lines": "lines",

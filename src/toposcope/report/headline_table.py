@@ -25,8 +25,7 @@ from toposcope.report.tables import NOTHING, interval, signed
 QUANTITIES = (NP.key, H0.key, H1.key, "rips H0.entropy", str(WEIGHT_NORM), "controls stable_rank")
 """The quantities of the first screen, where the study has them."""
 MAX_QUANTITIES = 6
-MAX_RUNS = 3
-"""More runs than these are summarised by their median and range."""
+MAX_RUNS = 3  # more runs than these are summarised by their median and range
 STEP = "Training step"
 
 
@@ -61,18 +60,7 @@ def headline_table(material: Material) -> HeadlineTable | None:
 
 
 def headline_rows(material: Material) -> pl.DataFrame:
-    """Return the association rows of the headline quantities in their order, with what is ``left`` and the ``word``.
-
-    Parameters
-    ----------
-    material : Material
-
-    Returns
-    -------
-    polars.DataFrame
-        At most 6 features, topology first; ``left`` is the partial correlation given all known clocks, ``word`` the
-        text of a `Word`.
-    """
+    """Return the association rows of the headline quantities in their order, with what is ``left`` and the ``word``."""
     rows = measured(primary(material)).filter(pl.col("group") == NETWORK)
     present = features_of(rows)
     named_first = dict.fromkeys([*(q for q in QUANTITIES if q in present), *headline_features(present)])

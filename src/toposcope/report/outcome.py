@@ -36,20 +36,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The outcome for the topological features of the whole network, each run against its first target.
-
-    Attributes
-    ----------
-    kind : Kind
-    rows : polars.DataFrame
-        The association rows of topological features whose correlation is defined.
-    deciding : list of str
-        The features that the outcome is about; empty for those where no feature stands out.
-    """
+    """The outcome for the topological features of the whole network, each run against its first target."""
 
     kind: Kind
-    rows: pl.DataFrame
-    deciding: list[str]
+    rows: pl.DataFrame  # the association rows of topological features whose correlation is defined
+    deciding: list[str]  # the features that the outcome is about; empty for those where no feature stands out
 
     @property
     def features(self) -> list[str]:

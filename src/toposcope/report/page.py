@@ -17,23 +17,11 @@ if TYPE_CHECKING:
     from toposcope.report.document import Document, Explorer
 
 
-DIGITS = 6
-"""Significant digits of a number on the page; the tables beside it have all."""
+DIGITS = 6  # significant digits of a number on the page; the tables beside it have all
 
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows as columns.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        As Vega-Lite reads them; a field that a row lacks is null.
-
-    Returns
-    -------
-    dict
-        By field, a list with a value for each row.
-    """
+    """Return rows as columns."""
     fields = dict.fromkeys(field for row in rows for field in row)
     return {field: [_rounded(row.get(field)) for row in rows] for field in fields}
 
@@ -79,19 +67,11 @@ EMBED = {
     "actions": {"export": True, "source": False, "compiled": False, "editor": False},
 }
 """Options of Vega-Embed."""
-_START = "// ---- Start\n"
-"""Before this line of the page's script, that of the served page is put in."""
+_START = "// ---- Start\n"  # before this line of the page's script, that of the served page is put in
 
 
 def to_page(document: "Document", vega: str) -> str:
-    """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded.
-
-    Parameters
-    ----------
-    document : Document
-    vega : str
-        Vega as a script, from `toposcope.charts.vega.bundle`.
-    """
+    """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded."""
     charts = document.charts()
     return (
         _environment()
@@ -113,19 +93,7 @@ def to_page(document: "Document", vega: str) -> str:
 def to_live_page(
     title: str, charts: Mapping[str, Any], vega: str, live: Mapping[str, Any], analysis: Mapping[str, Any] | None
 ) -> str:
-    """Return the page as the server sends it; its rows follow in messages.
-
-    Parameters
-    ----------
-    title : str
-    charts : mapping
-        The explorer's charts, as `page_chart` returns them.
-    vega : str
-    live : mapping
-        First message for the page's live script; ``runs``, ``features`` and ``layers`` are the choices.
-    analysis : mapping, optional
-        Result of `toposcope.report.live.making.analysis`.
-    """
+    """Return the page as the server sends it; its rows follow in messages."""
     made = analysis or {"html": "", "charts": {}, "datasets": {}, "sections": [], "explorer": {}}
     analysed = {"runs": [], "features": [], "diagrams": {}, "notes": [], "targets": "loss", **made["explorer"]}
     of_run = {run["name"]: run for run in analysed["runs"]}

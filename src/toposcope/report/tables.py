@@ -9,8 +9,7 @@ import polars as pl
 
 from toposcope.report.headline import headline_features, named
 
-NOTHING = "–"
-"""Written where a number is not defined."""
+NOTHING = "–"  # written where a number is not defined
 
 
 @dataclass(frozen=True)
@@ -181,16 +180,7 @@ def feature_of(title: str = "feature", column: str = "feature", *, names_row: bo
 
 
 def headline_rows(frame: pl.DataFrame, column: str = "feature", beside: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """Return the rows of the features that the report names, in the order of the headlines.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-    column : str
-        Of the features.
-    beside : iterable of str
-        Other known features; they show whether published ones are of hidden states.
-    """
+    """Return the rows of the features that the report names, in the order of the headlines."""
     order = {name: place for place, name in enumerate(headline_features([*frame.get_column(column), *beside]))}
     rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
     return sorted(rows, key=lambda row: order[row[column]])

@@ -21,14 +21,9 @@ NOT_COMPARABLE = (
 
 @dataclass(frozen=True, eq=False)
 class TextLosses:
-    """What `language_modelling` found at the last checkpoint that it measured of each run.
+    """What `language_modelling` found at the last checkpoint that it measured of each run."""
 
-    Attributes
-    ----------
-    by_run : mapping
-        Run -> ``text loss``, ``text perplexity``, ``text bits_per_byte`` and ``text n_tokens``; None where not known.
-    """
-
+    # run -> ``text loss``, ``text perplexity``, ``text bits_per_byte`` and ``text n_tokens``; None where not known
     by_run: Mapping[str, Mapping[str, float | None]]
 
     @classmethod

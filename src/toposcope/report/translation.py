@@ -22,8 +22,7 @@ from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
 
-MAX_POINTS = 400
-"""Runs left out that are drawn in a panel; of more, evenly chosen ones."""
+MAX_POINTS = 400  # runs left out that are drawn in a panel; of more, evenly chosen ones
 
 
 def translated_losses_chart(recipe: str, translations: Sequence[Translation]) -> Chart | None:

@@ -46,13 +46,7 @@ MAX_RUNS_LISTED = 8
 
 
 def verdict(material: Material) -> list[str]:
-    """Summarise the association of features with the loss in sentences, the verdict first.
-
-    Parameters
-    ----------
-    material : Material
-        Its tables ``association`` and ``comparisons`` are read.
-    """
+    """Summarise the association of features with the loss in sentences, the verdict first."""
     outcome, everything = outcome_of(material), measured(primary(material))
     topology = outcome.rows
     controls = everything.filter(pl.col("group") == NETWORK, pl.col("kind") != TOPOLOGY)

@@ -136,12 +136,6 @@ def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[An
     """Return what was logged of a run after a step, and the checksum of everything before.
 
     While that checksum stays, a reader that has the rows before need not read them again.
-
-    Returns
-    -------
-    rows, targets : list of tuple
-        As the tables ``log`` and ``log_targets`` hold them, without the run, in the order of steps.
-    before : int
     """
     (rows, targets) = (
         [tuple(row) for _, _, _, _, *row in c.execute(f"{query} WHERE run = ? AND step > ? ORDER BY step", (run, step))]
@@ -160,13 +154,7 @@ def damaged(c: sqlite3.Connection) -> Iterator[Group]:
 
 
 def is_whole(c: sqlite3.Connection) -> bool:
-    """Return whether pages, tables and indexes of the file agree with each other.
-
-    Raises
-    ------
-    sqlite3.OperationalError
-        If the disk is full or cannot be read, which is no damage.
-    """
+    """Return whether pages, tables and indexes of the file agree with each other."""
     try:
         return bool(c.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)])
     except sqlite3.OperationalError:

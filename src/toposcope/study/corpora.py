@@ -27,35 +27,20 @@ if TYPE_CHECKING:
     from toposcope.family.corpus import Tokens
 
 
-OWN_FILE = "corpus.safetensors"
-"""Tokens of the corpus under ``[corpus]``."""
+OWN_FILE = "corpus.safetensors"  # tokens of the corpus under ``[corpus]``
 FILE = "other_corpora.json"
 STAGE = "other corpora"
 
 
 @dataclass
 class StudyCorpora:
-    """The corpora that the runs of a study are trained on.
+    """The corpora that the runs of a study are trained on."""
 
-    Attributes
-    ----------
-    directory : Path
-        The study's.
-    own : Corpus
-        The one under ``[corpus]``.
-    used : list of Corpus
-        Those of the runs, each once, in the order of the runs.
-    sha256 : dict
-        Of the texts of those whose tokens exist.
-    errors : dict
-        Why the tokens of the others do not.
-    """
-
-    directory: Path
-    own: Corpus
-    used: list[Corpus]
-    sha256: dict[Corpus, str] = field(default_factory=dict)
-    errors: dict[Corpus, str] = field(default_factory=dict)
+    directory: Path  # the study's
+    own: Corpus  # the one under ``[corpus]``
+    used: list[Corpus]  # those of the runs, each once, in the order of the runs
+    sha256: dict[Corpus, str] = field(default_factory=dict)  # of the texts of those whose tokens exist
+    errors: dict[Corpus, str] = field(default_factory=dict)  # why the tokens of the others do not
 
     @classmethod
     def of(cls, directory: Path, own: Corpus, runs: Sequence[Run]) -> "StudyCorpora":
@@ -122,18 +107,10 @@ def _digest(corpus: Corpus) -> str:
 
 
 class OtherLosses(msgspec.Struct, frozen=True):
-    """The content of ``other_corpora.json`` in the folder of a run.
+    """The content of ``other_corpora.json`` in the folder of a run."""
 
-    Attributes
-    ----------
-    sha256 : str
-        Of the text of the corpus.
-    losses : dict
-        In nats a token, by step; None where it is not finite.
-    """
-
-    sha256: str
-    losses: dict[int, float | None]
+    sha256: str  # of the text of the corpus
+    losses: dict[int, float | None]  # in nats a token, by step; None where it is not finite
 
 
 @dataclass(frozen=True)

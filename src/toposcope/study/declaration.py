@@ -29,12 +29,9 @@ from toposcope.study.published import Published
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-MAX_FILE_BYTES = 20_000_000
-"""Of a declaration; with published numbers of many runs it has less."""
-MAX_DEPTH = 20
-"""Tables and lists within each other."""
-MAX_NAME_BYTES = 200
-"""Of a run, a series or a study; most file systems allow 255."""
+MAX_FILE_BYTES = 20_000_000  # of a declaration; with published numbers of many runs it has less
+MAX_DEPTH = 20  # tables and lists within each other
+MAX_NAME_BYTES = 200  # of a run, a series or a study; most file systems allow 255
 MAX_WHOLE_NUMBER = (1 << 63) - 1
 
 DEFAULT_PROBES: list[dict[str, Any]] = [

@@ -18,10 +18,8 @@ from toposcope.typing import Vector
 
 Fields = TypeVar("Fields", Corpus, TrainingOptions)
 MAX_RUNS = 100_000
-SIGNIFICANT_DIGITS = 12
-"""Of a number drawn from a range: the last bits of a logarithm differ between machines."""
-SEED_RANGE = 1 << 32
-"""Seeds of runs are below it."""
+SIGNIFICANT_DIGITS = 12  # of a number drawn from a range: the last bits of a logarithm differ between machines
+SEED_RANGE = 1 << 32  # seeds of runs are below it
 _TRAINING: dict[str, Any] = get_type_hints(TrainingOptions)
 _NUMBERS = (int, float)
 _NAMES = {
@@ -30,40 +28,23 @@ _NAMES = {
     "str": "text in quotes",
     "null": "nothing",
 }
-MAX_SERIES = 1000
-"""Series that one path stands for."""
+MAX_SERIES = 1000  # series that one path stands for
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run to train.
+    """A run to train."""
 
-    Attributes
-    ----------
-    size : str or ModelSize
-        A name of the family, or its dimensions.
-    name : str
-        Its folder under ``runs/``; by default the name of the size.
-    corpus : str or dict
-        The source of its corpus, or the fields of `Corpus` that differ from the study's.
-    training : dict
-        Fields of `TrainingOptions` that differ from the study's.
-    """
-
-    size: str | ModelSize
-    name: str = ""
+    size: str | ModelSize  # a name of the family, or its dimensions
+    name: str = ""  # its folder under ``runs/``; by default the name of the size
+    # the source of its corpus, or the fields of `Corpus` that differ from the study's
     corpus: str | dict[str, Any] = msgspec.field(default_factory=dict)
+    # fields of `TrainingOptions` that differ from the study's
     training: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def resolve(self, corpus: Corpus, training: TrainingOptions, place: str = "runs") -> Run:
-        """Return the run with what it inherits from a study filled in; `place` is where it is declared.
-
-        Raises
-        ------
-        ToposcopeError
-            Naming the run and the wrong field.
-        """
+        """Return the run with what it inherits from a study filled in; `place` is where it is declared."""
         name = self.name or (self.size if isinstance(self.size, str) else "")
         if not name:
             raise ToposcopeError("runs: a run with a size of its own needs a name")
@@ -144,28 +125,18 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     Each varied field has random numbers of its own, derived from `seed` by its name: varying one more field changes no
     other value, and a random design with more `runs` begins with the same ones.
-
-    Attributes
-    ----------
-    vary : Vary
-        ``size``, and ``corpus`` and fields of `TrainingOptions` as needed: each a list of values, or a `Range`. If
-        ``seed`` is not among them, every run has a training seed of its own.
-    design : "latin-hypercube", "random" or "grid"
-        ``grid``: every combination of the listed values. ``random``: each value drawn by itself. ``latin-hypercube``:
-        each range cut into as many equal parts as there are runs, with one value in each, and each listed value used
-        equally often.
-    runs : int
-        How many; a grid has as many as there are combinations.
-    seed : int
-    device : "cpu" or "cuda"
-        Where the runs are trained.
     """
 
+    # ``size``, and ``corpus`` and fields of `TrainingOptions` as needed: each a list of values, or a `Range`. If
+    # ``seed`` is not among them, every run has a training seed of its own
     vary: Vary
+    # ``grid``: every combination of the listed values. ``random``: each value drawn by itself. ``latin-hypercube``:
+    # each range cut into as many equal parts as there are runs, with one value in each, and each listed value used
+    # equally often
     design: Literal["latin-hypercube", "random", "grid"] = "latin-hypercube"
-    runs: int = 0
+    runs: int = 0  # how many; a grid has as many as there are combinations
     seed: int = 0
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"  # where the runs are trained
 
     def __post_init__(self) -> None:
         for name, values in self._varied():
@@ -293,24 +264,7 @@ def is_pattern(text: str) -> bool:
 
 
 def expanded(text: str) -> list[str]:
-    """Return the texts that one with braces stands for, the last braces varying first.
-
-    Parameters
-    ----------
-    text : str
-        ``{a,b,c}`` stands for each of its parts, ``{1..9}`` for each whole number from 1 to 9, ``{01..12}`` for the
-        same with leading zeros. Other braces stay as they are.
-
-    Raises
-    ------
-    ToposcopeError
-        For braces within braces, a range that is not of whole numbers, or more than 1,000 texts.
-
-    Examples
-    --------
-    >>> expanded("pythia-{14m,31m}-seed{1..2}")
-    ['pythia-14m-seed1', 'pythia-14m-seed2', 'pythia-31m-seed1', 'pythia-31m-seed2']
-    """
+    """Return the texts that one with braces stands for, the last braces varying first."""
     if re.search(r"\{[^{}]*\{[^{}]*(,|\.\.)", text):
         raise ToposcopeError(
             f"{text!r}: braces within braces; write one list {{a,b}} or range {{1..9}} beside the other"

@@ -27,10 +27,8 @@ from toposcope.probes import Probe
 SEPARATOR = "|"
 STATES = "states"
 """In place of a diagram's name: stored hidden states."""
-CHECKSUM = f"{SEPARATOR}checksum"
-"""A tensor beside the others: CRC-32 of the diagrams, states and metadata."""
-BIRTHS = ".births"
-"""Suffix of the births of all points, which a diagram of landmarks carries."""
+CHECKSUM = f"{SEPARATOR}checksum"  # a tensor beside the others: CRC-32 of the diagrams, states and metadata
+BIRTHS = ".births"  # suffix of the births of all points, which a diagram of landmarks carries
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,7 @@ def diagram_bytes(
     before: Source | None = None,
     keep: Sequence[str] = (),
 ) -> bytes:
-    """Return the bytes of a diagram file: of some layers, and of the layers named in `keep` of what was there before.
-
-    Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
-    names, dimension, n_essential, n_truncated and cover_radius (null if unknown). Births of all points, where a diagram
-    is of landmarks, are called ``layer|name.births``, shape (b,), float64; hidden states ``layer|states``, shape
-    (n, width), float32.
-    """
+    """Return the bytes of a diagram file: of some layers, and of the layers named in `keep` of those there before."""
     everything, every_state = dict(layers), dict(states or {})
     if keep and before is not None and is_readable(before):
         everything = {n: of for n, of in read_diagrams(before).items() if n in keep} | everything
@@ -117,13 +109,7 @@ def _checksum(tensors: Mapping[str, NDArray[Any]], described: str) -> int:
 
 
 def _contents(source: Source) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return tensors and metadata if they are as they were written; an older file has no checksum.
-
-    Raises
-    ------
-    SafetensorError, OSError, ValueError, KeyError or MsgspecError
-        Otherwise.
-    """
+    """Return tensors and metadata if they are as they were written; an older file has no checksum."""
     if isinstance(source, Path):
         with safe_open(source, framework="np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -139,13 +125,7 @@ def _contents(source: Source) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 
 def read_diagrams(source: Source) -> dict[str, dict[str, Diagram]]:
-    """Read diagrams: layer -> name -> diagram.
-
-    Raises
-    ------
-    ToposcopeError
-        If they are absent or damaged.
-    """
+    """Read diagrams: layer -> name -> diagram."""
     diagrams: dict[str, dict[str, Diagram]] = {}
     try:
         tensors, metadata = _contents(source)
@@ -162,13 +142,7 @@ def read_diagrams(source: Source) -> dict[str, dict[str, Diagram]]:
 
 
 def read_states(source: Source, only: str = "") -> dict[str, NDArray[np.float32]]:
-    """Read hidden states by pseudo-layer, or only those of one pseudo-layer.
-
-    Raises
-    ------
-    ToposcopeError
-        If they are absent or damaged.
-    """
+    """Read hidden states by pseudo-layer, or only those of one pseudo-layer."""
     try:
         tensors, _ = _contents(source)
     except _DAMAGED as error:

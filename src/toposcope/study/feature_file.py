@@ -15,13 +15,11 @@ from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
 
-MAX_FILE_BYTES = 100_000_000
-"""A table of features is far smaller."""
+MAX_FILE_BYTES = 100_000_000  # a table of features is far smaller
 MAX_NAME_LENGTH = 100
 
 _RUN_COLUMNS = ("run", "model", "config_name")
-_TEXT_COLUMNS = (*_RUN_COLUMNS, "checkpoint", "revision")
-"""Columns that may hold text."""
+_TEXT_COLUMNS = (*_RUN_COLUMNS, "checkpoint", "revision")  # columns that may hold text
 _SIZE_COLUMNS = ("n_parameters", "n_params", "num_parameters")
 _NOT_FEATURES = {
     *("epoch", "n_analyzed_layers", "n_layers_analyzed", "n_points", "n_embeddings", "embedding_dim", "pca_dim"),
@@ -107,21 +105,6 @@ def read_features(path: Path) -> dict[str, PublishedRun]:
     The file holds a list of rows, each with its ``step``, or an object of such lists by run. Rows of a list are of the
     run that ``run``, ``model`` or ``config_name`` names (of ``owner/name`` the last part), else of one called like the
     file.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    dict of PublishedRun
-        By run, in the order of the file.
-
-    Raises
-    ------
-    ToposcopeError
-        In one line that names the file, the row and the field: not a number, a step twice or missing, two columns with
-        the same meaning, no feature.
     """
     return parse_features(read_json(path), path)
 
@@ -135,13 +118,7 @@ def parse_features(content: Any, path: Path) -> dict[str, PublishedRun]:
 
 
 def features_of_run(runs: Mapping[str, PublishedRun], name: str, path: Path) -> PublishedRun:
-    """Return one run of a file; a file without names of runs holds the requested one.
-
-    Raises
-    ------
-    ToposcopeError
-        If the file holds other runs.
-    """
+    """Return one run of a file; a file without names of runs holds the requested one."""
     if name in runs:
         return runs[name]
     if not any(run.written for run in runs.values()):
@@ -162,8 +139,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-Rows = list[tuple[str, dict[str, Any]]]
-"""Rows, each with its place in the file for messages."""
+Rows = list[tuple[str, dict[str, Any]]]  # rows, each with its place in the file for messages
 
 
 def _by_run(content: Any, stem: str) -> dict[str, tuple[str, Rows]]:

@@ -6,8 +6,7 @@ from toposcope.probes.point_clouds import kind_of_cloud
 
 PUBLISHED = "published"
 """In place of a probe: numbers that were published with a run; they need no checkpoint."""
-LOG = "log"
-"""In place of a probe: numbers from the training log."""
+LOG = "log"  # in place of a probe: numbers from the training log
 
 
 def kind_of(probe: str, statistic: str) -> Kind:

@@ -49,48 +49,24 @@ WORDS = {
 
 @dataclass(frozen=True, eq=False)
 class LandscapeReport:
-    """Planes of the loss around a checkpoint.
+    """Planes of the loss around a checkpoint."""
 
-    Attributes
-    ----------
-    location : str
-        Of the checkpoint.
-    step : int
-    text : str
-        The source of the text.
-    loss : float
-        At the checkpoint, nats a token.
-    n_tokens : int
-        Predicted tokens of the text.
-    directions : "random", "hessian" or "trajectory"
-    probe : LandscapeProbe
-        Its options.
-    planes : sequence of Plane
-    estimates : dict of Estimate
-        See `toposcope.models.loss_planes.estimates`.
-    between : dict of float
-        Mean distances between the diagrams of two planes.
-    flags : list of str
-    path : ndarray, shape (n, 2), optional
-        The checkpoints of the series in the plane of their path, in the order of their steps, this one included.
-    path_steps : list of int
-    path_share : float, optional
-        Of the squared distances from the checkpoint to the others, how much the plane holds.
-    """
-
-    location: str
+    location: str  # of the checkpoint
     step: int
-    text: str
-    loss: float
-    n_tokens: int
+    text: str  # the source of the text
+    loss: float  # at the checkpoint, nats a token
+    n_tokens: int  # predicted tokens of the text
     directions: Directions
-    probe: LandscapeProbe
+    probe: LandscapeProbe  # its options
     planes: Sequence[Plane]
-    estimates: dict[str, Estimate]
-    between: dict[str, float]
+    estimates: dict[str, Estimate]  # see `toposcope.models.loss_planes.estimates`
+    between: dict[str, float]  # mean distances between the diagrams of two planes
     flags: list[str]
+    # shape (n, 2); the checkpoints of the series in the plane of their path, in the order of their steps, this one
+    # included
     path: Matrix | None = None
     path_steps: Sequence[int] = ()
+    # of the squared distances from the checkpoint to the others, how much the plane holds
     path_share: float | None = None
 
     def headline(self) -> str:
@@ -195,32 +171,7 @@ def landscape_report(
     unfinished: Path | None = None,
     progress: Progress = silent,
 ) -> LandscapeReport:
-    """Measure planes of the loss around a checkpoint of a series.
-
-    Parameters
-    ----------
-    series : Series
-    step : int, optional
-        Of the checkpoint; the last if not given.
-    probe : LandscapeProbe
-        On a grid; its `directions` are replaced.
-    directions : "random", "hessian" or "trajectory"
-        The last are the principal components of the other checkpoints of the series, seen from this one.
-    text : str
-        A source of `Text`; without one, the held-out part of the built-in corpus.
-    tokenizer : str
-        Instead of the model's.
-    access : Access, optional
-    unfinished : Path, optional
-        Folder where evaluated points are kept: the same call goes on there after an interruption.
-    progress : callable
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such step, the model or its tokenizer cannot be loaded, the text is too short, or the series has
-        too few checkpoints for the plane of a path.
-    """
+    """Measure planes of the loss around a checkpoint of a series."""
     from toposcope.family.corpus import Corpus
     from toposcope.models.loss_planes import (
         Axes,

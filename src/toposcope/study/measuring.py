@@ -133,14 +133,7 @@ def measure_series(
 
 
 def check_probes(probes: Sequence[Probe], text: str, tokenizer: str) -> None:
-    """Refuse probes that need what a series without a study does not have, and a text or tokenizer that nothing reads.
-
-    Raises
-    ------
-    ToposcopeError
-        If a probe needs a run that is trained here, or reads a text without one; or if there is a text or a tokenizer
-        and no probe reads with it.
-    """
+    """Refuse probes that need what a series without a study does not have, and a text or tokenizer not read."""
     refuse_credentials(text, "text")
     refuse_credentials(tokenizer, "tokenizer")
     reading = []

@@ -17,8 +17,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries, load_declaration
 
 _OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-SUFFIX = ".study"
-"""Of the folder beside a table of features: the study that it was written from."""
+SUFFIX = ".study"  # of the folder beside a table of features: the study that it was written from
 
 
 def draft(series: Sequence[DeclaredSeries]) -> Declaration:
@@ -71,25 +70,7 @@ def _path_from(path: str, file: Path) -> str:
 
 
 def open_series(declaration: Declaration, directory: Path, access: Access) -> dict[str, Series]:
-    """Open the series of a new study.
-
-    Parameters
-    ----------
-    declaration : Declaration
-    directory : Path
-        The study's; nothing is opened of one that was begun, whose rows stand whatever can be reached now.
-    access : Access
-
-    Returns
-    -------
-    dict of Series
-        Those that can be opened, by name; the study reports the others.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is nothing else in the study and none can be opened; as the first of them says.
-    """
+    """Open the series of a new study."""
     if (directory / "study.db").exists():
         return {}
     opened, errors = {}, []
@@ -109,11 +90,6 @@ def take_over(declaration: Declaration, directory: Path, folders: Iterable[Path]
     """Begin a new study with the newest of the studies in some folders that has a series in common with it.
 
     Its rows stand as far as their keys are those of the new study; all others are measured.
-
-    Returns
-    -------
-    Path or None
-        The study that was taken over.
     """
     from toposcope.study.runner import locked, refuse_another  # slow to import
 

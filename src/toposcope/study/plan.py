@@ -11,50 +11,27 @@ from toposcope.study.tables import CheckpointRow, Unit
 
 @dataclass(frozen=True)
 class InputKeys:
-    """What the inputs of probes depend on, for the checkpoints of one run (see `toposcope.probes.needs`).
+    """What the inputs of probes depend on, for the checkpoints of one run (see `toposcope.probes.needs`)."""
 
-    Attributes
-    ----------
-    keys : mapping of str to mapping of int to str
-        Need -> step -> key. What needs the input cannot be measured at a step without one, and what was measured there
-        before stands.
-    inapplicable : frozenset of str
-        Needs that this run cannot have.
-    """
-
+    # need -> step -> key. What needs the input cannot be measured at a step without one, and what was measured there
+    # before stands
     keys: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    inapplicable: frozenset[str] = frozenset()
+    inapplicable: frozenset[str] = frozenset()  # needs that this run cannot have
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One checkpoint and probe with something missing.
-
-    Attributes
-    ----------
-    fingerprint : str
-        Of the checkpoint when it was hashed.
-    first, previous : int or None
-        Steps of the checkpoints before it, where they can be read.
-    earlier : tuple of int
-        Steps of all readable checkpoints before it, if the probe looks at them.
-    wanted : dict
-        Key of every missing layer or pseudo-layer.
-    current : list of str
-        Layers and pseudo-layers whose rows stand.
-    stale : list of Unit
-        Rows under another key, of layers that are gone, or without their diagrams: to be forgotten.
-    """
+    """One checkpoint and probe with something missing."""
 
     probe: Probe
     step: int
-    fingerprint: str
-    first: int | None
-    previous: int | None
-    earlier: tuple[int, ...]
-    wanted: dict[str, str]
-    current: list[str]
-    stale: list[Unit]
+    fingerprint: str  # of the checkpoint when it was hashed
+    first: int | None  # steps of the checkpoints before it, where they can be read
+    previous: int | None  # steps of the checkpoints before it, where they can be read
+    earlier: tuple[int, ...]  # steps of all readable checkpoints before it, if the probe looks at them
+    wanted: dict[str, str]  # key of every missing layer or pseudo-layer
+    current: list[str]  # layers and pseudo-layers whose rows stand
+    stale: list[Unit]  # rows under another key, of layers that are gone, or without their diagrams: to be forgotten
 
 
 def plan(
@@ -67,25 +44,7 @@ def plan(
     is_readable: Callable[[str], bool],
     inputs: InputKeys,
 ) -> Iterator[Planned]:
-    """Yield what one probe still has to measure on one run, checkpoint by checkpoint.
-
-    Parameters
-    ----------
-    checkpoints : mapping
-        Readable checkpoints by step.
-    steps : sequence of int
-        Of all checkpoints, ascending. What is unreadable is nobody's first or previous checkpoint, and nothing further
-        away takes its place.
-    only : collection of int
-        The steps that are planned for.
-    probe, source : Probe
-        `source` is the probe whose diagrams `probe` reads.
-    measured : mapping
-        Key and diagram file of what is in the store; a row whose diagrams are gone or damaged counts as missing.
-    is_readable : callable
-        Whether a diagram file is there and whole.
-    inputs : InputKeys
-    """
+    """Yield what one probe still has to measure on one run, checkpoint by checkpoint."""
     stored: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints if step in only}
     own, of_source = ((p.name(), p.options()) if p else None for p in (probe, source))
     for unit in measured:

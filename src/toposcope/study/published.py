@@ -16,8 +16,7 @@ SPECTRAL_QUANTITIES = (
     *("anisotropy", "mean_norm", "rms_radius", "two_nn", "pca_variance"),
 )
 """Quantities of a cloud of hidden states that are not topological."""
-STEP = "step"
-"""In place of a quantity: the correlation of the step with the loss."""
+STEP = "step"  # in place of a quantity: the correlation of the step with the loss
 FORECASTERS = ("loss_only", "tda_only", "combined")
 
 

@@ -40,12 +40,9 @@ from toposcope.study.training import StudyTraining
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
-MAX_NAMED = 5
-"""Steps, or damaged groups of rows, that a note names; the rest are counted."""
-MANY_CHECKPOINTS = 500
-"""From so many on, the doctor is worth the start of further processes."""
-WHOLE_RUN = -1
-"""The step under which an error of a whole run is stored."""
+MAX_NAMED = 5  # steps, or damaged groups of rows, that a note names; the rest are counted
+MANY_CHECKPOINTS = 500  # from so many on, the doctor is worth the start of further processes
+WHOLE_RUN = -1  # the step under which an error of a whole run is stored
 
 
 def run_study(

@@ -34,23 +34,7 @@ _PLACE = ("run", "step")
 
 
 class Store:
-    """The only writer of a study's database.
-
-    Parameters
-    ----------
-    path : Path
-        Created if absent. Rows that were damaged since they were written are deleted when it is opened.
-
-    Attributes
-    ----------
-    dropped : list of str
-        What was deleted because it was damaged.
-
-    Raises
-    ------
-    ToposcopeError
-        From any method, when the file is not a store of this version, is damaged, or the disk is full.
-    """
+    """The only writer of a study's database."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -159,15 +143,7 @@ class Store:
             tables.replace_log(c, run, log or LogTable.from_rows({}))
 
     def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it.
-
-        Parameters
-        ----------
-        run : str
-        rows : mapping of int to mapping of str to float
-            By step: values of `COLUMNS`, and further losses and accuracies under their own names; a later value of
-            a step replaces an earlier one, also if it is NaN.
-        """
+        """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it."""
         with self._transaction() as c:
             tables.append_log(c, run, rows)
 

@@ -48,10 +48,8 @@ def _categorical(names: str) -> Schema:
 FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind, value, flag")
 ALERT_SCHEMA = _schema("run, check, step, since, place, message, evidence")
 FORECAST_SCHEMA = _schema("run, step, last_step, loss, low, high, advice")
-ROWS_READ = 1 << 16
-"""Rows that are Python objects at a time, as SQLite hands them out."""
-MAX_MEASUREMENTS = 1 << 13
-"""Measurements of a part of a frame, each with about ten statistics."""
+ROWS_READ = 1 << 16  # rows that are Python objects at a time, as SQLite hands them out
+MAX_MEASUREMENTS = 1 << 13  # measurements of a part of a frame, each with about ten statistics
 
 
 class Study:

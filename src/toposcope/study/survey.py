@@ -47,49 +47,25 @@ from toposcope.study.work import (
     run_in_groups,
 )
 
-OPENING_THREADS = 8
-"""Remote checkpoints whose headers are fetched side by side."""
-BYTES_READ_PER_MS = 100_000
-"""About what is read, hashed and summarised for the doctor."""
-OPENING_MS = 2
-"""Expected milliseconds of reading a checkpoint, and of each probe on it, whatever its size."""
-START_SECONDS = 2.0
-"""About what the start of processes takes, each with its imports."""
-COMPILE_MS = 8000
-"""Expected milliseconds of compiling, once on a machine."""
+OPENING_THREADS = 8  # remote checkpoints whose headers are fetched side by side
+BYTES_READ_PER_MS = 100_000  # about what is read, hashed and summarised for the doctor
+OPENING_MS = 2  # expected milliseconds of reading a checkpoint, and of each probe on it, whatever its size
+START_SECONDS = 2.0  # about what the start of processes takes, each with its imports
+COMPILE_MS = 8000  # expected milliseconds of compiling, once on a machine
 
 
 @dataclass
 class Survey:
-    """Reads and measures the checkpoints of a study.
-
-    Attributes
-    ----------
-    store : Store
-    directory : Path
-        The study's.
-    checkpoints : mapping
-        By run, then by step.
-    sources : mapping
-        Every probe, with the probe whose diagrams it compares.
-    engine : Engine
-        What reads and measures checkpoints.
-    here : Workers
-        What does the work that needs this machine's files; often the same.
-    keep : int or None
-        Bytes of fetched checkpoints that may lie on this disk (see `Access`).
-    contexts : mapping of str to RunContext
-        What inputs are made from, by run.
-    """
+    """Reads and measures the checkpoints of a study."""
 
     store: Store
-    directory: Path
-    checkpoints: Mapping[str, Mapping[int, Checkpoint]]
-    sources: Mapping[Probe, Probe | None]
-    engine: Engine
-    here: Workers
-    keep: int | None
-    contexts: Mapping[str, RunContext]
+    directory: Path  # the study's
+    checkpoints: Mapping[str, Mapping[int, Checkpoint]]  # by run, then by step
+    sources: Mapping[Probe, Probe | None]  # every probe, with the probe whose diagrams it compares
+    engine: Engine  # what reads and measures checkpoints
+    here: Workers  # what does the work that needs this machine's files; often the same
+    keep: int | None  # bytes of fetched checkpoints that may lie on this disk (see `Access`)
+    contexts: Mapping[str, RunContext]  # what inputs are made from, by run
     progress: Progress = silent
     errors: dict[Unit, str] = field(default_factory=dict)
     rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)

@@ -22,8 +22,7 @@ from toposcope.probes import Measurement
 from toposcope.study import checksums
 from toposcope.study.kinds import kind_of
 
-MAX_VALUES = 900
-"""Values of one statement; SQLite may be built to take no more than 999."""
+MAX_VALUES = 900  # values of one statement; SQLite may be built to take no more than 999
 Row = tuple[Any, ...]
 _LOG_COLUMNS: dict[str, tuple[str, ...]] = {
     "log": ("step", *COLUMNS),
@@ -186,8 +185,7 @@ def _or_null(values: NDArray[np.float64]) -> list[float | None]:
     return [None if missing else value for value, missing in zip(values.tolist(), empty.tolist(), strict=True)]
 
 
-MeasurementRow = tuple[Unit, str, Measurement, str]
-"""Unit, key, measurement, diagram file."""
+MeasurementRow = tuple[Unit, str, Measurement, str]  # unit, key, measurement, diagram file
 
 
 def forget(c: sqlite3.Connection, run: str, step: int) -> None:

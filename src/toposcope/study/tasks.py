@@ -31,10 +31,8 @@ from toposcope.study.work import WORK, milliseconds
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-DOCTOR = "doctor"
-"""What examining a series reports: the rules that were applied, of how many."""
-MAX_OPEN_CHECKPOINTS = 64
-"""Checkpoints a process keeps open, as far as their headers."""
+DOCTOR = "doctor"  # what examining a series reports: the rules that were applied, of how many
+MAX_OPEN_CHECKPOINTS = 64  # checkpoints a process keeps open, as far as their headers
 
 
 @dataclass(frozen=True)

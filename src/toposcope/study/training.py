@@ -18,32 +18,18 @@ NO_GPU = 'device = "cuda" under [population], and this machine has no GPU that t
 
 @dataclass
 class StudyTraining:
-    """The runs that a study trains.
+    """The runs that a study trains."""
 
-    Attributes
-    ----------
-    runs : mapping of str to Run
-        By name.
-    corpora : StudyCorpora
-    device : "cpu", "cuda" or None
-        Where the runs of a population are trained; None if there is none.
-    together : collection of str
-        The runs of the population: they train as one model where that is quicker. The others train one by one.
-    directory : Path
-        The study's.
-    errors : dict of str
-        Why runs could not be trained, by their names.
-    """
-
-    runs: Mapping[str, Run]
+    runs: Mapping[str, Run]  # by name
     corpora: StudyCorpora
-    device: str | None
+    device: str | None  # where the runs of a population are trained; None if there is none
+    # the runs of the population: they train as one model where that is quicker. The others train one by one
     together: Collection[str]
-    directory: Path
+    directory: Path  # the study's
     store: Store
     pool: Workers
     progress: Progress
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)  # why runs could not be trained, by their names
 
     def run_directory(self, name: str) -> Path:
         """Return the folder of a run."""

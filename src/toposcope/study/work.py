@@ -14,30 +14,23 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Probe, Shape
 from toposcope.progress import Progress
 
-BATCH_SECONDS = 1.0
-"""Expected seconds of the layers in one task; a layer that takes longer is a task by itself."""
+BATCH_SECONDS = 1.0  # expected seconds of the layers in one task; a layer that takes longer is a task by itself
 
 LONG_TASK_MS = 10_000
 """Milliseconds from which a task starts before all others, so that it does not run alone at the end."""
 
-MAX_GROUPED = 64
-"""Tasks that a process gets at once, at most."""
+MAX_GROUPED = 64  # tasks that a process gets at once, at most
 
 MAX_GROUP_MS = 1000
 """Expected milliseconds of tasks that a process gets at once; one that takes longer is handed out by itself."""
 
-WORK = "work"
-"""What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
+WORK = "work"  # what tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done
 
-GROUPS_PER_WORKER = 8
-"""Groups of tasks for each process, at least, as long as there are as many tasks."""
+GROUPS_PER_WORKER = 8  # groups of tasks for each process, at least, as long as there are as many tasks
 Item = TypeVar("Item")
-RunStep = tuple[str, int]
-"""A run and a step."""
-MAX_ITEMS = 64
-"""Items that are written together at most."""
-MAX_WAIT_SECONDS = 0.5
-"""Time that a finished item waits for others."""
+RunStep = tuple[str, int]  # a run and a step
+MAX_ITEMS = 64  # items that are written together at most
+MAX_WAIT_SECONDS = 0.5  # time that a finished item waits for others
 
 
 class Expected(Protocol):
@@ -145,21 +138,13 @@ def run_in_groups(
 
 @dataclass
 class WorkProgress:
-    """How much of the work is done, in bytes or milliseconds, reported as it grows.
-
-    Attributes
-    ----------
-    stage : str
-    total : int
-    progress : callable
-    parallelism : float
-        Average number of tasks that run at the same time. Amounts are reported divided by it, so that milliseconds of
-        work become milliseconds of waiting.
-    """
+    """How much of the work is done, in bytes or milliseconds, reported as it grows."""
 
     stage: str
     total: int
     progress: Progress
+    # average number of tasks that run at the same time. Amounts are reported divided by it, so that milliseconds of
+    # work become milliseconds of waiting
     parallelism: float = 1.0
     done: int = 0
     running: int = 0
@@ -187,11 +172,6 @@ class WriteGroup(AbstractContextManager["WriteGroup[Item]"], Generic[Item]):
 
     An item that comes more than `MAX_WAIT_SECONDS` after the last write is written at once. Where items come from
     several processes, an engine calls `flush` when it is idle.
-
-    Parameters
-    ----------
-    write : callable
-        Writes some items, in the order they were added.
     """
 
     def __init__(self, write: Callable[[list[Item]], None]) -> None:

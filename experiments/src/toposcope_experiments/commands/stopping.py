@@ -10,8 +10,7 @@ import click
 
 from toposcope.extend import print_table
 
-KINDS: tuple[Literal["svg", "png", "pdf"], ...] = ("svg", "png", "pdf")
-"""Files of each chart."""
+KINDS: tuple[Literal["svg", "png", "pdf"], ...] = ("svg", "png", "pdf")  # files of each chart
 
 if TYPE_CHECKING:
     from toposcope_experiments.early_stopping.early_stopping import EarlyStopping, Gain

@@ -21,20 +21,12 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Cost:
-    """How the charts call what a stop costs.
-
-    Attributes
-    ----------
-    name, unit : str
-    linear : float
-        Values around 0 that are drawn to scale; beyond, the axes are logarithmic.
-    rules : mapping of str to str
-        The rules that are drawn, `FRACTION` among them, by what they are called.
-    """
+    """How the charts call what a stop costs."""
 
     name: str = "loss paid"
     unit: str = "nats"
-    linear: float = 0.01
+    linear: float = 0.01  # values around 0 that are drawn to scale; beyond, the axes are logarithmic
+    # the rules that are drawn, `FRACTION` among them, by what they are called
     rules: Mapping[str, str] = field(default_factory=lambda: SHORT)
 
 

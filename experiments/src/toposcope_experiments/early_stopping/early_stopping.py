@@ -44,24 +44,16 @@ Gain = Callable[[str, int], float]
 """Of a run and a step: the further fall of its loss until its end, in nats, as predicted from what was seen until that
 step; NaN where nothing can be said."""
 
-MIN_CHECKPOINTS = 3
-"""Checkpoints with a loss that a run must have."""
+MIN_CHECKPOINTS = 3  # checkpoints with a loss that a run must have
 BATCH_LOSS = "batch_loss"
-FLOPS_PER_WEIGHT = 6
-"""Training FLOP per parameter and token."""
+FLOPS_PER_WEIGHT = 6  # training FLOP per parameter and token
 
 
 @dataclass(frozen=True, eq=False)
 class EarlyStopping(TriedRules):
-    """What the rules would have done to the complete runs of a study; losses are in nats.
+    """What the rules would have done to the complete runs of a study; losses are in nats."""
 
-    Attributes
-    ----------
-    notes : tuple of str
-        What was left out, a sentence each.
-    """
-
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was left out, a sentence each
 
     def summary(self) -> list[str]:
         """Return what was found, a sentence a rule."""
@@ -75,20 +67,9 @@ def early_stopping(
 ) -> EarlyStopping:
     """Try every rule at every setting of its grid on every complete run.
 
-    The loss is the target to trust: the validation loss if it is known, never one batch unless there is
-    nothing else. A measurement is a checkpoint at which it is known. Neural persistence is the mean normalised one
-    (Rieck et al. 2019, Def. 4), or where that was not measured ``np_mean``, ours or published.
-
-    What a stop costs is given without a cool-down: a run that was planned to end there would have ended lower. This is
-    the same for all rules.
-
-    Parameters
-    ----------
-    found : list of Trajectory
-    log, runs : polars.DataFrame
-        `Study.log` and `Study.runs`.
-    gain : callable, optional
-        See `Gain`; without it the rule that needs forecasts is left out.
+    The loss is the target to trust: the validation loss if it is known, never one batch unless there is nothing else. A
+    measurement is a checkpoint at which it is known. Neural persistence is the mean normalised one (Rieck et al. 2019,
+    Def. 4), or where that was not measured ``np_mean``, ours or published.
     """
     courses, notes = _courses(found, log, runs, gain)
     if not courses:
@@ -105,13 +86,6 @@ def gain_by(forecaster: Forecaster, logs: Iterable[Log]) -> Gain:
     """Return the further fall of the loss that a forecaster predicts from the log and the schedule, without siblings.
 
     The fall is that of its curve from the last step seen, so that the noise of the last batch has no part in it.
-
-    Parameters
-    ----------
-    forecaster : Forecaster
-    logs : sequence of Log
-        Of complete runs. Of another run nothing is said, nor of one whose learning rates are no schedule, nor where the
-        forecaster refuses.
     """
     runs: dict[str, LoggedRun] = {}
     for log in logs:

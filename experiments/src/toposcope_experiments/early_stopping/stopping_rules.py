@@ -15,41 +15,24 @@ GAIN, FRACTION, LAST = "forecast_gain", "fixed_fraction", "last_step"
 RULES = (NEURAL_PERSISTENCE, LOSS, GAIN, FRACTION, LAST)
 
 PATIENCES = (1, 2, 3, 5, 8)
-BURN_INS = (0, 2, 5, 10)
-"""Measurements, as are patiences."""
-DELTAS = (0.0, 0.001, 0.01)
-"""Of neural persistence (0 to 1), or nats of the loss."""
-PRICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Nats for the compute of a whole run as planned."""
+BURN_INS = (0, 2, 5, 10)  # measurements, as are patiences
+DELTAS = (0.0, 0.001, 0.01)  # of neural persistence (0 to 1), or nats of the loss
+PRICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # nats for the compute of a whole run as planned
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
-ROUNDING = 1e-6
-"""Steps; a fraction of a whole number of steps may lie just above it."""
+ROUNDING = 1e-6  # steps; a fraction of a whole number of steps may lie just above it
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A rule and its parameters; those of other rules are None.
-
-    Attributes
-    ----------
-    rule : str
-    patience, burn_in : int or None
-        Measurements.
-    delta : float or None
-        The least improvement that counts, in the unit of what is watched.
-    price : float or None
-        Nats for the compute of a whole run.
-    fraction : float or None
-        Of the steps of a run.
-    """
+    """A rule and its parameters; those of other rules are None."""
 
     rule: str
-    patience: int | None = None
-    burn_in: int | None = None
-    delta: float | None = None
-    price: float | None = None
-    fraction: float | None = None
+    patience: int | None = None  # measurements
+    burn_in: int | None = None  # measurements
+    delta: float | None = None  # the least improvement that counts, in the unit of what is watched
+    price: float | None = None  # nats for the compute of a whole run
+    fraction: float | None = None  # of the steps of a run
 
 
 def grid(rule: str, deltas: Sequence[float] = DELTAS) -> Iterator[Setting]:
@@ -69,28 +52,9 @@ def grid(rule: str, deltas: Sequence[float] = DELTAS) -> Iterator[Setting]:
 def out_of_patience(values: Vector, patience: int, burn_in: int, delta: float, highest: float = -np.inf) -> int | None:
     """Stop when a quantity that should grow has not, for long enough.
 
-    The first `burn_in` measurements are not looked at. From then on, a value above ``highest + delta`` becomes the
-    highest and sets the counter to 0; any other adds 1 to it. Training stops when the counter has reached `patience`.
     With mean normalised neural persistence and ``highest = 0`` to begin with, this is the criterion of Rieck et al.
     2019 (arXiv:1812.09764, Algorithm 2, with the burn-in of their experiments). With the loss, its sign changed, and
     nothing to begin with, it is the patience on the validation loss they set it beside (Prechelt 1998).
-
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        In the order of training; NaN is no measurement and is passed over.
-    patience : int
-        At least 1.
-    burn_in : int
-    delta : float
-        At least 0, in the unit of `values`.
-    highest : float
-        What the first value has to exceed.
-
-    Returns
-    -------
-    int or None
-        The place of the measurement at which training stops; None if it goes on to the end.
     """
     waited = 0
     for place in np.flatnonzero(np.isfinite(values))[burn_in:].tolist():
@@ -104,23 +68,7 @@ def out_of_patience(values: Vector, patience: int, burn_in: int, delta: float, h
 
 
 def below_price(gains: Vector, shares: Vector, price: float) -> int | None:
-    """Stop when the rest of training costs more than its predicted gain.
-
-    Parameters
-    ----------
-    gains : ndarray, shape (n,)
-        Further fall of the loss until the end of the run, in nats, as predicted at each measurement; NaN where no
-        prediction was possible, which does not stop the run.
-    shares : ndarray, shape (n,)
-        Of the planned compute that is spent at each measurement.
-    price : float
-        Nats for the compute of a whole run. Training stops at the first measurement where gain / (1 - share) is less.
-
-    Returns
-    -------
-    int or None
-        As `out_of_patience`.
-    """
+    """Stop when the rest of training costs more than its predicted gain."""
     left = 1 - shares
     rate = np.divide(gains, left, where=left > 0, out=np.full(len(gains), np.nan))
     return _first(rate < price)

@@ -17,8 +17,7 @@ from toposcope_experiments.early_stopping.stopping_rules import (
     out_of_patience,
 )
 
-TOLERANCE = 1e-9
-"""Costs that differ by less differ by rounding."""
+TOLERANCE = 1e-9  # costs that differ by less differ by rounding
 SETTING = dict(
     zip(
         (field.name for field in fields(Setting)),
@@ -39,46 +38,24 @@ BETTER, WORSE, NOT_SHOWN = "better", "worse", "not shown"
 
 @dataclass(frozen=True)
 class Watched:
-    """What a rule of patience looks at: it should grow.
+    """What a rule of patience looks at: it should grow."""
 
-    Attributes
-    ----------
-    name : str
-        Of the feature or target.
-    values : ndarray, shape (n,)
-        At the measurements of a run.
-    highest : float
-        What the first value has to exceed.
-    """
-
-    name: str
-    values: Vector
-    highest: float = -np.inf
+    name: str  # of the feature or target
+    values: Vector  # shape (n,); at the measurements of a run
+    highest: float = -np.inf  # what the first value has to exceed
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """A complete run at its measurements.
-
-    Attributes
-    ----------
-    run : str
-    steps, loss, flops : ndarray, shape (n,)
-        The loss is what a stop may cost: a loss in nats, an error rate.
-    target : str
-        Name of the loss.
-    patience : mapping of str to Watched
-        What the rules of patience look at; a rule that is not among them cannot be tried.
-    gains : ndarray, shape (n,)
-        As in `toposcope_experiments.early_stopping.early_stopping.Gain`; empty if nothing was predicted.
-    """
+    """A complete run at its measurements."""
 
     run: str
-    steps: Vector
-    target: str
-    loss: Vector
-    flops: Vector
-    patience: Mapping[str, Watched]
+    steps: Vector  # shape (n,); the loss is what a stop may cost: a loss in nats, an error rate
+    target: str  # name of the loss
+    loss: Vector  # shape (n,); the loss is what a stop may cost: a loss in nats, an error rate
+    flops: Vector  # shape (n,); the loss is what a stop may cost: a loss in nats, an error rate
+    patience: Mapping[str, Watched]  # what the rules of patience look at; a rule that is not among them cannot be tried
+    # shape (n,); as in `toposcope_experiments.early_stopping.early_stopping.Gain`; empty if nothing was predicted
     gains: Vector = field(default_factory=lambda: np.empty(0))
 
     @property
@@ -113,40 +90,26 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class TriedRules:
-    """What rules would have done to runs.
+    """What rules would have done to runs."""
 
-    Attributes
-    ----------
-    stops : polars.DataFrame
-        A row a run and setting: ``run, rule, patience, burn_in, delta, price, fraction, watched`` (what the rule looks
-        at), ``step`` (where it stops), ``stopped`` (false: it went on to the end), ``saved`` (share of the steps),
-        ``saved_flops`` (NaN if unknown), ``loss`` (there), ``paid`` (that minus the loss of the last measurement) and
-        ``paid_best`` (minus that of the best measurement).
-    matched : polars.DataFrame
-        A row a setting: ``n_runs, n_stopped``; means over runs of ``saved``, of ``paid`` and of ``paid_fixed``, what
-        stopping all of these runs at one fraction of their steps costs that saves as much on the mean; ``difference``
-        (paid - paid_fixed), ``p`` (exact sign-flip test over runs) and ``p_adjusted`` (Holm over all settings).
-    rules : polars.DataFrame
-        A row a rule: ``n_runs, n_settings``, how many of these pay less and how many more than their fixed fraction,
-        ``n_less, n_more``; means over its grid of ``stopped`` (share of the runs), ``saved, paid, paid_fixed,
-        difference``; ``p`` of the mean difference of each run, ``p_least`` (what so many runs allow at best),
-        ``p_adjusted`` (Holm over rules) and ``verdict``: better, worse or not shown.
-    """
-
+    # a row a run and setting: ``run, rule, patience, burn_in, delta, price, fraction, watched`` (what the rule looks
+    # at), ``step`` (where it stops), ``stopped`` (false: it went on to the end), ``saved`` (share of the steps),
+    # ``saved_flops`` (NaN if unknown), ``loss`` (there), ``paid`` (that minus the loss of the last measurement) and
+    # ``paid_best`` (minus that of the best measurement)
     stops: pl.DataFrame
+    # a row a setting: ``n_runs, n_stopped``; means over runs of ``saved``, of ``paid`` and of ``paid_fixed``, what
+    # stopping all of these runs at one fraction of their steps costs that saves as much on the mean; ``difference``
+    # (paid - paid_fixed), ``p`` (exact sign-flip test over runs) and ``p_adjusted`` (Holm over all settings)
     matched: pl.DataFrame
+    # a row a rule: ``n_runs, n_settings``, how many of these pay less and how many more than their fixed fraction,
+    # ``n_less, n_more``; means over its grid of ``stopped`` (share of the runs), ``saved, paid, paid_fixed,
+    # difference``; ``p`` of the mean difference of each run, ``p_least`` (what so many runs allow at best),
+    # ``p_adjusted`` (Holm over rules) and ``verdict``: better, worse or not shown
     rules: pl.DataFrame
 
 
 def try_rules(courses: Sequence[Course], grids: Mapping[str, Sequence[Setting]]) -> TriedRules:
-    """Try every rule at every setting of its grid on every run of which is known what it looks at.
-
-    Parameters
-    ----------
-    courses : sequence of Course
-    grids : mapping of str to sequence of Setting
-        The settings of each rule.
-    """
+    """Try every rule at every setting of its grid on every run of which is known what it looks at."""
     all_stops, all_matched, compared = [], [], []
     for rule, settings in grids.items():
         subjects = [course for course in courses if course.watched(rule)]

@@ -21,11 +21,9 @@ from toposcope_experiments.small_networks.course_chart import course_panel, cour
 
 ACCURACY = "validation_accuracy"
 COLUMNS = 3
-CONDITION_NAMES = [condition.name for condition in CONDITIONS]
-"""In the order of their colours, the same in all charts."""
+CONDITION_NAMES = [condition.name for condition in CONDITIONS]  # in the order of their colours, the same in all charts
 PANELS = (ACCURACY, *(name for claimed in CLAIMED for name in (claimed, TWINS[claimed])), FOURIER)
-MIN_SHARE, MAX_SHARE = -1.0, 2.0
-"""Shares beyond are drawn at the edge."""
+MIN_SHARE, MAX_SHARE = -1.0, 2.0  # shares beyond are drawn at the edge
 MARGIN = 0.12
 IS = {
     SIGN: "is a sign",

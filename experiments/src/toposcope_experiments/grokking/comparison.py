@@ -13,10 +13,8 @@ from toposcope_experiments.grokking.measured import MeasuredRuns
 from toposcope_experiments.small_networks.group_difference import GroupDifference
 from toposcope_experiments.small_networks.two_groups import two_groups
 
-MAX_CONTROL_SHARE = 0.5
-"""A sign's change in every control is less than this share of that in the runs that generalise."""
-MIN_TREATED = 2
-"""Runs with true labels that must generalise."""
+MAX_CONTROL_SHARE = 0.5  # a sign's change in every control is less than this share of that in the runs that generalise
+MIN_TREATED = 2  # runs with true labels that must generalise
 SIGN, ELSEWHERE, NOT_SHOWN = "sign of generalisation", "also without generalisation", "not shown"
 RULE = (
     f"At level {LEVEL:g}, for each network by itself. The runs that generalise are those with true labels that do; a "
@@ -45,26 +43,19 @@ VERDICTS: dict[str, type[pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The runs of an architecture that generalise beside those of the controls.
+    """The runs of an architecture that generalise beside those of the controls."""
 
-    Attributes
-    ----------
-    differences : polars.DataFrame
-        A row for each feature and control: ``step``; ``change`` and ``control_change``, means over runs;
-        ``difference`` with its 95% interval ``low`` to ``high`` (Welch), in pooled standard deviations as ``effect``,
-        and the exact permutation ``p``.
-    verdicts : polars.DataFrame
-        A row for each feature: means of the runs that generalise (``start``, ``value``, ``change``), ``p`` (the largest
-        over the controls), ``p_least`` (the smallest that so many runs allow), ``p_adjusted``, ``separate_from`` (the
-        first step from which on, until ``step``, the changes differ from every control's at the level, unadjusted),
-        ``nearest`` (the control that changes farthest in the same direction), ``verdict`` by `RULE`, and the ``reason``
-        where it is undetermined.
-    left_out : dict of (int, int)
-        Conditions that are no controls, because runs of them generalise: how many, of how many.
-    """
-
+    # a row for each feature and control: ``step``; ``change`` and ``control_change``, means over runs; ``difference``
+    # with its 95% interval ``low`` to ``high`` (Welch), in pooled standard deviations as ``effect``, and the exact
+    # permutation ``p``
     differences: pl.DataFrame
+    # a row for each feature: means of the runs that generalise (``start``, ``value``, ``change``), ``p`` (the largest
+    # over the controls), ``p_least`` (the smallest that so many runs allow), ``p_adjusted``, ``separate_from`` (the
+    # first step from which on, until ``step``, the changes differ from every control's at the level, unadjusted),
+    # ``nearest`` (the control that changes farthest in the same direction), ``verdict`` by `RULE`, and the ``reason``
+    # where it is undetermined
     verdicts: pl.DataFrame
+    # conditions that are no controls, because runs of them generalise: how many, of how many
     left_out: dict[str, tuple[int, int]]
 
 

@@ -7,29 +7,18 @@ from torch import Tensor
 
 from toposcope.extend import ToposcopeError, derive_seed
 
-MIN_MODULUS = 13
-"""With fewer residues, five Fourier modes are all there are."""
+MIN_MODULUS = 13  # with fewer residues, five Fourier modes are all there are
 MIN_SEEDS = 2
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What is done to a run.
-
-    Attributes
-    ----------
-    name : str
-    random_labels : bool
-        Labels are drawn uniformly, one for each pair, so that there is nothing to generalise.
-    has_weight_decay : bool
-    share : float
-        Of all pairs, those that are trained on.
-    """
+    """What is done to a run."""
 
     name: str
-    random_labels: bool = False
+    random_labels: bool = False  # labels are drawn uniformly, one for each pair, so that there is nothing to generalise
     has_weight_decay: bool = True
-    share: float = 0.5
+    share: float = 0.5  # of all pairs, those that are trained on
 
 
 TREATED = Condition("true labels")
@@ -43,22 +32,13 @@ CONDITIONS = (TREATED, *CONTROLS)
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network and how it is trained.
-
-    Attributes
-    ----------
-    name : str
-    width, hidden : int
-        Dimensions of the embedding, and units of the hidden layer.
-    learning_rate, weight_decay : float
-        Of AdamW.
-    """
+    """A network and how it is trained."""
 
     name: str
-    learning_rate: float
-    weight_decay: float
-    width: int = 32
-    hidden: int = 128
+    learning_rate: float  # of AdamW
+    weight_decay: float  # of AdamW
+    width: int = 32  # dimensions of the embedding, and units of the hidden layer
+    hidden: int = 128  # dimensions of the embedding, and units of the hidden layer
 
 
 MLP = Architecture("mlp", learning_rate=0.01, weight_decay=1.0)
@@ -68,24 +48,12 @@ ARCHITECTURES = (MLP, TRANSFORMER)
 
 @dataclass(frozen=True)
 class Design:
-    """The size of the experiment.
+    """The size of the experiment."""
 
-    Attributes
-    ----------
-    modulus : int
-        Number of tokens p; a pair (a, b) has the label a + b modulo p.
-    seeds : int
-        Runs of each condition and architecture. All have their own initial weights and pairs.
-    steps : int
-        Updates, each on all pairs that are trained on.
-    every : int
-        Steps between two measurements.
-    """
-
-    modulus: int = 59
-    seeds: int = 8
-    steps: int = 1200
-    every: int = 20
+    modulus: int = 59  # number of tokens p; a pair (a, b) has the label a + b modulo p
+    seeds: int = 8  # runs of each condition and architecture. All have their own initial weights and pairs
+    steps: int = 1200  # updates, each on all pairs that are trained on
+    every: int = 20  # steps between two measurements
 
     def __post_init__(self) -> None:
         if self.modulus < MIN_MODULUS:
@@ -111,19 +79,11 @@ class Design:
 
 @dataclass(frozen=True)
 class GrokkingRun:
-    """One run of the experiment.
-
-    Attributes
-    ----------
-    architecture : Architecture
-    condition : Condition
-    number : int
-        Of the seed, from 0.
-    """
+    """One run of the experiment."""
 
     architecture: Architecture
     condition: Condition
-    number: int
+    number: int  # of the seed, from 0
 
     @property
     def name(self) -> str:

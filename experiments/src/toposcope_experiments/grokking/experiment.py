@@ -10,8 +10,7 @@ from toposcope_experiments.grokking.measured import MeasuredRuns, measure_runs
 from toposcope_experiments.grokking.training import train
 from toposcope_experiments.small_networks.workers import run_all
 
-TRAINING = "training"
-"""Folder of what was trained so far."""
+TRAINING = "training"  # folder of what was trained so far
 
 
 def run_experiment(
@@ -22,28 +21,7 @@ def run_experiment(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> list[MeasuredRuns]:
-    """Train all runs, or go on where it was interrupted, and measure them.
-
-    Parameters
-    ----------
-    design : Design
-    folder : Path
-        What is trained is kept in its folder ``training``.
-    architectures : sequence of Architecture
-    workers : int, optional
-        Processes; by default one for each processor. Results do not depend on it.
-    progress : callable
-
-    Returns
-    -------
-    list of MeasuredRuns
-        One for each architecture.
-
-    Raises
-    ------
-    ToposcopeError
-        If the folder holds runs of another design, or a file of it cannot be read or written.
-    """
+    """Train all runs, or go on where it was interrupted, and measure them."""
     tasks = [(design, architecture, folder / TRAINING) for architecture in architectures]
     with Workers(min(workers or processors(), len(tasks))) as engine:
         run_all(engine, train_architecture, tasks, lambda task: task[1].name, progress)

@@ -24,20 +24,7 @@ FEATURES = tuple(KINDS)
 
 
 def embedding_features(points: NDArray[np.floating]) -> dict[str, float]:
-    """Measure an embedding.
-
-    Parameters
-    ----------
-    points : ndarray, shape (p, d)
-        A row for each residue modulo p, in their order.
-
-    Returns
-    -------
-    dict of float
-        By name, in the order of `FEATURES`: statistics of the Vietoris-Rips diagrams of the points; those that grow
-        with the scale also divided by the mean distance of two points; `fourier_share`; the Frobenius norm; and that
-        mean distance. NaN of an embedding that is not finite, and of twins of equal points.
-    """
+    """Measure an embedding."""
     from scipy.spatial.distance import pdist  # slow to import
 
     points = np.asarray(points, dtype=np.float64)
@@ -58,13 +45,8 @@ def embedding_features(points: NDArray[np.floating]) -> dict[str, float]:
 def fourier_share(points: NDArray[np.floating], n_modes: int = N_MODES) -> float:
     """Return the share of the largest Fourier modes over Z_p in the variance of the points.
 
-    The power of mode k, 1 <= k <= p / 2, is |sum_a x_a exp(-2 pi i k a / p)|^2, summed over dimensions. Modes k and
-    p - k of real points are one mode. NaN of equal points.
-
-    Parameters
-    ----------
-    points : ndarray, shape (p, d)
-    n_modes : int
+    The power of mode k, 1 <= k <= p / 2, is |sum_a x_a exp(-2 pi i k a / p)|^2, summed over dimensions. Modes k and p -
+    k of real points are one mode. NaN of equal points.
     """
     points = np.asarray(points, dtype=np.float64)
     points = points - points[0]

@@ -15,16 +15,7 @@ JUMPS = {
 
 
 def jump_table(measured: Sequence[MeasuredRuns]) -> pl.DataFrame:
-    """Count the runs with a change point that no smooth trend explains.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``architecture, feature, condition, n_runs``; ``n_beyond_trend``: runs with such a change point;
-        ``n_at_generalisation``: those with one between ``first_step`` and ``last_step``, from where the first run with
-        true labels has memorised to where the last that generalises has done so. The window is the same for all
-        conditions of an architecture; it is null, as is the count, if no run generalises.
-    """
+    """Count the runs with a change point that no smooth trend explains."""
     rows = [
         {
             "architecture": m.architecture,

@@ -17,10 +17,8 @@ from toposcope_experiments.small_networks.workers import run_all
 
 MIN_MEMORISED, MIN_GENERALISED = 0.99, 0.95
 """Accuracy on the pairs trained on, and on the others, from which a run has memorised, or generalised."""
-CLAIMED = ("H1 max", "H1 total")
-"""Features that are said to jump when a network generalises."""
-FOLLOWED = (*CLAIMED, *(TWINS[name] for name in CLAIMED), FOURIER)
-"""Features whose change points are sought."""
+CLAIMED = ("H1 max", "H1 total")  # features that are said to jump when a network generalises
+FOLLOWED = (*CLAIMED, *(TWINS[name] for name in CLAIMED), FOURIER)  # features whose change points are sought
 CHANGES = {
     **dict.fromkeys(("architecture", "condition"), pl.String),
     "run": pl.Int64,
@@ -33,28 +31,15 @@ CHANGES = {
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRuns:
-    """The runs of an architecture as they were measured.
-
-    Attributes
-    ----------
-    architecture : str
-    modulus : int
-    runs : sequence of GrokkingRun
-    steps : ndarray, shape (t,)
-    log : dict of ndarray, shape (t, runs)
-        Losses and accuracies.
-    features : dict of ndarray, shape (t, runs)
-    changes : dict of (str, list of ChangePoint)
-        By place of the run and feature.
-    """
+    """The runs of an architecture as they were measured."""
 
     architecture: str
     modulus: int
     runs: Sequence[GrokkingRun]
-    steps: Steps
-    log: dict[str, Matrix]
-    features: dict[str, Matrix]
-    changes: dict[tuple[int, str], list[ChangePoint]]
+    steps: Steps  # shape (t,)
+    log: dict[str, Matrix]  # shape (t, runs); losses and accuracies
+    features: dict[str, Matrix]  # shape (t, runs)
+    changes: dict[tuple[int, str], list[ChangePoint]]  # by place of the run and feature
 
     def places(self, condition: str) -> NDArray[np.int64]:
         """Return where the runs of a condition are."""
@@ -82,15 +67,7 @@ class MeasuredRuns:
 
 
 def measure_runs(trained: Trained, engine: Engine, progress: Progress = silent) -> MeasuredRuns:
-    """Measure every embedding of the runs of an architecture.
-
-    Parameters
-    ----------
-    trained : Trained
-    engine : Engine
-        Measures several runs at a time.
-    progress : callable
-    """
+    """Measure every embedding of the runs of an architecture."""
     n_runs = len(trained.runs)
     tasks = [(i, run.name, trained.steps, trained.embeddings[:, i]) for i, run in enumerate(trained.runs)]
     what = f"measure {trained.architecture}"

@@ -28,15 +28,7 @@ VERBS = {
 
 
 class GrokkingMaterial:
-    """The measured runs of every architecture, how they compare, and the tables of the page.
-
-    Parameters
-    ----------
-    measured : sequence of MeasuredRuns
-        One for each architecture.
-    makers : mapping
-        What computes each table of the page.
-    """
+    """The measured runs of every architecture, how they compare, and the tables of the page."""
 
     def __init__(
         self,

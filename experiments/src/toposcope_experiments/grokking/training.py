@@ -17,48 +17,24 @@ from toposcope_experiments.grokking.networks import Forward, forward_of, initial
 from toposcope_experiments.small_networks.optimizer import AdamW
 from toposcope_experiments.small_networks.trainer import Trainer
 
-BETAS, WARMUP_STEPS = (0.9, 0.98), 10
-"""Of AdamW."""
+BETAS, WARMUP_STEPS = (0.9, 0.98), 10  # of AdamW
 LOGGED = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What is kept of the runs of an architecture.
-
-    Attributes
-    ----------
-    architecture : str
-    runs : list of GrokkingRun
-    steps : ndarray, shape (t,), int64
-    log : dict of ndarray, shape (t, runs)
-        The losses in nats and the accuracies, over the pairs that are trained on and over all others.
-    embeddings : ndarray, shape (t, runs, modulus, width), float32
-    """
+    """What is kept of the runs of an architecture."""
 
     architecture: str
     runs: list[GrokkingRun]
-    steps: NDArray[np.int64]
+    steps: NDArray[np.int64]  # shape (t,)
+    # shape (t, runs); the losses in nats and the accuracies, over the pairs that are trained on and over all others
     log: dict[str, NDArray[np.float64]]
-    embeddings: NDArray[np.float32]
+    embeddings: NDArray[np.float32]  # shape (t, runs, modulus, width)
 
 
 def train(design: Design, architecture: Architecture, folder: Path, progress: Progress = silent) -> Trained:
-    """Train all runs of an architecture, or go on from the state in the folder.
-
-    Parameters
-    ----------
-    design : Design
-    architecture : Architecture
-    folder : Path
-        The state is ``ARCHITECTURE.safetensors`` in it.
-    progress : callable
-
-    Raises
-    ------
-    ToposcopeError
-        If the state is of another design, or cannot be read.
-    """
+    """Train all runs of an architecture, or go on from the state in the folder."""
     with one_thread():
         trainer = _Trainer(design, architecture, folder)
         trainer.train(progress)
@@ -109,26 +85,23 @@ class _Trainer(Trainer):
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of each run, with their labels.
+    """The pairs of each run, with their labels."""
 
-    Attributes
-    ----------
-    first, second, label, weight : Tensor, shape (runs, n)
-        The pairs that are trained on; runs with fewer than others have further pairs of weight 0. The weights of a run
-        add up to 1.
-    labels : Tensor, shape (runs, modulus^2)
-        Of all pairs, in the order of `toposcope_experiments.grokking.design.pairs`.
-    held_out : Tensor, shape (runs, modulus^2), bool
-        Pairs that are not trained on.
-    modulus : int
-    """
-
+    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
+    # weights of a run add up to 1
     first: Tensor
+    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
+    # weights of a run add up to 1
     second: Tensor
+    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
+    # weights of a run add up to 1
     label: Tensor
+    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
+    # weights of a run add up to 1
     weight: Tensor
+    # shape (runs, modulus^2); of all pairs, in the order of `toposcope_experiments.grokking.design.pairs`
     labels: Tensor
-    held_out: Tensor
+    held_out: Tensor  # shape (runs, modulus^2); pairs that are not trained on
     modulus: int
 
     @classmethod

@@ -12,8 +12,7 @@ from toposcope_experiments.outlier_runs.outlier_runs import APART, apart_runs
 MAX_FAMILIES, MAX_QUANTITIES, MAX_RUNS, MAX_STEPS = 3, 6, 16, 30
 """Groups of replicates, quantities, runs and steps that are drawn."""
 KINDS_DRAWN = ("loss", "norm", "spectrum", "topology")
-MAX_DISTANCE = 10.0
-"""Colours go no further."""
+MAX_DISTANCE = 10.0  # colours go no further
 PANEL_WIDTH, ROW_HEIGHT = 300, 16
 
 

@@ -11,22 +11,6 @@ def core_distances(values: Matrix, size: int) -> Matrix:
 
     The core is the `size` values of least variance, neighbours in their order (least trimmed squares in one dimension:
     Rousseeuw 1984). What lies outside of it has no part in the mean and the deviation that it is measured by.
-
-    Parameters
-    ----------
-    values : ndarray, shape (c, n), float64
-        Finite.
-    size : int
-        From 2 to n.
-
-    Returns
-    -------
-    ndarray, shape (c, n), float64
-        With the sign of the difference; NaN where the core has no spread.
-
-    Notes
-    -----
-    O(c n (log n + n - size)) time beside the sums, O(n) memory beside the result.
     """
     n_rows, n = values.shape
     result = np.empty((n_rows, n))

@@ -23,8 +23,7 @@ from toposcope_experiments.outlier_runs.run_rotations import (
 )
 
 LOSS: Kind = "loss"
-LOG_DIGITS = 9
-"""Decimals of a logarithm: values that differ by less than a part in a billion are equal."""
+LOG_DIGITS = 9  # decimals of a logarithm: values that differ by less than a part in a billion are equal
 APART, WITHIN = "apart", "within"
 BEFORE, NOT_BEFORE, LOSS_WITHIN = "before the loss", "not before the loss", "while the loss stays within"
 STANDING_SCHEMA: dict[str, type[pl.DataType]] = {
@@ -57,13 +56,7 @@ RULE = (
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """Runs of one size that differ in nothing declared but the seed.
-
-    Attributes
-    ----------
-    name : str
-    runs : list of Trajectory
-    """
+    """Runs of one size that differ in nothing declared but the seed."""
 
     name: str
     runs: list[Trajectory]
@@ -107,16 +100,7 @@ class Replicates:
 def replicate_runs(
     trajectories: Sequence[Trajectory], runs: pl.DataFrame, settings: Mapping[str, str] | None = None
 ) -> list[Replicates]:
-    """Return the groups of at least 5 runs that can be compared, by ascending size.
-
-    Parameters
-    ----------
-    trajectories : sequence of Trajectory
-    runs : polars.DataFrame
-        `Study.runs`.
-    settings : mapping of str to str, optional
-        By run, all that was declared of it but the seed; runs with different settings are no replicates.
-    """
+    """Return the groups of at least 5 runs that can be compared, by ascending size."""
     sizes = dict(runs.select("run", "n_parameters").iter_rows()) if len(runs) else {}
     groups: dict[tuple[int, str], list[Trajectory]] = {}
     for t in trajectories:
@@ -131,14 +115,7 @@ def replicate_runs(
 
 
 def outlier_standing_table(replicates: Sequence[Replicates]) -> pl.DataFrame:
-    """Return where each run stands among its replicates, quantity by quantity and step by step.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``family, run, feature, kind, step, value``; ``n_runs`` compared there; ``rank`` among them, 1 for the lowest;
-        ``distance`` from the others in their standard deviations, with its sign, NaN where they have no spread.
-    """
+    """Return where each run stands among its replicates, quantity by quantity and step by step."""
     parts = [pl.DataFrame(schema=STANDING_SCHEMA)]
     for family in replicates:
         distance, rank = run_distances(family.scaled), mid_ranks(family.values)
@@ -161,18 +138,7 @@ def outlier_standing_table(replicates: Sequence[Replicates]) -> pl.DataFrame:
 
 
 def outlier_run_table(replicates: Sequence[Replicates]) -> pl.DataFrame:
-    """Test which runs stand apart from their replicates, and in which quantity first.
-
-    Returns
-    -------
-    polars.DataFrame
-        A row for each run and quantity: ``family, run, feature, kind, n_runs``; ``n_steps`` at which they can be
-        compared; ``peak``, the distance from the others that is farthest, with its sign, at ``peak_step``, and where
-        the run is apart its least and greatest value over leaving out any one of the others; ``lasting``, the mean
-        distance from the step ``since`` to the last; ``first``, the first step beyond the ``band``, and ``n_beyond``,
-        the number of such steps; ``p`` over all runs, steps and quantities, ``p_adjusted`` over the groups of
-        replicates too; ``usual``, the distance of 95% of runs at one step; ``verdict`` and ``timing`` by `RULE`.
-    """
+    """Test which runs stand apart from their replicates, and in which quantity first."""
     rows = [
         row
         for family in replicates
@@ -238,18 +204,7 @@ def _row(
 
 
 def _timing(steps: Steps, first: int | None, loss: Vector, of_loss: Mapping[str, Any], usual: float) -> str:
-    """Say whether a run is apart in a quantity before it is in its loss.
-
-    Parameters
-    ----------
-    first : int or None
-        The first step at which the quantity is beyond the band.
-    loss : ndarray, shape (t,)
-        The absolute distance of the run's loss.
-    of_loss : mapping
-        The row of the loss.
-    usual : float
-    """
+    """Say whether a run is apart in a quantity before it is in its loss."""
     if first is None:
         return UNDETERMINED
     if of_loss["first"] is not None and of_loss["first"] <= first:

@@ -9,52 +9,34 @@ from numpy.typing import NDArray
 
 from toposcope.extend import Indices, Matrix, Vector, derive_seed
 
-MIN_RUNS = 5
-"""Runs that can be compared with each other."""
+MIN_RUNS = 5  # runs that can be compared with each other
 MAX_OUTLYING_SHARE = 0.25
 """Of the runs, at least one of them; so many may lie apart without moving what the others are measured by."""
-MIN_LASTING = 3
-"""Steps that a lasting departure is seen at."""
+MIN_LASTING = 3  # steps that a lasting departure is seen at
 N_ROTATIONS = 999
-MIN_DIFFERENCE = 1e-9
-"""Values that differ by a smaller share of the largest are equal."""
-USUAL = 0.95
-"""Share of the distances of a run like the others, at one step, that are at most `Departures.usual`."""
+MIN_DIFFERENCE = 1e-9  # values that differ by a smaller share of the largest are equal
+USUAL = 0.95  # share of the distances of a run like the others, at one step, that are at most `Departures.usual`
 SEED = 42
-MAX_VALUES = 1 << 21
-"""Rotated values held in memory at once."""
+MAX_VALUES = 1 << 21  # rotated values held in memory at once
 
 
 @dataclass(frozen=True, eq=False)
 class Departures:
-    """How far runs lie from each other.
+    """How far runs lie from each other."""
 
-    Attributes
-    ----------
-    distance : ndarray, shape (f, t, n)
-        From the mean of the core of the runs in its standard deviations, with its sign; NaN where not comparable.
-    peak : ndarray, shape (f, n)
-        The largest absolute distance at any step.
-    lasting : ndarray, shape (f, n)
-        The mean of the absolute distances from some step to the last, of log(1 + d), by the step that makes it largest.
-    since : ndarray, shape (f, n), int64
-        The place of that step; -1 where nothing lasts for `MIN_LASTING` steps.
-    p : ndarray, shape (f, n)
-        Of peak and lasting distance together, over all runs, features and steps: the share of rotations in which the
-        smaller p-value of the two, of any run and any feature, is as small.
-    band : float
-        The absolute distance that no run reaches at any step in a feature, in `level` of the rotations.
-    usual : float
-        The absolute distance of one run at one step in `USUAL` of the rotations.
-    """
-
+    # shape (f, t, n); from the mean of the core of the runs in its standard deviations, with its sign; NaN where not
+    # comparable
     distance: NDArray[np.float64]
-    peak: Matrix
+    peak: Matrix  # shape (f, n); the largest absolute distance at any step
+    # shape (f, n); the mean of the absolute distances from some step to the last, of log(1 + d), by the step that makes
+    # it largest
     lasting: Matrix
-    since: Indices
+    since: Indices  # shape (f, n); the place of that step; -1 where nothing lasts for `MIN_LASTING` steps
+    # shape (f, n); of peak and lasting distance together, over all runs, features and steps: the share of rotations in
+    # which the smaller p-value of the two, of any run and any feature, is as small
     p: Matrix
-    band: float
-    usual: float
+    band: float  # the absolute distance that no run reaches at any step in a feature, in `level` of the rotations
+    usual: float  # the absolute distance of one run at one step in `USUAL` of the rotations
 
 
 class _Pattern(NamedTuple):
@@ -74,20 +56,8 @@ def core_size(n_runs: int) -> int:
 def departures(values: NDArray[np.float64], level: float, seed: int = SEED) -> Departures:
     """Measure how far each run lies from the others at each step, and test it by rotating the runs.
 
-    Runs that differ by chance alone are taken to be independent draws of one normal distribution over all features and
-    steps together, whose means, variances and correlations are not known. The data, with the mean of the runs taken
-    out, then have the same distribution as any rotation of them in the space of runs (Langsrud 2005), the same rotation
-    for all features and steps. So p holds whatever the correlation of steps and features.
-
-    Parameters
-    ----------
-    values : ndarray, shape (f, t, n)
-        Of n runs; NaN where unknown. A feature at a step counts if it is known in three quarters of the runs, at
-        least 5, and all but a quarter of these have a value of their own.
-    level : float
-        Of `Departures.band`: 0.95, say.
-    seed : int
-        Of drawn rotations.
+    The data, with the mean of the runs taken out, then have the same distribution as any rotation of them in the space
+    of runs (Langsrud 2005), the same rotation for all features and steps.
     """
     patterns = list(_patterns(values))
     distance = _in_place(values.shape, patterns)
@@ -107,15 +77,7 @@ def run_distances(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def distance_range(values: Vector, place: int) -> tuple[float, float]:
-    """Return the least and the greatest distance of a run over leaving out each of the others in turn.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        Of one feature at one step.
-    place : int
-        Of the run.
-    """
+    """Return the least and the greatest distance of a run over leaving out each of the others in turn."""
     others = [i for i in range(len(values)) if i != place]
     without = np.array([np.delete(values, i) for i in others])
     places = np.array([place - (i < place) for i in others])
@@ -202,20 +164,7 @@ def _rotated_distances(shape: tuple[int, ...], patterns: list[_Pattern], seed: i
 
 
 def _rotated(values: Matrix, drawn: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate runs at random, each rotation uniform among those that keep the mean of the runs.
-
-    Parameters
-    ----------
-    values : ndarray, shape (c, n)
-    drawn : ndarray, shape (b, n, n)
-        Standard normal numbers. Where some runs are unknown, those of the others are used, so that cells known in
-        different runs are rotated alike.
-
-    Returns
-    -------
-    ndarray, shape (b, c, n)
-        Less the mean of the runs.
-    """
+    """Rotate runs at random, each rotation uniform among those that keep the mean of the runs."""
     from scipy.linalg import helmert  # slow to import
 
     contrasts = helmert(values.shape[1])

@@ -48,8 +48,7 @@ from toposcope_experiments.outlier_runs.outlier_runs import (
 )
 from toposcope_experiments.outlier_runs.run_rotations import MIN_RUNS
 
-MAX_ROWS = 12
-"""Quantities of a run in the table; the CSV has all."""
+MAX_ROWS = 12  # quantities of a run in the table; the CSV has all
 MAX_RANKED_STEPS = 4
 
 

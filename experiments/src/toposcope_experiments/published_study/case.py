@@ -19,8 +19,7 @@ VERDICTS = (STANDS, EXPLAINED, FALLS, UNKNOWN)
 
 LEVEL = 0.05
 MIN_SIZES = 3
-MAX_ENUMERATED_ORDERS = 8
-"""All orders of so many sizes are counted."""
+MAX_ENUMERATED_ORDERS = 8  # all orders of so many sizes are counted
 
 
 class Judgement(NamedTuple):
@@ -33,20 +32,11 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StudyEvidence(StudyTables):
-    """The tables and runs of a study on which claims are judged.
-
-    Attributes
-    ----------
-    published : Published
-    sizes : dict of int
-        Parameters of the runs that the publication names and the study has, the smallest first.
-    named : list of str
-        Those runs, and those of unknown size after them.
-    """
+    """The tables and runs of a study on which claims are judged."""
 
     published: Published
-    sizes: dict[str, int]
-    named: list[str]
+    sizes: dict[str, int]  # parameters of the runs that the publication names and the study has, the smallest first
+    named: list[str]  # those runs, and those of unknown size after them
     phases: pl.DataFrame
     change_points: pl.DataFrame
     predictions: pl.DataFrame

@@ -35,26 +35,7 @@ def claims(
     runs: pl.DataFrame,
     predictions: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Judge the published claims.
-
-    Parameters
-    ----------
-    published : Published or None
-        None, or a publication on anything but weights: the table is empty.
-    association, phases, change_points, scaling : polars.DataFrame
-        The tables of a report by those names.
-    trajectories : sequence of Trajectory
-    runs : polars.DataFrame
-        `Study.runs`.
-    predictions : polars.DataFrame
-        From `toposcope_experiments.published_study.predictions.predictions`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``number, claim, verdict, why``, of the claims the publication makes (`declared`); a verdict is one of
-        `toposcope_experiments.published_study.case.VERDICTS`. The rule of each is the docstring of its function.
-    """
+    """Judge the published claims."""
     if published is None or published.subject != "weights":
         return pl.DataFrame(schema=SCHEMA)
     known = {t.run: t for t in trajectories}

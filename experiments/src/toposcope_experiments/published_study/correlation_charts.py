@@ -11,8 +11,7 @@ from toposcope_experiments.published_study.names import NAMES, chart_name
 
 SOURCES = ("published", "ours, published protocol", "ours, exact", "the step alone")
 SHAPES = ("square", "cross", "circle", "triangle-up")
-ROW = 26
-"""Height of a run in pixels."""
+ROW = 26  # height of a run in pixels
 
 
 def published_correlation_charts(material: Material) -> list[Chart]:

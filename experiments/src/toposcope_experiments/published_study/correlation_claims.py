@@ -26,10 +26,8 @@ from toposcope_experiments.published_study.case import (
 )  # fmt: skip
 from toposcope_experiments.published_study.findings import BATCH_LOSS
 
-MIN_TRACE_STEPS = 3
-"""Checkpoints that a trace needs for its trend to be tested."""
-MAX_EQUAL_DIFFERENCE = 0.05
-"""Largest difference between two rank correlations that count as equally large."""
+MIN_TRACE_STEPS = 3  # checkpoints that a trace needs for its trend to be tested
+MAX_EQUAL_DIFFERENCE = 0.05  # largest difference between two rank correlations that count as equally large
 
 
 def progress(case: StudyEvidence) -> Judgement:
@@ -99,16 +97,7 @@ def weakens(case: StudyEvidence) -> Judgement:
 
 
 def holds_elsewhere(case: StudyEvidence) -> Judgement:
-    """Judge whether the larger run of the publication shows the same trends.
-
-    Each quantity of its trace must rise or fall over training as in most of the small runs, by the sign of its rank
-    correlation with the step here (not by its first and last values, between which it may turn), or else by that of the
-    published correlation with the loss. Neighbouring checkpoints are alike, so the signs of changes are flipped to test
-    for a trend: in the same direction with p < .05 for every quantity, or in the opposite direction with p < .05 for
-    any of them, one-sided and Bonferroni-corrected. The claim fails if a trend is opposite, and is undecided if a
-    quantity has no significant trend. Otherwise it stands if that run was measured here and every quantity is beyond
-    the trend; else the step explains it.
-    """
+    """Judge whether the larger run of the publication shows the same trends."""
     names = ", ".join(case.published.traces)
     claim = f"{names or 'A real model'} shows the same trends"
     courses, as_usual, beyond = [], [], True
@@ -137,13 +126,7 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
 
 
 def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str, str]:
-    """Judge whether |rho| with the reference loss grows (or shrinks) from the smallest to the largest size.
-
-    The claim fails if it does not, or changes by less than half as much as with the loss of one batch, whose noise then
-    makes up the rest. It is undecided with fewer than 3 sizes, or if Fisher's z with the effective numbers of
-    checkpoints does not separate the two sizes. Otherwise the step explains it if the step's |rho| changes by at least
-    half as much and equals that of the quantity to within .05 in most runs; else the claim stands.
-    """
+    """Judge whether |rho| with the reference loss grows (or shrinks) from the smallest to the largest size."""
     rows = list(case.associations(quantity, list(case.sizes)).values())
     if len(rows) < MIN_SIZES:
         return UNKNOWN, _too_few(rows)

@@ -20,22 +20,12 @@ _INEXACT = ("pooled", "sample", "threshold")
 
 @dataclass(frozen=True, eq=False)
 class StudyTables:
-    """A study's tables, looked up by the quantity that a publication names.
+    """A study's tables, looked up by the quantity that a publication names."""
 
-    Attributes
-    ----------
-    association, scaling : polars.DataFrame
-        Of `Analysis`.
-    trajectories : dict of Trajectory
-        By run.
-    subject : "weights" or "hidden_states"
-        What the publication measured.
-    """
-
-    association: pl.DataFrame
-    scaling: pl.DataFrame
-    trajectories: dict[str, Trajectory]
-    subject: Subject = field(default="weights", kw_only=True)
+    association: pl.DataFrame  # of `Analysis`
+    scaling: pl.DataFrame  # of `Analysis`
+    trajectories: dict[str, Trajectory]  # by run
+    subject: Subject = field(default="weights", kw_only=True)  # what the publication measured
 
     def target(self, run: str) -> str:
         """Return the reference target of a run, the first one of the study's protocol; empty if there is none."""

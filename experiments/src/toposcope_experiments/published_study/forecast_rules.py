@@ -16,8 +16,7 @@ from toposcope.extend import (
 from toposcope.study import Study
 from toposcope_experiments.published_study.predictions import predictions
 
-DEFAULT = "default"
-"""The forecaster that is used where none is named."""
+DEFAULT = "default"  # the forecaster that is used where none is named
 TABLE = {
     "protocol": pl.String,
     "fraction": pl.Float64,
@@ -32,22 +31,7 @@ LOSSES: dict[str, dict[str, str] | None] = {"published": {"loss": "loss"}, "exac
 
 
 def published_rules(study: Study) -> pl.DataFrame:
-    """Return the errors of the published rules, of the blend without topology and of our default.
-
-    Parameters
-    ----------
-    study : Study
-
-    Returns
-    -------
-    polars.DataFrame
-        ``protocol, fraction, forecaster, n, mae, worst``; errors in nats, over the n complete runs that every
-        forecaster of that protocol and fraction predicts. ``published`` is the loss of the last batch, predicted from
-        those at checkpoints; ``exact`` is the final loss
-        (see `toposcope_experiments.published_study.predictions.predictions`).
-        ``default`` has seen the log up to the fraction of the steps, and the other sizes in full. Empty if the
-        published rules cannot predict any run.
-    """
+    """Return the errors of the published rules, of the blend without topology and of our default."""
     log = study.log()
     found = predictions(trajectories(study.frame(), study.labels(), log), log, study.runs())
     if not len(found):

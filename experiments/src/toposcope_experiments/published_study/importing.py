@@ -28,53 +28,25 @@ from toposcope.extend import (
 from toposcope.study import Declaration
 from toposcope_experiments.published_study.published_file import merge_results, parse_results
 
-MAX_DEPTH = 4
-"""Levels of folders below the given one that are searched."""
-SAME = 1e-6
-"""Relative difference up to which two files have the same number."""
+MAX_DEPTH = 4  # levels of folders below the given one that are searched
+SAME = 1e-6  # relative difference up to which two files have the same number
 _BESIDE_CHECKPOINTS = re.compile(
     r"(training_log|trainer_state|(generation_|tokenizer_|.*_)?config|tokenizer|.*\.index|vocab)\.json"
 )
 """Files beside checkpoints that are no features: training logs and configurations of models."""
-_HUB_NAME = re.compile(r"([A-Za-z0-9][^/]*/[^/]+)?")
-"""A name on the hub, or none."""
+_HUB_NAME = re.compile(r"([A-Za-z0-9][^/]*/[^/]+)?")  # a name on the hub, or none
 
 
 @dataclass
 class ImportedStudy:
-    """A study made from the files of a folder.
+    """A study made from the files of a folder."""
 
-    Attributes
-    ----------
-    declaration : Declaration
-        With the runs of the folder, the exact probes and the published cloud.
-    notes : list of str
-        What was left out, with the reason.
-    """
-
-    declaration: Declaration
-    notes: list[str]
+    declaration: Declaration  # with the runs of the folder, the exact probes and the published cloud
+    notes: list[str]  # what was left out, with the reason
 
 
 def import_study(folder: Path, out: Path | None = None) -> ImportedStudy:
-    """Import a published study from a folder.
-
-    Parameters
-    ----------
-    folder : Path
-        Searched `MAX_DEPTH` levels down, without hidden folders.
-    out : Path, optional
-        The folder of the new study, which is not searched.
-
-    Returns
-    -------
-    ImportedStudy
-
-    Raises
-    ------
-    ToposcopeError
-        If there is nothing to import, or two runs have the same name.
-    """
+    """Import a published study from a folder."""
     folder = folder.resolve()
     contents = _Contents()
     for place, below, files in _folders(folder, out.resolve() if out else None, contents.notes):

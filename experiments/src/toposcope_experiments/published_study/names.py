@@ -1,9 +1,7 @@
 """Names of the quantities that publications report."""
 
-STEP = "step"
-"""In place of a quantity: the correlation of the step with the loss."""
-FORECASTERS = ("loss_only", "tda_only", "combined")
-"""Those of the published study."""
+STEP = "step"  # in place of a quantity: the correlation of the step with the loss
+FORECASTERS = ("loss_only", "tda_only", "combined")  # those of the published study
 NAMES = {
     "np_mean": "Mean neural persistence",
     "H0.total": "H0 total",

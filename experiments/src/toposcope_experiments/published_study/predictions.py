@@ -13,19 +13,14 @@ from toposcope.probes import Feature
 
 FRACTIONS = (0.2, 0.3, 0.5)
 PROTOCOLS = ("published", "exact")
-MIN_CHECKPOINTS = 3
-"""Fewest checkpoints a forecast is made from; also the window of `last`."""
-SHARE = 0.6
-"""Of the power law in a blend."""
-BOUNDS = (100, 2, 20)
-"""Largest a, b and c of a x^-b + c; the least are 0."""
+MIN_CHECKPOINTS = 3  # fewest checkpoints a forecast is made from; also the window of `last`
+SHARE = 0.6  # of the power law in a blend
+BOUNDS = (100, 2, 20)  # largest a, b and c of a x^-b + c; the least are 0
 MAX_EVALUATIONS = 10_000
-FLOOR = 0.5
-"""Nats; `tda_only` never goes below."""
+FLOOR = 0.5  # nats; `tda_only` never goes below
 DAMPING = 0.1
 
-ROUNDING = 1e-6
-"""Steps; a fraction of a whole number of steps may fall just short of it."""
+ROUNDING = 1e-6  # steps; a fraction of a whole number of steps may fall just short of it
 
 NP_FEATURES = (
     Feature("published", "", "np_mean", "topology"),
@@ -56,18 +51,6 @@ def loss_only(steps: Vector, losses: Vector, last_step: float) -> Forecast:
     Least squares from (10, 0.1, last loss seen), bounds [0, 100], [0, 2], [0, 20], at most 10,000 evaluations. Where
     the fit failed the publication took the final loss itself, which no forecaster can know; here it is the last loss
     seen, and the forecast says so.
-
-    Parameters
-    ----------
-    steps, losses : ndarray, shape (n,)
-        Of the checkpoints seen; losses in nats. At least 3.
-    last_step : float
-        Step of the loss to forecast.
-
-    Raises
-    ------
-    ToposcopeError
-        If fewer than 3 checkpoints are given, or a loss is not finite.
     """
     from scipy.optimize import least_squares
 
@@ -91,18 +74,6 @@ def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> Forecas
 
     ``max(0.5, losses[-1] - |rate (n_checkpoints - n) 0.1|)`` with ``rate = (NP[-1] - NP[0]) / (n - 1)``: it only ever
     predicts a fall, whichever way neural persistence moves.
-
-    Parameters
-    ----------
-    losses, persistence : ndarray, shape (n,)
-        At the checkpoints seen; losses in nats. At least 3.
-    n_checkpoints : int
-        Of the whole run.
-
-    Raises
-    ------
-    ToposcopeError
-        If fewer than 3 checkpoints are given, or a loss is not finite.
     """
     _check(losses)
     n = len(losses)
@@ -111,13 +82,7 @@ def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> Forecas
 
 
 def last(losses: Vector) -> Forecast:
-    """Return the mean of the last window of 3 checkpoints (``last``).
-
-    Raises
-    ------
-    ToposcopeError
-        If fewer than 3 checkpoints are given, or a loss is not finite.
-    """
+    """Return the mean of the last window of 3 checkpoints (``last``)."""
     _check(losses)
     return Forecast(float(np.mean(losses[-MIN_CHECKPOINTS:])))
 
@@ -130,24 +95,7 @@ def blend(power_law: Forecast, other: float) -> Forecast:
 def forecasts(
     steps: Vector, losses: Vector, persistence: Vector | None, last_step: float, n_checkpoints: int
 ) -> dict[str, Forecast]:
-    """Make every forecast there is from the checkpoints seen.
-
-    Parameters
-    ----------
-    steps, losses : ndarray, shape (n,)
-        Of the checkpoints seen; losses in nats. At least 3.
-    persistence : ndarray, shape (n,), or None
-        Mean neural persistence; without it, or where it is not finite, what needs it is left out.
-    last_step : float
-        Step of the loss to forecast.
-    n_checkpoints : int
-        Of the whole run.
-
-    Raises
-    ------
-    ToposcopeError
-        If fewer than 3 checkpoints are given, or a loss is not finite.
-    """
+    """Make every forecast there is from the checkpoints seen."""
     law = loss_only(steps, losses, last_step)
     found = {
         "last": last(losses),
@@ -164,21 +112,8 @@ def predictions(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.
     """Forecast the final loss of every complete run, twice.
 
     ``published``: from the batch losses at the first ``max(3, int(n f))`` checkpoints, to the batch loss of the last.
-    ``exact``: from the reference target (validation or smoothed loss) at the checkpoints up to the fraction f
-    of the steps, at least 3, to the final loss: the validation loss at the end, or the mean of the last 2%
-    of logged steps.
-
-    Parameters
-    ----------
-    trajectories : list of Trajectory
-    log, runs : polars.DataFrame
-        `Study.log` and `Study.runs`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``run, protocol, fraction, forecaster, prediction, final, error, fallback``; losses and the absolute error in
-        nats. Runs that did not end, have no loss or fewer than 4 checkpoints are left out.
+    ``exact``: from the reference target (validation or smoothed loss) at the checkpoints up to the fraction f of the
+    steps, at least 3, to the final loss: the validation loss at the end, or the mean of the last 2% of logged steps.
     """
     complete = dict(runs.filter(status="complete").select("run", "last_step").iter_rows())
     rows: list[tuple[str, str, float, str, float, float, float, bool]] = []
@@ -193,14 +128,7 @@ def predictions(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.
 
 
 def final_loss(trajectory: Trajectory, log: pl.DataFrame) -> float:
-    """Return the final loss in nats; NaN if none is known.
-
-    Parameters
-    ----------
-    trajectory : Trajectory
-    log : polars.DataFrame
-        Rows of that run alone.
-    """
+    """Return the final loss in nats; NaN if none is known."""
     if "validation_loss" in trajectory.targets:
         return float(trajectory.targets["validation_loss"][-1])
     rows = log.sort("step").drop_nulls("loss").filter(pl.col("loss").is_finite())

@@ -12,12 +12,10 @@ import msgspec
 from toposcope.extend import Law, Published, ToposcopeError, canonical_name, is_quantity
 from toposcope_experiments.published_study.names import FORECASTERS
 
-MAX_NAME_LENGTH = 100
-"""Characters of a name of a run, as in files of features."""
+MAX_NAME_LENGTH = 100  # characters of a name of a run, as in files of features
 ANALYSIS_FIELDS = ("correlations", "transitions", "scaling", "prediction_maes")
 """Any of these at the top makes a file one of results."""
-_STATISTIC = "spearman_rho_vs_"
-"""How a correlation is called in a file of statistics by run and quantity."""
+_STATISTIC = "spearman_rho_vs_"  # how a correlation is called in a file of statistics by run and quantity
 _PERPLEXITY = ("ppl", "perplexity")
 _PHASES = {"max_change_step": "largest_change", "diminishing_step": "diminishing_returns"}
 _LAW = {"power_law_exponent": "exponent", "r_squared": "r_squared", "spearman_rho": "rho", "spearman_p": "p"}
@@ -27,18 +25,10 @@ Fields = dict[str, Any]
 
 @dataclass
 class PublishedResults:
-    """Results in a file.
+    """Results in a file."""
 
-    Attributes
-    ----------
-    fields : dict
-        Of `Published`.
-    left_out : dict of list of str
-        Names of what is not imported, by the reason.
-    """
-
-    fields: Fields = field(default_factory=dict)
-    left_out: dict[str, list[str]] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)  # of `Published`
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # names of what is not imported, by the reason
 
     def leave_out(self, reason: str, name: str) -> None:
         """Remember the name of something that is not imported."""
@@ -52,25 +42,7 @@ class PublishedResults:
 
 
 def parse_results(content: Any, path: Path) -> PublishedResults | None:
-    """Read published results in the JSON content of a file.
-
-    Parameters
-    ----------
-    content : object
-        With any of `ANALYSIS_FIELDS`; or statistics by run and quantity, each with ``spearman_rho_vs_ppl``.
-    path : Path
-        For messages.
-
-    Returns
-    -------
-    PublishedResults or None
-        None if the content is not of results.
-
-    Raises
-    ------
-    ToposcopeError
-        In one line that names the file and the field, if a value is impossible.
-    """
+    """Read published results in the JSON content of a file."""
     results = PublishedResults()
     if not isinstance(content, dict):
         return None
@@ -89,13 +61,7 @@ def parse_results(content: Any, path: Path) -> PublishedResults | None:
 
 
 def merge_results(into: Fields, first: Path, more: Fields, second: Path) -> str:
-    """Add the results of a second file to those of a first; what the first has stays.
-
-    Returns
-    -------
-    str
-        A note on what the two files have differently; empty if nothing.
-    """
+    """Add the results of a second file to those of a first; what the first has stays."""
     if into.get("subject") != more.get("subject"):
         return f"left out: {second}: not of what {first} is of, weights or hidden states; import it from its own folder"
     different = list(_merge(into, more, ""))

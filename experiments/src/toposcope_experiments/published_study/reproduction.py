@@ -22,15 +22,13 @@ SCHEMA = {
 }
 BLEND_OF_LOSSES = "combined_without_topology"
 """Not published: the published blend with the last loss in place of topology."""
-DECIMALS = 3
-"""Values are equal if they are when rounded to so many, or to those published if fewer."""
+DECIMALS = 3  # values are equal if they are when rounded to so many, or to those published if fewer
 RECOMPUTED = "recomputed from the published features"
 RECOMPUTED_FROM_LOSSES = "recomputed from the published losses"
 READ = "read from the published features"
 """Where ours comes from if nothing was measured for it; a number can be reproduced only by a measurement."""
 
-_RELEASED_POINTS = 200
-"""Most points of the clouds whose features were released."""
+_RELEASED_POINTS = 200  # most points of the clouds whose features were released
 _TARGETS = {
     "validation_loss": "the validation loss",
     "text_loss": "the loss on the text",
@@ -49,29 +47,7 @@ def reproduction(
     predictions: pl.DataFrame,
     corpus: str = "",
 ) -> pl.DataFrame:
-    """Set every published number beside ours.
-
-    Parameters
-    ----------
-    published : Published or None
-        None: the table is empty.
-    association, phases, scaling : polars.DataFrame
-        The tables of a report by those names.
-    trajectories : sequence of Trajectory
-    runs : polars.DataFrame
-        `Study.runs`.
-    predictions : polars.DataFrame
-        From `toposcope_experiments.published_study.predictions.predictions`.
-    corpus : str
-        What the runs of the family were trained on.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``table`` ("final loss", "correlation", "prediction error", "phases", "scaling", "trace"), ``quantity``,
-        ``run`` (empty: over all), ``published``, ``published_protocol`` (ours, made as published), ``exact``, ``note``
-        (why they differ). Losses and errors in nats; NaN where there is no such number.
-    """
+    """Set every published number beside ours."""
     if published is None:
         return pl.DataFrame(schema=SCHEMA)
     findings = StudyTables(association, scaling, {t.run: t for t in trajectories}, subject=published.subject)

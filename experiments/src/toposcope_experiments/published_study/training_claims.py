@@ -23,22 +23,12 @@ from toposcope_experiments.published_study.case import (
 )  # fmt: skip
 from toposcope_experiments.published_study.findings import BATCH_LOSS
 
-MIN_RUNS = 15
-"""Runs that a test needs to show that topology improves predictions."""
-GOOD_FIT = 0.95
-"""Least R² of a power law that describes final losses."""
+MIN_RUNS = 15  # runs that a test needs to show that topology improves predictions
+GOOD_FIT = 0.95  # least R² of a power law that describes final losses
 
 
 def improves(case: StudyEvidence) -> Judgement:
-    """Judge whether topology improves the prediction of the final loss.
-
-    The published blend is compared with the same blend with the last loss in place of topology, by their paired errors
-    on exact losses, at the fractions of training at which the publication reports a gain over the power law. The claim
-    stands if an exact sign-flip test over at least 15 runs shows a gain with p < .05 after Holm at all fractions, and
-    the blend beats the power law at all of them. It fails if the blend without topology does at least as well at all
-    fractions, or if a test (.05 over all tests) excludes a gain over that blend or over the power law at one of them.
-    Otherwise it is undecided.
-    """
+    """Judge whether topology improves the prediction of the final loss."""
     claim = "Topology improves the prediction of the final loss"
     fractions = claimed_fractions(case.published)
     if not fractions:
@@ -85,13 +75,7 @@ def _excluded(found: Sequence["Gain"]) -> bool:
 
 
 def has_phases(case: StudyEvidence) -> Judgement:
-    """Judge whether training has phases, which neural persistence shows.
-
-    The claim fails unless the largest change is within the published range in more than half of at least 3 sizes, and
-    the step of diminishing returns increases with size. It is undecided if that increase has an exact p of .05 or more,
-    or if more than half of the rule's settings give another step in at least half of the runs. Otherwise the step
-    explains it if a smooth trend explains the change points in more than half of the runs; else the claim stands.
-    """
+    """Judge whether training has phases, which neural persistence shows."""
     limits = _share_of_training(case, case.published.largest_change)
     claim = "Neural persistence shows phases: the largest change" + (
         f" at {' to '.join(dict.fromkeys(f'{share:.0%}' for share in (min(limits), max(limits))))} of training"

@@ -10,15 +10,7 @@ from toposcope_experiments.regularisation.training import TEST_ACCURACY
 
 
 def accuracy_table(measured: MeasuredRuns) -> pl.DataFrame:
-    """Correlate every feature with the test accuracy at the last step.
-
-    Returns
-    -------
-    polars.DataFrame
-        A row a feature: ``rho_conditions``, the Spearman correlation of the means over runs of each condition;
-        ``rho_runs``, that between the ranks of the runs within their condition; ``p_conditions`` and ``p_runs`` by
-        permuting the conditions, or the runs within them; and the same adjusted by Holm over features.
-    """
+    """Correlate every feature with the test accuracy at the last step."""
     accuracy = measured.final(TEST_ACCURACY)
     features = np.array([measured.final(name) for name in FEATURES])
     members = [measured.places(condition) for condition in measured.conditions]

@@ -17,8 +17,7 @@ PANELS = {NP: "neural persistence", PLACEBO: "the same of permuted weights", BEY
 PANELS |= {TEST_ACCURACY: "test accuracy"}
 COLUMNS = 2
 DOT_WIDTH, ROW_HEIGHT, CELL = 460, 14, 34
-CELL_OPACITY = 0.4
-"""The numbers in the cells can be read on a light and on a dark page."""
+CELL_OPACITY = 0.4  # the numbers in the cells can be read on a light and on a dark page
 
 
 def condition_chart(material: RegularisationMaterial) -> Chart:

@@ -13,20 +13,17 @@ from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS
 from toposcope_experiments.small_networks.group_difference import GroupDifference
 
-SEPARATOR = "; "
-"""Between the controls that differ."""
+SEPARATOR = "; "  # between the controls that differ
 AT_STEP, AT_LOSS = "equal step", "equal training loss"
 VIEWS = (AT_STEP, AT_LOSS)
-LEAST_LOSS = 1e-12
-"""Training losses below it count as equal to it; the logarithm is taken."""
+LEAST_LOSS = 1e-12  # training losses below it count as equal to it; the logarithm is taken
 COMPARED = (*FEATURES, TEST_ACCURACY)
 AS_PUBLISHED, AS_PUBLISHED_TOO = "as published", "as published, and controls order them as well"
 DIFFERENT, DIFFERENT_TOO = "different", "different, and controls differ as well"
 AGAINST, NOT_SHOWN = "against", "not shown"
 SHOWN = {(True, False): AS_PUBLISHED, (True, True): AS_PUBLISHED_TOO, (False, False): DIFFERENT}
 SHOWN |= {(False, True): DIFFERENT_TOO}
-ALL_SHOWN = (*SHOWN.values(), AGAINST)
-"""Verdicts by which there is a difference."""
+ALL_SHOWN = (*SHOWN.values(), AGAINST)  # verdicts by which there is a difference
 RULE = (
     f"At level {LEVEL:g}, for each pair of conditions, at equal step (the last) and at equal training loss (the lowest "
     "that all runs of both conditions reach; features are interpolated in its logarithm). A difference between the "
@@ -58,21 +55,15 @@ VERDICTS: dict[str, type[pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Pairs of conditions compared.
+    """Pairs of conditions compared."""
 
-    Attributes
-    ----------
-    differences : polars.DataFrame
-        A row for each pair, view and quantity: ``at``, the step or the training loss; means over runs, ``mean`` and
-        ``beside_mean``; their ``difference`` with its 95% interval ``low`` to ``high`` (Welch), in pooled standard
-        deviations as ``effect``; and the permutation ``p``.
-    verdicts : polars.DataFrame
-        A row for each pair, view and measure of neural persistence: the same numbers, ``published`` (the direction),
-        ``p_adjusted``, ``controls`` that differ as well, ``verdict`` by `RULE`, and the ``reason`` where it is
-        undetermined.
-    """
-
+    # a row for each pair, view and quantity: ``at``, the step or the training loss; means over runs, ``mean`` and
+    # ``beside_mean``; their ``difference`` with its 95% interval ``low`` to ``high`` (Welch), in pooled standard
+    # deviations as ``effect``; and the permutation ``p``
     differences: pl.DataFrame
+    # a row for each pair, view and measure of neural persistence: the same numbers, ``published`` (the direction),
+    # ``p_adjusted``, ``controls`` that differ as well, ``verdict`` by `RULE`, and the ``reason`` where it is
+    # undetermined
     verdicts: pl.DataFrame
 
 
@@ -134,14 +125,7 @@ def common_loss(losses: Matrix) -> float | None:
 
 
 def at_loss(values: Matrix, losses: Matrix, level: float) -> Vector:
-    """Return the values of runs where each first reaches a training loss, linear in its logarithm in between.
-
-    Parameters
-    ----------
-    values, losses : ndarray, shape (t, runs)
-    level : float
-        Below the first loss of every run.
-    """
+    """Return the values of runs where each first reaches a training loss, linear in its logarithm in between."""
     logs, there = np.log(np.maximum(losses, LEAST_LOSS)), np.log(max(level, LEAST_LOSS))
     after = (losses <= level).argmax(axis=0)
     runs = np.arange(losses.shape[1])

@@ -7,47 +7,27 @@ import torch
 from toposcope.extend import ToposcopeError, derive_seed
 
 N_PIXELS, N_CLASSES = 64, 10
-N_TRAINING, N_VALIDATION = 1024, 273
-"""Of the 1,797 digits; the other 500 are tested on."""
+N_TRAINING, N_VALIDATION = 1024, 273  # of the 1,797 digits; the other 500 are tested on
 STEPS_PER_EPOCH = 32
 """Batches in all training digits; a run on fewer sees them more often, at as many steps between measurements."""
 BATCH_SIZE = N_TRAINING // STEPS_PER_EPOCH
-EARLY_STEPS = (0, 1, 2, 4, 8, 16)
-"""Measured within the first epoch, where the loss falls fastest."""
+EARLY_STEPS = (0, 1, 2, 4, 8, 16)  # measured within the first epoch, where the loss falls fastest
 MIN_SEEDS, MIN_EPOCHS, MIN_WIDTH = 2, 4, 2
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What is done to a run.
-
-    Attributes
-    ----------
-    name : str
-    factor : str
-        What it varies.
-    n_layers : int
-        Hidden layers.
-    dropout : float
-        Probability with which a hidden unit is dropped at a training step.
-    batch_norm : bool
-        Batch normalisation before each ReLU.
-    learned_scale : bool
-        A learned scale and shift after each ReLU, as batch normalisation has that never normalises.
-    random_labels : float
-        Share of the labels, of training and validation digits, that are drawn anew.
-    share : float
-        Of the training digits.
-    """
+    """What is done to a run."""
 
     name: str
-    factor: str
-    n_layers: int = 2
-    dropout: float = 0.0
-    batch_norm: bool = False
+    factor: str  # what it varies
+    n_layers: int = 2  # hidden layers
+    dropout: float = 0.0  # probability with which a hidden unit is dropped at a training step
+    batch_norm: bool = False  # batch normalisation before each ReLU
+    # a learned scale and shift after each ReLU, as batch normalisation has that never normalises
     learned_scale: bool = False
-    random_labels: float = 0.0
-    share: float = 1.0
+    random_labels: float = 0.0  # share of the labels, of training and validation digits, that are drawn anew
+    share: float = 1.0  # of the training digits
 
 
 PLAIN = Condition("plain", "")
@@ -72,18 +52,12 @@ CONDITIONS = (
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two conditions that are compared.
-
-    Attributes
-    ----------
-    condition, beside : Condition
-    published : str
-        How the neural persistence of the first differs from that of the second, as published: ``higher``; empty if
-        nothing is published on it.
-    """
+    """Two conditions that are compared."""
 
     condition: Condition
     beside: Condition
+    # how the neural persistence of the first differs from that of the second, as published: ``higher``; empty if
+    # nothing is published on it
     published: str = ""
 
 
@@ -98,24 +72,12 @@ CONTRASTS = (
 
 @dataclass(frozen=True)
 class Design:
-    """The size of the experiment.
+    """The size of the experiment."""
 
-    Attributes
-    ----------
-    seeds : int
-        Runs of each condition. All have their own initial weights, digits and batches.
-    epochs : int
-        Of 32 updates each, whatever the share of the data.
-    width : int
-        Units of each hidden layer.
-    learning_rate : float
-        Of Adam.
-    """
-
-    seeds: int = 12
-    epochs: int = 60
-    width: int = 100
-    learning_rate: float = 0.001
+    seeds: int = 12  # runs of each condition. All have their own initial weights, digits and batches
+    epochs: int = 60  # of 32 updates each, whatever the share of the data
+    width: int = 100  # units of each hidden layer
+    learning_rate: float = 0.001  # of Adam
 
     def __post_init__(self) -> None:
         if self.seeds < MIN_SEEDS:
@@ -137,17 +99,10 @@ class Design:
 
 @dataclass(frozen=True)
 class DigitRun:
-    """One run of the experiment.
-
-    Attributes
-    ----------
-    condition : Condition
-    number : int
-        Of the seed, from 0.
-    """
+    """One run of the experiment."""
 
     condition: Condition
-    number: int
+    number: int  # of the seed, from 0
 
     @property
     def name(self) -> str:

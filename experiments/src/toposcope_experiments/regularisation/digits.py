@@ -13,32 +13,19 @@ PIXEL_RANGE = 16
 
 @dataclass(frozen=True)
 class Labelled:
-    """Digits of several runs.
+    """Digits of several runs."""
 
-    Attributes
-    ----------
-    images : Tensor, shape (runs, n, 64)
-        Pixels from 0 to 1.
-    labels : Tensor, shape (runs, n), int64
-    """
-
-    images: Tensor
-    labels: Tensor
+    images: Tensor  # shape (runs, n, 64); pixels from 0 to 1
+    labels: Tensor  # shape (runs, n)
 
 
 @dataclass(frozen=True)
 class DigitSets:
-    """The digits of several runs.
+    """The digits of several runs."""
 
-    Attributes
-    ----------
-    training, validation, test : Labelled
-        The labels of the first two may be random; those of the test are true.
-    """
-
-    training: Labelled
-    validation: Labelled
-    test: Labelled
+    training: Labelled  # the labels of the first two may be random; those of the test are true
+    validation: Labelled  # the labels of the first two may be random; those of the test are true
+    test: Labelled  # the labels of the first two may be random; those of the test are true
 
     def parts(self) -> tuple[Labelled, Labelled, Labelled]:
         """Return training, validation and test digits."""

@@ -12,8 +12,7 @@ from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import train
 from toposcope_experiments.small_networks.workers import run_all
 
-TRAINING = "training"
-"""Folder of what was trained so far."""
+TRAINING = "training"  # folder of what was trained so far
 
 
 def run_experiment(
@@ -24,23 +23,7 @@ def run_experiment(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> MeasuredRuns:
-    """Train and measure all runs, or go on where it was interrupted.
-
-    Parameters
-    ----------
-    design : Design
-    folder : Path
-        What is trained is kept in its folder ``training``.
-    conditions : sequence of Condition
-    workers : int, optional
-        Processes; by default one for each processor. Results do not depend on it.
-    progress : callable
-
-    Raises
-    ------
-    ToposcopeError
-        If the folder holds runs of another design, or a file of it cannot be read or written.
-    """
+    """Train and measure all runs, or go on where it was interrupted."""
     tasks = [(design, condition, folder / TRAINING) for condition in conditions]
     with Workers(min(workers or processors(), len(tasks))) as engine:
         found = run_all(engine, train_condition, tasks, lambda task: task[1].name, progress)

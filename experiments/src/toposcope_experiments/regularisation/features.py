@@ -26,17 +26,10 @@ PLAIN_CONTROLS = (NORM, LARGEST, SPECTRAL_NORM, STABLE_RANK)
 
 @dataclass(frozen=True)
 class ControlsOf:
-    """What could explain a topological feature.
+    """What could explain a topological feature."""
 
-    Attributes
-    ----------
-    same_sign : tuple of str
-        Features of the same quantity; they explain a difference in the same direction.
-    either_sign : tuple of str
-        Other quantities, whose difference in either direction may explain it.
-    """
-
-    same_sign: tuple[str, ...]
+    same_sign: tuple[str, ...]  # features of the same quantity; they explain a difference in the same direction
+    # other quantities, whose difference in either direction may explain it
     either_sign: tuple[str, ...] = PLAIN_CONTROLS
 
 
@@ -44,22 +37,7 @@ CONTROLS_OF = {NP: ControlsOf((PLACEBO,)), NP_ONE_SCALE: ControlsOf((PLACEBO_ONE
 
 
 def network_features(layers: Sequence[NDArray[np.floating]], seed: int) -> dict[str, float]:
-    """Measure the weight matrices of a network.
-
-    Parameters
-    ----------
-    layers : sequence of ndarray, shape (inputs, outputs)
-    seed : int
-        Of the permutations.
-
-    Returns
-    -------
-    dict of float
-        By name, in the order of `FEATURES`, all of them means over layers: normalised neural persistence (Rieck et al.
-        2019, Def. 4), each layer divided by its own largest weight, or all by the network's (their Algorithm 1); the
-        same of the weights permuted within each layer, the placebo, and the first less its placebo; the Frobenius norm,
-        the largest absolute weight, the spectral norm and the stable rank. NaN of weights that are not finite.
-    """
+    """Measure the weight matrices of a network."""
     weights = [np.asarray(layer, dtype=np.float64) for layer in layers]
     if not all(np.isfinite(layer).all() for layer in weights):
         return dict.fromkeys(FEATURES, np.nan)

@@ -13,19 +13,11 @@ from toposcope_experiments.small_networks.run_tables import final_values
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRuns:
-    """The runs of all conditions.
-
-    Attributes
-    ----------
-    runs : sequence of DigitRun
-    steps : ndarray, shape (t,)
-    values : dict of ndarray, shape (t, runs)
-        Losses, accuracies and features, by name.
-    """
+    """The runs of all conditions."""
 
     runs: Sequence[DigitRun]
-    steps: Steps
-    values: dict[str, Matrix]
+    steps: Steps  # shape (t,)
+    values: dict[str, Matrix]  # shape (t, runs); losses, accuracies and features, by name
 
     def places(self, condition: Condition) -> Indices:
         """Return where the runs of a condition are."""

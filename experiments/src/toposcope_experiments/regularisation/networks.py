@@ -11,8 +11,7 @@ from torch.nn import functional
 from toposcope_experiments.regularisation.design import N_CLASSES, N_PIXELS, Condition, DigitRun
 
 Parameters = dict[str, Tensor]
-MOMENTUM, EPSILON = 0.1, 1e-5
-"""Of batch normalisation: torch's defaults."""
+MOMENTUM, EPSILON = 0.1, 1e-5  # of batch normalisation: torch's defaults
 
 
 def initial_weights(runs: Sequence[DigitRun], width: int) -> Parameters:
@@ -63,19 +62,7 @@ def logits(
     *,
     training: bool = False,
 ) -> Tensor:
-    """Return the logits of the digits of each run, shape (runs, n, 10).
-
-    Parameters
-    ----------
-    condition : Condition
-    weights : dict of Tensor
-    statistics : dict of Tensor
-        Updated in place while training.
-    images : Tensor, shape (runs, n, 64)
-    masks : Tensor, shape (runs, layers, n, width), optional
-    training : bool
-        Whether batch normalisation uses the batch's own statistics.
-    """
+    """Return the logits of the digits of each run, shape (runs, n, 10)."""
     x = images
     for i in range(condition.n_layers):
         x = torch.baddbmm(weights[f"bias{i}"], x, weights[f"weight{i}"])

@@ -27,8 +27,7 @@ from toposcope_experiments.regularisation.features import NORM, NP
 from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.stopping import CALLED, stop_early
 
-LEAST_POINTS = 0.05
-"""Percentage points of accuracy that are worth a word."""
+LEAST_POINTS = 0.05  # percentage points of accuracy that are worth a word
 RULE_PHRASES = {
     BETTER: "it is better than a fixed epoch",
     WORSE: "it is worse than a fixed epoch",
@@ -37,14 +36,7 @@ RULE_PHRASES = {
 
 
 class RegularisationMaterial:
-    """The measured runs, how the conditions compare, what early stopping does, and the tables of the page.
-
-    Parameters
-    ----------
-    measured : MeasuredRuns
-    makers : mapping
-        What computes each table of the page.
-    """
+    """The measured runs, how the conditions compare, what early stopping does, and the tables of the page."""
 
     def __init__(
         self,

@@ -21,10 +21,8 @@ from toposcope_experiments.regularisation.features import NORM, NP
 from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS, VALIDATION_LOSS
 
-POINTS = 100
-"""Accuracies are lost in percentage points."""
-DELTAS = (0.0,)
-"""Any improvement counts."""
+POINTS = 100  # accuracies are lost in percentage points
+DELTAS = (0.0,)  # any improvement counts
 PATIENCE_RULES = (NEURAL_PERSISTENCE, LOSS, TRAINING_LOSS, WEIGHT_NORM)
 CALLED = {
     NEURAL_PERSISTENCE: "neural persistence",
@@ -75,15 +73,7 @@ def stop_table(measured: MeasuredRuns, tried: TriedRules) -> pl.DataFrame:
 
 
 def grid_table(stops: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a setting: compute saved and accuracy lost, with 95% intervals over runs within their conditions.
-
-    Parameters
-    ----------
-    stops : polars.DataFrame
-        From `stop_table`.
-    matched : polars.DataFrame
-        `TriedRules.matched`; its comparison with a fixed epoch that saves as much is added.
-    """
+    """Return a row a setting: compute saved and accuracy lost, with 95% intervals over runs within their conditions."""
     setting = ["rule", "patience", "burn_in", "fraction"]
     rows = []
     for key, of_setting in stops.group_by(setting, maintain_order=True):

@@ -24,34 +24,14 @@ from toposcope_experiments.regularisation.networks import (
 from toposcope_experiments.small_networks.optimizer import AdamW
 from toposcope_experiments.small_networks.trainer import Trainer
 
-BETAS = (0.9, 0.999)
-"""Of Adam."""
+BETAS = (0.9, 0.999)  # of Adam
 TRAIN_LOSS, VALIDATION_LOSS, TEST_ACCURACY = "train_loss", "validation_loss", "test_accuracy"
 LOGGED = (TRAIN_LOSS, "train_accuracy", VALIDATION_LOSS, "validation_accuracy", "test_loss", TEST_ACCURACY)
 """In the order of `DigitSets.parts`: losses in nats, and accuracies."""
 
 
 def train(design: Design, condition: Condition, folder: Path, progress: Progress = silent) -> dict[str, Matrix]:
-    """Train all runs of a condition, or go on from the state in the folder.
-
-    Parameters
-    ----------
-    design : Design
-    condition : Condition
-    folder : Path
-        The state is ``CONDITION.safetensors`` in it.
-    progress : callable
-
-    Returns
-    -------
-    dict of ndarray, shape (t, runs)
-        Of `LOGGED` and `FEATURES`, by name.
-
-    Raises
-    ------
-    ToposcopeError
-        If the state is of another design, or cannot be read.
-    """
+    """Train all runs of a condition, or go on from the state in the folder."""
     with one_thread():
         trainer = _Trainer(design, condition, folder)
         trainer.train(progress)

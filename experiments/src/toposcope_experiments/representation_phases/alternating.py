@@ -18,19 +18,7 @@ from toposcope.extend import Indices, Vector, compiled
 
 @compiled
 def alternating_errors(series: Vector, max_stretches: int) -> Vector:
-    """Return the least sums of squares of series about 1, ..., `max_stretches` alternating stretches.
-
-    Parameters
-    ----------
-    series : ndarray, shape (m, n)
-    max_stretches : int
-
-    Returns
-    -------
-    ndarray, shape (m, 2, most)
-        By the direction of the first stretch, falling or rising, then by the number of stretches. Stretches may be
-        empty, so the errors never rise.
-    """
+    """Return the least sums of squares of series about 1, ..., `max_stretches` alternating stretches."""
     m, n = series.shape
     errors = np.empty((m, 2, max_stretches))
     for row in range(m):
@@ -43,22 +31,7 @@ def alternating_errors(series: Vector, max_stretches: int) -> Vector:
 
 @compiled
 def alternating_places(series: Vector, rising: int, count: int) -> Indices:
-    """Return where the best alternating stretches of series begin, and their turning points.
-
-    Parameters
-    ----------
-    series : ndarray, shape (m, n)
-    rising : {0, 1}
-        Whether the first stretch rises.
-    count : int
-        Number of stretches; some may be empty.
-
-    Returns
-    -------
-    ndarray, shape (2, m, count - 1)
-        The first index of every stretch but the first; and the turn before it, the middle of the most extreme level of
-        the fit there.
-    """
+    """Return where the best alternating stretches of series begin, and their turning points."""
     m, n = series.shape
     places = np.empty((2, m, count - 1), dtype=np.int64)
     for row in range(m):

@@ -5,10 +5,8 @@ import polars as pl
 from toposcope.extend import LEVEL, Material, cloud_named, clouds_of, joined, runs_of
 
 THREE = "warm-up, entropy-seeking, compression-seeking"
-MAX_NAMED = 3
-"""Groups of runs that are named."""
-CLOUD = r" [^ ]+( / scale)?$"
-"""What follows the cloud in the name of a feature."""
+MAX_NAMED = 3  # groups of runs that are named
+CLOUD = r" [^ ]+( / scale)?$"  # what follows the cloud in the name of a feature
 
 
 def rows_of_clouds(material: Material) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -20,15 +18,7 @@ def rows_of_clouds(material: Material) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def describe_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
-    """Say in how many runs the three phases are found, and whether diagrams turn there more often than by chance.
-
-    Parameters
-    ----------
-    spectral : polars.DataFrame
-        One row a run of `toposcope_experiments.representation_phases.phases.representation_phases`.
-    diagrams : polars.DataFrame
-        Rows of the statistics of diagrams of the same clouds.
-    """
+    """Say in how many runs the three phases are found, and whether diagrams turn there more often than by chance."""
     exact = spectral.filter(pl.col("phases") == THREE)
     further = spectral.filter(pl.col("phases").str.starts_with(f"{THREE}, "))
     ended = " and with nothing after" if len(further) else ""

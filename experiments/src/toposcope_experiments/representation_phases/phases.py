@@ -13,14 +13,12 @@ from toposcope.extend import NETWORK, PUBLISHED, STATES, Vector, change_points, 
 from toposcope_experiments.representation_phases.turns import MAX_TURNS, Turn, Turns, find_turns
 
 SEED = 42
-RANKS = ("rankme", "effective_rank")
-"""The first that is known stands for both."""
+RANKS = ("rankme", "effective_rank")  # the first that is known stands for both
 DECAYS = ("eigenspectrum_decay", "eigenspectrum_decay_alpha")
 """Of our probe and of the published study; falls where a rank rises."""
 DIAGRAMS = ("H0.total", "H0.mean", "H0.entropy", "H1.total", "H1.count", "H1.entropy", "H1.max")
 SCALE_FREE = ("H0.total", "H1.total")
-PER_SCALE = " / scale"
-"""Ending of a feature divided by the square root of the total variance."""
+PER_SCALE = " / scale"  # ending of a feature divided by the square root of the total variance
 PLACEMENTS = 1000
 
 _ORDINALS = ("first", "second", "third")
@@ -42,30 +40,7 @@ def representation_phases(found: Sequence[Trajectory]) -> pl.DataFrame:
 
     Li et al. (2025, arXiv:2509.23024) describe three phases of pretraining in RankMe and the decay of the eigenspectrum
     of last hidden states: *warm-up*, a collapse, in which the rank falls; *entropy-seeking*, in which it rises; and
-    *compression-seeking*, in which it falls again. The decay does the reverse. That a phase is a monotone stretch, and
-    that a later rise is called entropy-seeking again, is our reading.
-
-    Parameters
-    ----------
-    found : sequence of Trajectory
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each run and feature, first the spectral ones of a label, then those of its diagrams:
-
-        - ``run, feature, kind`` ("spectral" or "diagram"), ``n`` checkpoints;
-        - ``n_turns``, ``directions`` such as ``down up down``, null where there is nothing to cut;
-        - ``turn_1, turn_1_low, turn_1_high``, ... to 3: steps, with 95% intervals; ``p_1, p_2, p_3`` of no turn, at
-          most one, at most two (`toposcope_experiments.representation_phases.turns.find_turns`);
-        - ``change_1`` to ``change_4``: relative change of the fit over each stretch;
-        - ``phases``: of spectral rows with a turn, the names in order; else empty;
-        - ``change_point_1`` to ``3``: whether the interval of a change point, over the order of the
-          checkpoints, holds the turn;
-        - ``follows``: of diagram rows, which turns of the label's rank have a turn here whose interval overlaps theirs:
-          ``both``, ``all`` (of three), ``first``, ``second``, ..., ``none``; null where the rank has no turn or the
-          intervals cannot be compared;
-        - ``chance``: share of random placements of as many turns, their intervals as wide, that meet as many.
+    *compression-seeking*, in which it falls again.
     """
     rows = [row for trajectory in found for row in _of_run(trajectory)]
     return pl.DataFrame(rows, schema=SCHEMA)

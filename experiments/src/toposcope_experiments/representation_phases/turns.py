@@ -8,22 +8,17 @@ from numpy.typing import NDArray
 
 from toposcope.extend import ColouredNoise, Matrix, ToposcopeError, Vector, derive_seed
 
-MAX_TURNS = 3
-"""Most turns that are fitted: one more than three phases have, so that an additional turn is noticed."""
-MIN_CHECKPOINTS = 10
-"""Checkpoints that a test needs; with fewer, a turn cannot be distinguished from noise."""
+MAX_TURNS = 3  # most turns that are fitted: one more than three phases have, so that an additional turn is noticed
+MIN_CHECKPOINTS = 10  # checkpoints that a test needs; with fewer, a turn cannot be distinguished from noise
 LEVEL = 0.05
 DRAWS = 399
 RESAMPLED = 200
-FLOOR = 0.005
-"""Least noise, as a share of the range, as for change points."""
+FLOOR = 0.005  # least noise, as a share of the range, as for change points
 SMOOTHEST = 0.5
 """Share of the pseudo-residuals, the smallest, that estimate the noise; a collapse and a few bends are excluded."""
-CORRELATIONS = np.arange(7) / 10
-"""Prior of the correlation of neighbouring checkpoints: these values, equally likely."""
+CORRELATIONS = np.arange(7) / 10  # prior of the correlation of neighbouring checkpoints: these values, equally likely
 CORRELATION_DRAWS = 200
-CORRELATION_TOLERANCE = 0.05
-"""Autocorrelations of residuals that differ by less than this are treated as equal."""
+CORRELATION_TOLERANCE = 0.05  # autocorrelations of residuals that differ by less than this are treated as equal
 
 
 @dataclass(frozen=True)
@@ -37,23 +32,12 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """The stretches of a trajectory.
+    """The stretches of a trajectory."""
 
-    Attributes
-    ----------
-    rising : bool
-        Whether the first stretch rises.
-    turns : list of Turn
-    p : tuple of float
-        p-values of "no turn", "at most one" and "at most two", each in [1/400, 1].
-    levels : ndarray, shape (turns + 2,)
-        Values of the fit at the beginning, at each turn and at the end.
-    """
-
-    rising: bool
+    rising: bool  # whether the first stretch rises
     turns: list[Turn]
-    p: tuple[float, ...]
-    levels: Vector
+    p: tuple[float, ...]  # p-values of "no turn", "at most one" and "at most two", each in [1/400, 1]
+    levels: Vector  # shape (turns + 2,); values of the fit at the beginning, at each turn and at the end
 
     @property
     def directions(self) -> str:
@@ -67,37 +51,6 @@ def find_turns(values: Vector, seed: int) -> Turns | None:
     *Fit.* The least squares fit of at most k alternating monotone stretches over the order of the checkpoints, exact
     (unimodal regression, Frisén 1986, for k = 2). Neighbouring stretches need not be joined: the more extreme of two
     ends is the turn.
-
-    *Number of turns.* The smallest k of 0, ..., 3 for which "at most k turns" is not rejected at .05, so that at most
-    5% of trajectories get more turns than they have. The test statistic is the gain of fit by additional turns: each
-    number's gain in units of its median under the null, the largest of these, over the roughness of the trajectory (the
-    mean of the smaller half of the squared pseudo-residuals, Gasser, Sroka and Jennen-Steinmetz 1986, with equalised
-    variance). It is compared with that of 399 series of noise without a trend, fitted in one direction against fits
-    with more turns. Among monotone trends the constant one is least favourable (Robertson, Wright and Dykstra 1988),
-    since a steep trend leaves noise no room to turn.
-
-    *Noise.* Gaussian autoregressions of order 1, whose standard deviation changes exponentially as the absolute
-    pseudo-residuals do (Harvey 1976). The correlation is drawn for each series from its posterior: uniform from 0 to
-    0.6 a priori, weighted by how often noise of that correlation leaves residuals of the fit with 3 turns that are as
-    correlated as the observed ones.
-
-    *Intervals.* the 2.5% and 97.5% quantiles of each turn's position in 200 series of the fit plus such noise.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        Finite, in order of the checkpoints.
-    seed : int
-
-    Returns
-    -------
-    Turns or None
-        None for fewer than 10 checkpoints or a constant trajectory.
-
-    Raises
-    ------
-    ToposcopeError
-        If a value is not finite.
     """
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).sum())

@@ -20,22 +20,7 @@ def write_and_print(
     *,
     as_json: bool,
 ) -> None:
-    """Write the page; print a table and the sentences at its top, or JSON.
-
-    Parameters
-    ----------
-    out : Path
-        Folder of the page.
-    title : str
-        Of the page.
-    page : Page
-    shown : polars.DataFrame
-        The table that is printed, with its `caption`.
-    caption : str
-    printed : sequence of str
-        Names of the tables that are in the JSON.
-    as_json : bool
-    """
+    """Write the page; print a table and the sentences at its top, or JSON."""
     summary = write_page(out, title, page)
     if as_json:
         tables = page.tables()

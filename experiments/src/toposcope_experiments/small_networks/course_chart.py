@@ -11,16 +11,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 210, 130
 
 
 def course_rows(quantity: str, values: Matrix, steps: Steps, places: Mapping[str, Indices]) -> pl.DataFrame:
-    """Return mean, lowest and highest run of a quantity, by condition and step.
-
-    Parameters
-    ----------
-    quantity : str
-    values : ndarray, shape (t, runs)
-    steps : ndarray, shape (t,)
-    places : mapping of str to ndarray
-        The runs of each condition; one without any is left out.
-    """
+    """Return mean, lowest and highest run of a quantity, by condition and step."""
     return pl.concat(
         pl.DataFrame(
             {
@@ -45,20 +36,7 @@ def course_panel(
     marked_step: int | None = None,
     legend_columns: int | None = None,
 ) -> alt.LayerChart:
-    """Draw a quantity.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        From `course_rows`, of several quantities if several panels share them.
-    quantity, title : str
-    conditions : sequence of str
-        All of them, in the order of their colours.
-    marked_step : int, optional
-        Where a dashed line is drawn.
-    legend_columns : int, optional
-        Of the legend; by default all conditions are in one line.
-    """
+    """Draw a quantity."""
     legend = alt.Legend(symbolOpacity=1, columns=alt.Undefined if legend_columns is None else legend_columns)
     colour = alt.Color("condition:N", title=None, scale=alt.Scale(domain=list(conditions)), legend=legend)
     x = alt.X("step:Q", title="training step", axis=alt.Axis(format=",d", tickCount=4), scale=alt.Scale(nice=False))

@@ -9,26 +9,7 @@ from toposcope_experiments.small_networks.two_groups import least_p, two_groups
 
 
 class GroupDifference:
-    """The difference between the means of two groups of runs.
-
-    Parameters
-    ----------
-    first, second : ndarray, shape (quantities, runs)
-
-    Attributes
-    ----------
-    sizes : tuple of int
-        Runs of each group.
-    first_mean, second_mean, difference : ndarray, shape (quantities,)
-    low, high : ndarray, shape (quantities,)
-        95% interval of the difference (Welch 1947).
-    effect : ndarray, shape (quantities,)
-        The difference in pooled standard deviations; NaN where both groups do not vary.
-    p : ndarray, shape (quantities,)
-        Two-sided, by exchanging runs between the groups.
-    p_least : float
-        The smallest p that so many runs allow.
-    """
+    """The difference between the means of two groups of runs."""
 
     def __init__(self, first: Matrix, second: Matrix) -> None:
         self.sizes = first.shape[1], second.shape[1]

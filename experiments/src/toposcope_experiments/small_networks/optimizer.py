@@ -7,19 +7,7 @@ EPSILON = 1e-8
 
 
 class AdamW:
-    """Decoupled weight decay (Loshchilov & Hutter 2019); without any it is Adam.
-
-    Parameters
-    ----------
-    parameters : dict of Tensor, shape (runs, ...)
-        Changed in place.
-    learning_rate : float
-    weight_decay : Tensor, shape (runs,)
-    betas : tuple of float
-        Decays of the means of the gradient and of its square.
-    warmup_steps : int
-        The learning rate rises linearly over these.
-    """
+    """Decoupled weight decay (Loshchilov & Hutter 2019); without any it is Adam."""
 
     def __init__(
         self,

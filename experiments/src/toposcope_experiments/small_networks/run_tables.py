@@ -14,15 +14,7 @@ def final_values(names: Sequence[str], values: Mapping[str, Matrix], place: int)
 
 
 def measurement_table(runs: Iterable[Mapping[str, Any]], steps: Steps, values: Mapping[str, Matrix]) -> pl.DataFrame:
-    """Return every measurement: a row for each run and step.
-
-    Parameters
-    ----------
-    runs : iterable of mapping
-        The columns that name each run.
-    steps : ndarray, shape (t,)
-    values : mapping of str to ndarray, shape (t, runs)
-    """
+    """Return every measurement: a row for each run and step."""
     return pl.DataFrame(
         [
             {**run, "step": int(step), **{name: float(each[t, i]) for name, each in values.items()}}

@@ -10,27 +10,11 @@ from torch import Tensor
 
 from toposcope.extend import Progress, ToposcopeError, silent, write_bytes
 
-SAVE_EVERY = 5
-"""Measurements between two states on disk."""
+SAVE_EVERY = 5  # measurements between two states on disk
 
 
 class Trainer(ABC):
-    """Runs that are trained together and measured at some of their steps.
-
-    Parameters
-    ----------
-    name : str
-        Of what is trained; for progress and the file of the state.
-    folder : Path
-    steps : sequence of int
-        At which the runs are measured; the first is 0, that of the initial weights.
-    declaration : str
-        What is trained, in full: a state of another declaration is refused.
-
-    Attributes
-    ----------
-    n_measured : int
-    """
+    """Runs that are trained together and measured at some of their steps."""
 
     def __init__(self, name: str, folder: Path, steps: Sequence[int], declaration: str) -> None:
         self.name, self.path, self.steps, self.declaration = name, folder / f"{name}.safetensors", steps, declaration
@@ -53,13 +37,7 @@ class Trainer(ABC):
         """Measure the runs as they are, at ``steps[place]``."""
 
     def train(self, progress: Progress = silent) -> None:
-        """Train from the last state, if there is one, to the end.
-
-        Raises
-        ------
-        ToposcopeError
-            If the state is of another design, or cannot be read.
-        """
+        """Train from the last state, if there is one, to the end."""
         self._resume()
         progress(self.name, self.steps[max(self.n_measured - 1, 0)], self.steps[-1])
         for place in range(self.n_measured, len(self.steps)):

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.extend import derive_seed
 
-MAX_ENUMERATED_DIVISIONS = 50_000
-"""All divisions of up to 18 values into two halves are enumerated."""
+MAX_ENUMERATED_DIVISIONS = 50_000  # all divisions of up to 18 values into two halves are enumerated
 N_DRAWN_DIVISIONS = 1 << 14
 RELATIVE_TOLERANCE = 1e-12
 
@@ -20,17 +19,6 @@ def two_groups(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArr
 
     All divisions of the values into groups of these sizes are enumerated if they are at most 50,000; of more, 2^14
     random ones and the observed one.
-
-    Parameters
-    ----------
-    first : ndarray, shape (n, k)
-        A column for each quantity that is tested.
-    second : ndarray, shape (m, k)
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        NaN where a value is not finite.
     """
     values = np.concatenate([first, second])
     known = np.isfinite(values).all(axis=0)

@@ -18,26 +18,7 @@ def run_all(
     progress: Progress = silent,
     done: Callable[[int], None] = lambda _: None,
 ) -> list[Result]:
-    """Return the results of tasks in the order of the tasks, which need not be that in which they finish.
-
-    Parameters
-    ----------
-    engine : Engine
-    function : callable
-        Task -> result; defined at the top level of a module.
-    tasks : sequence
-    name : callable
-        Task -> its name in a message; unique.
-    progress : callable
-        Receives what tasks report.
-    done : callable
-        Called with how many tasks are done.
-
-    Raises
-    ------
-    ToposcopeError
-        If a task killed its process again and again.
-    """
+    """Return the results of tasks in the order of the tasks, which need not be that in which they finish."""
     results: dict[str, Result] = {}
     for n_done, (task, result) in enumerate(engine.run(function, tasks, progress), start=1):
         if isinstance(result, TaskFailure):

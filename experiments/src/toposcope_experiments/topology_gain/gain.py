@@ -36,19 +36,14 @@ from toposcope_experiments.topology_gain.left_out import Fold, LeftOut, left_out
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks, study_features
 
 PLAIN, NORMS, TOPOLOGY, BOTH = "stack", "stack + norms", "stack + topology", "stack + norms + topology"
-TESTED = (TOPOLOGY, BOTH)
-"""Tested against `NORMS`; p is adjusted over these at all fractions."""
+TESTED = (TOPOLOGY, BOTH)  # tested against `NORMS`; p is adjusted over these at all fractions
 RANDOM, OTHERS, OTHERS_OF_SIZE = "random numbers", "another run's", "another run's, of its size"
 PLACEBOS = (RANDOM, OTHERS, OTHERS_OF_SIZE)
-N_DRAWS = 9
-"""Draws of each placebo."""
-MIN_GROUPS = 15
-"""A verdict needs at least this many groups to leave out."""
-MAX_DEVIATIONS = 3.0
-"""Standard deviations at which values are clipped, as the stack clips its own."""
+N_DRAWS = 9  # draws of each placebo
+MIN_GROUPS = 15  # a verdict needs at least this many groups to leave out
+MAX_DEVIATIONS = 3.0  # standard deviations at which values are clipped, as the stack clips its own
 MAX_COMPONENTS = 5
-MIN_RUNS_PER_COMPONENT = 5
-"""Each principal component needs at least this many training runs."""
+MIN_RUNS_PER_COMPONENT = 5  # each principal component needs at least this many training runs
 
 FORECASTS = {
     "run": pl.String,
@@ -72,32 +67,20 @@ GAINS = {
 
 @dataclass(frozen=True, eq=False)
 class TopologyGain:
-    """Errors of the forecasts with and without topology.
+    """Errors of the forecasts with and without topology."""
 
-    Attributes
-    ----------
-    errors : polars.DataFrame
-        ``fraction, forecaster, n, n_groups, mae`` (in the runs' unit), ``relative_median, skill`` (1 - MAE / MAE of the
-        stack with norms), ``skill_low, skill_high`` (95%, bootstrap over groups), ``p_wilcoxon`` (signed ranks) and
-        ``p`` (sign flips) of the groups' mean differences, two-sided, and ``p_adjusted`` (of ``p``; Holm over the
-        stacks with topology at all fractions; null for the rest). Forecasters are the laws and the four stacks.
-    placebos : polars.DataFrame
-        ``fraction, placebo, n_draws, skill, skill_least, skill_most`` (mean and range over draws, as above) and
-        ``n_as_good`` (draws that gain at least as much as topology). A placebo replaces topology by as many random
-        numbers, the topology of another run, or that of another run of the same size.
-    forecasts : polars.DataFrame
-        ``run, family, group, fraction, forecaster, predicted, final``.
-    n_groups : int
-        Number of configurations, whether or not they can be predicted.
-    notes : tuple of str
-        What was left out, one sentence each.
-    """
-
+    # ``fraction, forecaster, n, n_groups, mae`` (in the runs' unit), ``relative_median, skill`` (1 - MAE / MAE of the
+    # stack with norms), ``skill_low, skill_high`` (95%, bootstrap over groups), ``p_wilcoxon`` (signed ranks) and ``p``
+    # (sign flips) of the groups' mean differences, two-sided, and ``p_adjusted`` (of ``p``; Holm over the stacks with
+    # topology at all fractions; null for the rest). Forecasters are the laws and the four stacks
     errors: pl.DataFrame
+    # ``fraction, placebo, n_draws, skill, skill_least, skill_most`` (mean and range over draws, as above) and
+    # ``n_as_good`` (draws that gain at least as much as topology). A placebo replaces topology by as many random
+    # numbers, the topology of another run, or that of another run of the same size
     placebos: pl.DataFrame
-    forecasts: pl.DataFrame
-    n_groups: int
-    notes: tuple[str, ...]
+    forecasts: pl.DataFrame  # ``run, family, group, fraction, forecaster, predicted, final``
+    n_groups: int  # number of configurations, whether or not they can be predicted
+    notes: tuple[str, ...]  # what was left out, one sentence each
 
     def verdict(self) -> str:
         """State whether topology improves the forecasts.
@@ -147,22 +130,7 @@ def _at(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def topology_gain(study: Study, *, workers: int | None = None, progress: Progress = silent) -> TopologyGain:
-    """Measure how much topology improves the forecasts of a study.
-
-    Parameters
-    ----------
-    study : Study
-        Its complete runs of the largest family are used.
-    workers : int, optional
-        Number of processes (default: the number of processors). The result does not depend on it.
-    progress : callable
-        Called with ``topology gain`` and the number of fractions done.
-
-    Raises
-    ------
-    ToposcopeError
-        If no run was logged, or a diagram file is damaged.
-    """
+    """Measure how much topology improves the forecasts of a study."""
     from toposcope.logs import read_logs
 
     runs, remarks = complete_runs(read_logs(study.directory).logs)
@@ -178,20 +146,7 @@ def measure_gain(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> TopologyGain:
-    """Measure how much topology improves the forecasts of complete runs; see `topology_gain`.
-
-    Parameters
-    ----------
-    runs : list of LoggedRun
-    blocks : list of FeatureBlocks
-        One per fraction. Runs without features at a fraction are left out there.
-    remarks : list of str
-        Notes on what was left out before.
-    draws : int
-        Draws of each placebo.
-    workers, progress
-        See `topology_gain`.
-    """
+    """Measure how much topology improves the forecasts of complete runs; see `topology_gain`."""
     progress("topology gain", 0, len(blocks))
     parts: dict[int, FractionResult] = {}
     count = max(1, min(workers or os.cpu_count() or 1, len(blocks)))
@@ -220,16 +175,7 @@ def _of_block(i: int) -> FractionResult:
 
 
 def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionResult:
-    """Predict every held-out group with norms, topology, both, neither, and placebos.
-
-    Parameters
-    ----------
-    groups : LeftOut
-    block : FeatureBlocks
-        Its rows are what the folds' places point to.
-    draws : int
-        Of each placebo.
-    """
+    """Predict every held-out group with norms, topology, both, neither, and placebos."""
     folds = groups.folds
     tables: dict[str, tuple[Matrix, Matrix]] = {
         PLAIN: (block.norms[:, :0], block.topology[:, :0]),
@@ -261,14 +207,7 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionRe
 
 
 def predict_fold(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
-    """Return the final losses of the runs of a fold that are left out, shape (m,).
-
-    Parameters
-    ----------
-    fold : Fold
-    norms, topology : ndarray, shape (n_runs, p) and (n_runs, q)
-        Features of all runs; nothing is learned from the held-out ones. Topology is reduced.
-    """
+    """Return the final losses of the runs of a fold that are left out, shape (m,)."""
     further = np.hstack([norms, reduced(topology, fold.learned)])
     fit = fit_ridge(np.hstack([fold.rows, further[fold.learned]]), fold.target, fold.groups)
     return fold.base * np.exp(fit(np.hstack([fold.left_rows, further[fold.left]])))
@@ -279,12 +218,6 @@ def reduced(table: Matrix, learned: Indices) -> Matrix:
 
     Centres, scales and directions are computed from the training runs alone; values are clipped at 3 standard
     deviations.
-
-    Parameters
-    ----------
-    table : ndarray, shape (n_runs, q)
-    learned : ndarray, shape (n,)
-        Rows to learn from.
     """
     known = table[learned]
     centre, scale = known.mean(axis=0), known.std(axis=0)

@@ -9,66 +9,33 @@ import numpy as np
 from toposcope.extend import COOLDOWN, STACKED_LAWS, Indices, LoggedRun, Matrix, RefusedError, Vector, stack_features
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks
 
-MIN_RUNS, MIN_SIZES = 8, 2
-"""Runs and groups that a stack learns from, as the forecaster of that name."""
+MIN_RUNS, MIN_SIZES = 8, 2  # runs and groups that a stack learns from, as the forecaster of that name
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """A group left out.
-
-    Attributes
-    ----------
-    family, group : str
-    size : object
-        Of the group's runs.
-    learned : ndarray, shape (n,)
-        Indices of the runs learned from, in the tables of features.
-    rows : ndarray, shape (n, p)
-        The stack's own features of these runs, each computed without the runs of its group.
-    target : ndarray, shape (n,)
-        log(final / base).
-    groups : tuple of str, length n
-        Left out together while the strength of the ridge is chosen.
-    left : ndarray, shape (m,)
-        Indices of the runs left out.
-    left_rows : ndarray, shape (m, p)
-    base, final : ndarray, shape (m,)
-        The predictions of `COOLDOWN` for them, and their final losses.
-    laws : tuple of dict, length m
-        The prediction of each law.
-    """
+    """A group left out."""
 
     family: str
     group: str
-    size: object
-    learned: Indices
-    rows: Matrix
-    target: Vector
-    groups: tuple[str, ...]
-    left: Indices
-    left_rows: Matrix
-    base: Vector
-    final: Vector
-    laws: tuple[Mapping[str, float], ...]
+    size: object  # of the group's runs
+    learned: Indices  # shape (n,); indices of the runs learned from, in the tables of features
+    rows: Matrix  # shape (n, p); the stack's own features of these runs, each computed without the runs of its group
+    target: Vector  # shape (n,); log(final / base)
+    groups: tuple[str, ...]  # left out together while the strength of the ridge is chosen
+    left: Indices  # shape (m,); indices of the runs left out
+    left_rows: Matrix  # shape (m, p)
+    base: Vector  # shape (m,); the predictions of `COOLDOWN` for them, and their final losses
+    final: Vector  # shape (m,); the predictions of `COOLDOWN` for them, and their final losses
+    laws: tuple[Mapping[str, float], ...]  # the prediction of each law
 
 
 class LeftOut(NamedTuple):
-    """All that can be left out at one fraction.
+    """All that can be left out at one fraction."""
 
-    Attributes
-    ----------
-    folds : tuple of Fold
-        Empty if there are too few runs.
-    n_groups : int
-        Number of configurations, whether or not they can be predicted.
-    notes : tuple of str
-        What was left out altogether, a sentence each.
-    """
-
-    folds: tuple[Fold, ...]
-    n_groups: int
-    notes: tuple[str, ...]
+    folds: tuple[Fold, ...]  # empty if there are too few runs
+    n_groups: int  # number of configurations, whether or not they can be predicted
+    notes: tuple[str, ...]  # what was left out altogether, a sentence each
 
 
 def configuration(run: LoggedRun) -> str:
@@ -80,15 +47,7 @@ def configuration(run: LoggedRun) -> str:
 
 
 def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
-    """Leave out every configuration in turn, among the runs of the largest family.
-
-    Parameters
-    ----------
-    runs : list of LoggedRun
-        Complete.
-    block : FeatureBlocks
-        Of one fraction. Runs without features, and those that a law refuses, are left out altogether.
-    """
+    """Leave out every configuration in turn, among the runs of the largest family."""
     place = {name: i for i, name in enumerate(block.runs)}
     known = [run for run in runs if run.log.name in place]
     kinds = [(run.log.family, run.log.unit) for run in known]

@@ -21,20 +21,15 @@ from toposcope.extend import (
 from toposcope.homology import Diagram, landscape, persistence_image
 from toposcope.study import Study
 
-Layers = Mapping[str, Mapping[str, Diagram]]
-"""Diagrams by layer and name."""
+Layers = Mapping[str, Mapping[str, Diagram]]  # diagrams by layer and name
 Reader = Callable[[str, int], Mapping[str, Layers]]
 """Of a run and a step: the diagrams stored, by label of their probe."""
 
 FRACTIONS = (0.1, 0.2, 0.3, 0.5, 0.7)
-ROUNDING = 1e-6
-"""Steps; a fraction of a whole number of steps may fall just short of it."""
-MIN_CHECKPOINTS = 2
-"""Checkpoints a slope needs."""
-TOLERANCE = 1e-12
-"""Relative spread over runs below which a column is constant."""
-DECIMALS = 6
-"""Of images and landscapes; what is less is the tail of a Gaussian, and no feature."""
+ROUNDING = 1e-6  # steps; a fraction of a whole number of steps may fall just short of it
+MIN_CHECKPOINTS = 2  # checkpoints a slope needs
+TOLERANCE = 1e-12  # relative spread over runs below which a column is constant
+DECIMALS = 6  # of images and landscapes; what is less is the tail of a Gaussian, and no feature
 
 # The grids of images and landscapes, the same for every study. Neural persistence lies in [0, 1]. Lengths are in units
 # of the mean H0 lifetime of the same cloud, so that neither the scale of the weights nor their number moves a point.
@@ -42,8 +37,7 @@ NP_LIFETIMES = (-np.inf, 0.25, 0.5, 0.75, np.inf)
 H0_LIFETIMES = (-np.inf, 0.5, 1.0, 1.5, np.inf)
 H1_LIFETIMES = (-np.inf, 0.125, 0.25, 0.5, np.inf)
 H1_BIRTHS = (-np.inf, 0.5, 1.0, 1.5, np.inf)
-ANY_BIRTH = (-np.inf, np.inf)
-"""Points of H0 and of neural persistence have one coordinate that varies."""
+ANY_BIRTH = (-np.inf, np.inf)  # points of H0 and of neural persistence have one coordinate that varies
 NP_BANDWIDTH, H0_BANDWIDTH, H1_BANDWIDTH = 0.125, 0.25, 0.125
 NP_SAMPLES = np.arange(1, 9) / 9
 SAMPLES = np.arange(1, 9) / 4
@@ -52,31 +46,18 @@ NP_DIAGRAM, UNIT_DIAGRAM = "NP", "H0"
 
 @dataclass(frozen=True, eq=False)
 class FeatureBlocks:
-    """Features of complete runs at one fraction of their training; no value is missing.
-
-    Attributes
-    ----------
-    runs : tuple of str
-    fraction : float
-        Nothing measured after this share of a run's steps was looked at.
-    names : tuple of str
-        Of the p columns of `norms`, then of the q columns of `topology`.
-    norms : ndarray, shape (n_runs, p)
-        Weight norm and gradient norm (mean and standard deviation since the checkpoint before): the level, and the
-        slope against log(1 + step) over what was seen.
-    topology : ndarray, shape (n_runs, q)
-        Every topological statistic of the whole network or its pooled cloud, and every scale-free twin, in the same
-        two ways; persistence images and landscapes of stored diagrams, means over layers.
-    notes : tuple of str
-        Runs and columns that were left out, and why.
-    """
+    """Features of complete runs at one fraction of their training; no value is missing."""
 
     runs: tuple[str, ...]
-    fraction: float
-    names: tuple[str, ...]
+    fraction: float  # nothing measured after this share of a run's steps was looked at
+    names: tuple[str, ...]  # of the p columns of `norms`, then of the q columns of `topology`
+    # shape (n_runs, p); weight norm and gradient norm (mean and standard deviation since the checkpoint before): the
+    # level, and the slope against log(1 + step) over what was seen
     norms: Matrix
+    # shape (n_runs, q); every topological statistic of the whole network or its pooled cloud, and every scale-free
+    # twin, in the same two ways; persistence images and landscapes of stored diagrams, means over layers
     topology: Matrix
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # runs and columns that were left out, and why
 
     def by_run(self, *, topology: bool) -> dict[str, list[float]]:
         """Return the norms of each run, with its topology or without."""
@@ -85,13 +66,7 @@ class FeatureBlocks:
 
 
 def study_features(study: Study) -> list[FeatureBlocks]:
-    """Return the feature blocks of a study's complete runs at 10, 20, 30, 50 and 70% of their steps.
-
-    Raises
-    ------
-    ToposcopeError
-        If a diagram file is damaged.
-    """
+    """Return the feature blocks of a study's complete runs at 10, 20, 30, 50 and 70% of their steps."""
     found = trajectories(study.frame(), study.labels(), study.log())
     read = _reader(study)
     return [feature_blocks(found, study.runs(), read, fraction) for fraction in FRACTIONS]
@@ -100,18 +75,8 @@ def study_features(study: Study) -> list[FeatureBlocks]:
 def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader, fraction: float) -> FeatureBlocks:
     """Return the feature blocks at one fraction.
 
-    A column is kept if every run has it and it is not the same in all of them. A run that reached its end but has
-    fewer than 2 checkpoints up to the fraction, or no topology, is left out.
-
-    Parameters
-    ----------
-    found : list of Trajectory
-    runs : polars.DataFrame
-        `Study.runs`.
-    read : callable
-        See `Reader`; asked for no checkpoint after the fraction.
-    fraction : float
-        Of the last step of each run.
+    A column is kept if every run has it and it is not the same in all of them. A run that reached its end but has fewer
+    than 2 checkpoints up to the fraction, or no topology, is left out.
     """
     complete = dict(runs.filter(status="complete").select("run", "last_step").iter_rows())
     kept: dict[str, tuple[dict[str, float], dict[str, float]]] = {}

@@ -15,18 +15,14 @@ from toposcope.probes.probe import NOISE
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-MIN_NEARNESS = 0.8
-"""A run takes part if its latest checkpoint up to the fraction is at this share of it, or later."""
+MIN_NEARNESS = 0.8  # a run takes part if its latest checkpoint up to the fraction is at this share of it, or later
 MIN_KNOWN_SHARE = 0.9
 """Columns that are known in a smaller share of the runs are left out; in the others the mean takes their place."""
 TOLERANCE = 1e-9
-PROJECTIONS, TWIN = "random_projections", "placebo_twin"
-"""Probes whose columns topology has to beat."""
+PROJECTIONS, TWIN = "random_projections", "placebo_twin"  # probes whose columns topology has to beat
 LOSS, SCHEDULE, PLAIN = "loss", "schedule", "plain"
-LEVELS = "levels"
-"""The columns of the losses whose products with the schedule count too."""
-MIN_ROWS = 3
-"""Logged losses that a slope takes."""
+LEVELS = "levels"  # the columns of the losses whose products with the schedule count too
+MIN_ROWS = 3  # logged losses that a slope takes
 MIN_MEAN_ROWS, MEAN_SHARE = 10, 0.1
 """The level of the training loss is the mean over the last tenth of the rows, at least ten."""
 _DIMENSION = re.compile(r"H\d+(?=\.)")
@@ -34,27 +30,15 @@ _DIMENSION = re.compile(r"H\d+(?=\.)")
 
 @dataclass(frozen=True, eq=False)
 class FractionColumns:
-    """Columns of the runs that have a checkpoint at a fraction.
+    """Columns of the runs that have a checkpoint at a fraction."""
 
-    Attributes
-    ----------
-    fraction : float
-        Nothing after this share of a run's steps was looked at.
-    places : ndarray of int, shape (n,)
-        Of the runs in the population.
-    at : ndarray of int, shape (n,)
-        Place of the checkpoint among those of the run.
-    blocks : dict of ndarray, shape (n, p)
-        ``loss``, ``levels``, ``schedule``, ``plain``, and ``random_projections`` and ``placebo_twin`` where measured.
-    families : dict of ndarray, shape (n, p)
-        Topology, by probe and dimension.
-    """
-
-    fraction: float
-    places: Indices
-    at: Indices
+    fraction: float  # nothing after this share of a run's steps was looked at
+    places: Indices  # shape (n,); of the runs in the population
+    at: Indices  # shape (n,); place of the checkpoint among those of the run
+    # shape (n, p); ``loss``, ``levels``, ``schedule``, ``plain``, and ``random_projections`` and ``placebo_twin`` where
+    # measured
     blocks: dict[str, Matrix]
-    families: dict[str, Matrix]
+    families: dict[str, Matrix]  # shape (n, p); topology, by probe and dimension
 
     def of_runs(self, chosen: Indices) -> "FractionColumns":
         """Return the same columns of some of the runs."""
@@ -208,41 +192,23 @@ def _usable(columns: Iterable[Vector], n: int) -> Matrix:
 
 Kind = Literal["loss", "number", "event"]
 DIVERGENCE = "divergence or spike"
-NEXT_SHARE = 0.1
-"""Of all steps: divergence is looked for in the next tenth."""
-SPIKE_RISE = 0.1
-"""A spike is a rise of the training loss by a tenth."""
-SPIKE_ROWS = 10
-"""Both levels of a spike are means of so many logged losses."""
-MIN_PROBABILITY = 0.02
-"""Probabilities are clipped, so that no single run decides the log loss."""
-MAX_SPREADS = 5.0
-"""Targets further from the median, in robust standard deviations, count as this far in fitting."""
-NORMAL = 1.4826
-"""Standard deviation of a normal variable over its median absolute deviation."""
+NEXT_SHARE = 0.1  # of all steps: divergence is looked for in the next tenth
+SPIKE_RISE = 0.1  # a spike is a rise of the training loss by a tenth
+SPIKE_ROWS = 10  # both levels of a spike are means of so many logged losses
+MIN_PROBABILITY = 0.02  # probabilities are clipped, so that no single run decides the log loss
+MAX_SPREADS = 5.0  # targets further from the median, in robust standard deviations, count as this far in fitting
+NORMAL = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is predicted at one fraction.
-
-    Attributes
-    ----------
-    target : str
-    kind : "loss", "number" or "event"
-        Logarithms of losses are fitted. Errors are absolute ones, and of an event the log loss.
-    values : ndarray, shape (n,)
-        Of the runs whose target is known; 0 or 1 of an event.
-    columns : FractionColumns
-        Of the same runs.
-    groups : dict of ndarray of int, shape (n,)
-    """
+    """What is predicted at one fraction."""
 
     target: str
-    kind: Kind
-    values: Vector
-    columns: FractionColumns
-    groups: dict[str, Indices]
+    kind: Kind  # logarithms of losses are fitted. Errors are absolute ones, and of an event the log loss
+    values: Vector  # shape (n,); of the runs whose target is known; 0 or 1 of an event
+    columns: FractionColumns  # of the same runs
+    groups: dict[str, Indices]  # shape (n,)
 
     def fitted(self) -> Vector:
         """Return what models are fitted to."""

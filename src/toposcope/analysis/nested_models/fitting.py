@@ -23,25 +23,17 @@ from toposcope.typing import Indices, Matrix, Vector
 STRENGTHS: Vector = 10.0 ** np.arange(-4, 2.25, 0.5)
 """Candidates, weakest first, for blocks whose rows have length 1 on average; a block may also be left out."""
 INTERCEPT_STRENGTH = 1e-3
-SWEEPS = 2
-"""Times each strength is chosen given the others."""
-MAX_DEVIATIONS = 3.0
-"""Standard deviations; values further out are clipped."""
+SWEEPS = 2  # times each strength is chosen given the others
+MAX_DEVIATIONS = 3.0  # standard deviations; values further out are clipped
 MIN_DIAGONAL = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Columns of the runs that are learned from, and of those that are left out, scaled alike.
+    """Columns of the runs that are learned from, and of those that are left out, scaled alike."""
 
-    Attributes
-    ----------
-    learned : ndarray, shape (n, p)
-    held_out : ndarray, shape (m, p)
-    """
-
-    learned: Matrix
-    held_out: Matrix
+    learned: Matrix  # shape (n, p)
+    held_out: Matrix  # shape (m, p)
 
     def scaled(self) -> "Block":
         """Return the block with rows of length 1 on average, so that a strength means the same for any width."""
@@ -83,27 +75,13 @@ def standardised(learned: Matrix, held_out: Matrix) -> Block:
 
 @dataclass(frozen=True, eq=False)
 class RidgeModel:
-    """A ridge on some blocks.
+    """A ridge on some blocks."""
 
-    Attributes
-    ----------
-    target : ndarray, shape (n,)
-        Of mean about 0 and standard deviation about 1.
-    groups : sequence of ndarray of int, or None
-        Runs that are left out together in choosing strengths; None: each run by itself.
-    directions : ndarray, shape (n, r)
-        V of G = I - V V'.
-    residuals : ndarray, shape (n,)
-        G y.
-    cross : ndarray, shape (m, n)
-        Sum over blocks of held-out times learned columns, over the strength.
-    """
-
-    target: Vector
-    groups: Sequence[Indices] | None
-    directions: Matrix
-    residuals: Vector
-    cross: Matrix
+    target: Vector  # shape (n,); of mean about 0 and standard deviation about 1
+    groups: Sequence[Indices] | None  # runs that are left out together in choosing strengths; None: each run by itself
+    directions: Matrix  # shape (n, r); V of G = I - V V'
+    residuals: Vector  # shape (n,); G y
+    cross: Matrix  # shape (m, n); sum over blocks of held-out times learned columns, over the strength
 
     @classmethod
     def of(
@@ -198,40 +176,25 @@ def _solved(matrices: Matrix, values: Matrix) -> Matrix:
 MEDIAN, WITH_SCHEDULE, WITH_PLAIN = "median", "schedule", "norms and spectra"
 ALL_TOPOLOGY = "all topology"
 WITH_PROJECTIONS, WITH_TWIN = "random projections", "placebo twin"
-CONTROLS = {PROJECTIONS: WITH_PROJECTIONS, TWIN: WITH_TWIN}
-"""Models with what topology has to beat, by probe."""
-WITHOUT = (LOSS, WITH_SCHEDULE, WITH_PLAIN)
-"""The models without topology, each with the columns of the one before it."""
+CONTROLS = {PROJECTIONS: WITH_PROJECTIONS, TWIN: WITH_TWIN}  # models with what topology has to beat, by probe
+WITHOUT = (LOSS, WITH_SCHEDULE, WITH_PLAIN)  # the models without topology, each with the columns of the one before it
 BEFORE = {LOSS: MEDIAN, WITH_SCHEDULE: LOSS, WITH_PLAIN: WITH_SCHEDULE}
 """The model that another one is compared with; all further ones are compared with that of norms and spectra."""
 N_FOLDS = 10
-MIN_LEARNED = 12
-"""Runs to learn from."""
+MIN_LEARNED = 12  # runs to learn from
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Models that are learned from some runs, to predict others.
+    """Models that are learned from some runs, to predict others."""
 
-    Attributes
-    ----------
-    learned, held_out : ndarray of int
-        Places of the runs.
-    centre, scale : float
-        Of the target of the runs that are learned from.
-    low, high : float
-        Predictions are kept within this range: that of these targets, extended by as much on both sides.
-    models : dict of RidgeModel
-        The loss; with the schedule; with norms and spectra.
-    """
-
-    learned: Indices
-    held_out: Indices
-    centre: float
-    scale: float
-    low: float
-    high: float
-    models: dict[str, RidgeModel]
+    learned: Indices  # places of the runs
+    held_out: Indices  # places of the runs
+    centre: float  # of the target of the runs that are learned from
+    scale: float  # of the target of the runs that are learned from
+    low: float  # predictions are kept within this range: that of these targets, extended by as much on both sides
+    high: float  # predictions are kept within this range: that of these targets, extended by as much on both sides
+    models: dict[str, RidgeModel]  # the loss; with the schedule; with norms and spectra
 
     def block(self, table: Matrix) -> Block:
         """Return columns of all runs as a block."""
@@ -256,14 +219,7 @@ def further_tables(problem: Problem) -> dict[str, Matrix]:
 
 
 def folds(problem: Problem, left_out: str) -> list[Fold]:
-    """Fit the models without the runs of each fold; none if there would be too few to learn from.
-
-    Parameters
-    ----------
-    left_out : str
-        A key of ``problem.groups``. Configurations are gathered into ten folds, and so are other groups if they are
-        more; else each is a fold.
-    """
+    """Fit the models without the runs of each fold; none if there would be too few to learn from."""
     fold = fold_places(problem, left_out)
     names = np.unique(fold)
     if len(names) < 2 or min(int((fold != name).sum()) for name in names) < MIN_LEARNED:

@@ -13,70 +13,38 @@ from toposcope.family.run import learning_rate
 from toposcope.typing import Indices, Steps, Vector
 
 GAP, OTHER_LOSS = "generalisation gap", "loss on other corpora"
-OTHER_PREFIX, NATS = "validation_loss_", "nats"
-"""Name and unit of the losses on other corpora among `Study.targets`."""
+OTHER_PREFIX, NATS = "validation_loss_", "nats"  # name and unit of the losses on other corpora among `Study.targets`
 NO_SETTINGS = ("run", "size", "seed", "n_parameters")
 """Columns of `Study.population` that are no settings of the training; the number of parameters is known otherwise."""
 CONFIGURATIONS, SIZES, RATES, CORPORA = "runs", "sizes", "learning rates", "corpora"
 """What is left out: runs that differ in their seed alone, and all runs of a size, of a band of rates, of a corpus."""
-MAX_BANDS = 4
-"""Peak learning rates are divided into so many bands."""
+MAX_BANDS = 4  # peak learning rates are divided into so many bands
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """The losses of one run.
+    """The losses of one run."""
 
-    Attributes
-    ----------
-    steps : ndarray, shape (n,), int64
-        Logged steps, ascending.
-    training : ndarray, shape (n,)
-        Not finite where the run diverged.
-    others : ndarray, shape (c,)
-        Mean loss on other corpora at the run's checkpoints; NaN where unknown.
-    """
-
-    steps: Steps
-    training: Vector
-    others: Vector
+    steps: Steps  # shape (n,); logged steps, ascending
+    training: Vector  # shape (n,); not finite where the run diverged
+    others: Vector  # shape (c,); mean loss on other corpora at the run's checkpoints; NaN where unknown
 
 
 @dataclass(frozen=True, eq=False)
 class NestedPopulation:
-    """Runs, their targets and their groups.
+    """Runs, their targets and their groups."""
 
-    Attributes
-    ----------
-    runs : list of Trajectory
-        Those that ended, or diverged before the end of a known plan.
-    last_steps : ndarray, shape (n,)
-        Planned.
-    diverged_at : ndarray, shape (n,)
-        Step at which the run diverged; NaN for the others.
-    losses : list of Losses
-    targets : dict of ndarray, shape (n,)
-        By name, the final loss first; NaN where unknown.
-    declared : dict of ndarray, shape (n,)
-        Numbers that are known at the start, by name.
-    rates_left : list of ndarray, shape (c,)
-        Share of the sum of the declared learning rates that is still to come, at each checkpoint of a run; NaN where
-        no schedule was declared.
-    groups : dict of ndarray of int, shape (n,)
-        By what is left out.
-    left_out : dict of str
-        Why, by run.
-    """
-
-    runs: list[Trajectory]
-    last_steps: Vector
-    diverged_at: Vector
+    runs: list[Trajectory]  # those that ended, or diverged before the end of a known plan
+    last_steps: Vector  # shape (n,); planned
+    diverged_at: Vector  # shape (n,); step at which the run diverged; NaN for the others
     losses: list[Losses]
-    targets: dict[str, Vector]
-    declared: dict[str, Vector]
+    targets: dict[str, Vector]  # shape (n,); by name, the final loss first; NaN where unknown
+    declared: dict[str, Vector]  # shape (n,); numbers that are known at the start, by name
+    # shape (c,); share of the sum of the declared learning rates that is still to come, at each checkpoint of a run;
+    # NaN where no schedule was declared
     rates_left: list[Vector]
-    groups: dict[str, Indices]
-    left_out: dict[str, str]
+    groups: dict[str, Indices]  # shape (n,); by what is left out
+    left_out: dict[str, str]  # why, by run
 
 
 def nested_population(
@@ -86,14 +54,7 @@ def nested_population(
     declared: pl.DataFrame,
     further: pl.DataFrame,
 ) -> NestedPopulation:
-    """Choose the runs, and find their targets and groups.
-
-    Parameters
-    ----------
-    trajectories : sequence of Trajectory
-    log, runs, declared, further : polars.DataFrame
-        `Study.log`, `Study.runs`, `Study.population` and `Study.targets`.
-    """
+    """Choose the runs, and find their targets and groups."""
     rows = {row["run"]: row for row in runs.iter_rows(named=True)}
     plans = {row["run"]: row for row in declared.iter_rows(named=True)} if len(declared) else {}
     logs = _by_run(log)

@@ -14,41 +14,22 @@ from toposcope.typing import Indices, Matrix, Vector
 
 RESAMPLES = 1000
 INTERVAL = (0.025, 0.975)
-MIN_INTERVAL_GROUPS = 6
-"""Fewer groups have no interval, and no p that could be significant."""
+MIN_INTERVAL_GROUPS = 6  # fewer groups have no interval, and no p that could be significant
 
 
 @dataclass(frozen=True, eq=False)
 class Skills:
-    """Skills of k models beside others, over g groups.
+    """Skills of k models beside others, over g groups."""
 
-    Attributes
-    ----------
-    skill : ndarray, shape (k,)
-        1 - MAE / MAE of the other model; NaN where that has no error.
-    low, high : ndarray, shape (k,)
-        95% interval, from resampling groups.
-    p : ndarray, shape (k,)
-        Two-sided, of the groups' mean differences, by flipping their signs.
-    n_groups : int
-    """
-
-    skill: Vector
-    low: Vector
-    high: Vector
-    p: Vector
+    skill: Vector  # shape (k,); 1 - MAE / MAE of the other model; NaN where that has no error
+    low: Vector  # shape (k,); 95% interval, from resampling groups
+    high: Vector  # shape (k,); 95% interval, from resampling groups
+    p: Vector  # shape (k,); two-sided, of the groups' mean differences, by flipping their signs
     n_groups: int
 
 
 def compare(errors: Matrix, base: Matrix, groups: Indices) -> Skills:
-    """Compare the errors of k models with those of other models on the same runs.
-
-    Parameters
-    ----------
-    errors, base : ndarray, shape (k, n)
-    groups : ndarray of int, shape (n,)
-        Runs of a group are resampled, and have their sign flipped, together.
-    """
+    """Compare the errors of k models with those of other models on the same runs."""
     member = _membership(groups)
     ours, theirs = errors @ member.T, base @ member.T
     totals = theirs.sum(axis=1)
@@ -93,38 +74,22 @@ def _membership(groups: Indices) -> Matrix:
 
 
 MIN_RUNS_OF_SIZE = 5
-N_SHUFFLES = 19
-"""Draws of the topology of other runs."""
+N_SHUFFLES = 19  # draws of the topology of other runs
 NOISE_LEVELS: Vector = np.array([0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 """Standard deviations of the noise of planted features, in those of the residuals that they show."""
-N_PLANTED = 20
-"""Planted features of each noise level."""
+N_PLANTED = 20  # planted features of each noise level
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Skills of models with made-up columns beside the model with norms and spectra, and their p.
+    """Skills of models with made-up columns beside the model with norms and spectra, and their p."""
 
-    Attributes
-    ----------
-    skill, p : ndarray, shape (d,)
-    """
-
-    skill: Vector
-    p: Vector
+    skill: Vector  # shape (d,)
+    p: Vector  # shape (d,)
 
 
 def shuffled(problem: Problem, fitted: Sequence[Fold], base: Vector) -> dict[str, Draws]:
-    """Return what the topology of another run of the same size adds, by the name of the model.
-
-    Parameters
-    ----------
-    problem : Problem
-    fitted : sequence of Fold
-        From `folds`, leaving configurations out.
-    base : ndarray, shape (n,)
-        Predictions of the model with norms and spectra.
-    """
+    """Return what the topology of another run of the same size adds, by the name of the model."""
     tables = {name: t for name, t in further_tables(problem).items() if name not in CONTROLS.values()}
     orders = [_order(problem, draw) for draw in range(N_SHUFFLES)]
     return {

@@ -29,10 +29,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.extras import install, is_installed
 from toposcope.typing import Vector
 
-MIN_RUNS = 20
-"""Configurations that a test takes."""
-MIN_EVENTS = 10
-"""Runs that diverge, and runs that do not, that a test of divergence takes."""
+MIN_RUNS = 20  # configurations that a test takes
+MIN_EVENTS = 10  # runs that diverge, and runs that do not, that a test of divergence takes
 RIDGE, BOOSTING = "ridge", "boosting"
 SHUFFLED, PLANTED = "topology of other runs", "planted feature"
 _BESIDE = {PROJECTIONS: "projections", TWIN: "twin"}
@@ -66,38 +64,21 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class NestedModels:
-    """The tables of nested models.
+    """The tables of nested models."""
 
-    Attributes
-    ----------
-    models : polars.DataFrame
-        A row for each target, fraction, kind of group that is left out, learner and model: ``mae``; ``skill`` beside
-        the model ``versus``, with its interval, ``p`` and ``p_wilcoxon``; ``p_adjusted`` where topology is tested; of
-        models with topology also ``skill_beside_projections`` and so on, which compare them with the controls.
-    draws : polars.DataFrame
-        A row for each target, fraction and control that is drawn: the mean and range of its skill; ``n_found``, how
-        many draws were significant (planted features after adjustment, the topology of other runs without it);
-        ``n_as_good``, how many have at least the skill of the model itself.
-    untested : dict of str
-        Why a target is not tested, by its name.
-    """
-
+    # a row for each target, fraction, kind of group that is left out, learner and model: ``mae``; ``skill`` beside the
+    # model ``versus``, with its interval, ``p`` and ``p_wilcoxon``; ``p_adjusted`` where topology is tested; of models
+    # with topology also ``skill_beside_projections`` and so on, which compare them with the controls
     models: pl.DataFrame
+    # a row for each target, fraction and control that is drawn: the mean and range of its skill; ``n_found``, how many
+    # draws were significant (planted features after adjustment, the topology of other runs without it); ``n_as_good``,
+    # how many have at least the skill of the model itself
     draws: pl.DataFrame
-    untested: dict[str, str]
+    untested: dict[str, str]  # why a target is not tested, by its name
 
 
 def nested_models(population: NestedPopulation, method: Method = "holm", workers: int = 1) -> NestedModels:
-    """Fit nested models of every target at every fraction.
-
-    Parameters
-    ----------
-    population : NestedPopulation
-    method : "holm", "bonferroni" or "bh"
-        How p-values are adjusted over topological families, fractions, targets and learners.
-    workers : int
-        Processes; the result does not depend on it.
-    """
+    """Fit nested models of every target at every fraction."""
     tested, untested = problems_of(population)
     parts: dict[int, Fitted] = {}
     count = max(1, min(workers, len(tested)))

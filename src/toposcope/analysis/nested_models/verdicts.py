@@ -41,23 +41,11 @@ _BESIDE = {WITH_PROJECTIONS: "projections", WITH_TWIN: "twin"}
 Row = Mapping[str, Any]
 MAX_SHUFFLED_SHARE = 0.1
 """Of the draws of the topology of other runs, at most so many may gain with p below .05; 2.5% should."""
-MIN_WHOLE = 0.1
-"""Shares from here on are written in whole percent."""
+MIN_WHOLE = 0.1  # shares from here on are written in whole percent
 
 
 def nested_verdicts(fitted: NestedModels) -> pl.DataFrame:
-    """Return the verdict of each target by `RULE`, in a sentence, with the figures it rests on.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``target, verdict, sentence``; ``n_runs, n_fractions``; ``n_tests`` of topology and ``n_significant`` gains
-        among them; ``model, learner, fraction, skill, skill_low, skill_high, p_adjusted`` of the test that decides: the
-        gain with the smallest p that no control explains, else that with the smallest p; ``detectable_least,
-        detectable_most``, over fractions the smallest gain detected 4 times in 5; how many draws of the topology of
-        other runs, and of the least noisy planted feature, were made and found; the largest skill of the
-        ``projections`` and of the ``twin``.
-    """
+    """Return the verdict of each target by `RULE`, in a sentence, with the figures it rests on."""
     targets = fitted.models.get_column("target").unique(maintain_order=True).to_list()
     rows = [
         _verdict(target, fitted.models.filter(target=target), fitted.draws.filter(target=target)) for target in targets
@@ -79,13 +67,7 @@ def finding(target: str, verdict: str) -> str:
 
 
 def detectable_gain(planted: pl.DataFrame) -> float:
-    """Return the smallest skill of planted features that is found 4 times in 5; NaN if none is.
-
-    Parameters
-    ----------
-    planted : polars.DataFrame
-        Rows of one target and fraction: ``noise, skill, n_draws, n_found``.
-    """
+    """Return the smallest skill of planted features that is found 4 times in 5; NaN if none is."""
     rows = planted.sort("noise")
     skill = rows.get_column("skill").to_numpy()
     power = (rows.get_column("n_found") / rows.get_column("n_draws")).to_numpy()

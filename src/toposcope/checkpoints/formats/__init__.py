@@ -40,22 +40,7 @@ def is_checkpoint(names: Collection[str]) -> bool:
 
 
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
-    """Return the tensors stored in one checkpoint, with notes on what was chosen or left unread.
-
-    Parameters
-    ----------
-    spec : str
-        Its location, for messages.
-    files : mapping
-        Its files by name.
-    key : tuple of str or int
-        Leads to one of several models in them.
-
-    Raises
-    ------
-    ToposcopeError
-        If no format recognises the files, there is no such key, or a file is damaged or unsafe.
-    """
+    """Return the tensors stored in one checkpoint, with notes on what was chosen or left unread."""
     module = _format_for(spec, files, key)
     refuse_pointers(of_weights(files))
     listed: list[Entry] = module.entries(spec, files, key) if key else module.entries(spec, files)
@@ -70,13 +55,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
 
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
-    """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters.
-
-    Raises
-    ------
-    ToposcopeError
-        As `entries` does.
-    """
+    """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters."""
     module = _format_for(spec, files, key)
     found: Inside = module.inside(spec, files, key) if hasattr(module, "inside") else Inside()
     return found

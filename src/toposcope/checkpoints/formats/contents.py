@@ -418,26 +418,14 @@ def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:
 
 
 def descend(content: Any, key: Key, location: str) -> Any:
-    """Return what lies under a key; a text may hold several names, joined by dots.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such key, with those that there are.
-    """
+    """Return what lies under a key; a text may hold several names, joined by dots."""
     for part in resolved(content, key, location):
         content = parts_by_key(content)[part]
     return content
 
 
 def resolved(content: Any, key: Key, location: str) -> Key:
-    """Return a key with a part for each dictionary or list on the way.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such key.
-    """
+    """Return a key with a part for each dictionary or list on the way."""
     parts: list[str | int] = []
     left = list(reversed(key))
     while left:

@@ -34,13 +34,7 @@ MANTISSA_BITS = {
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of one number.
-
-    Raises
-    ------
-    ToposcopeError
-        For a dtype that torch does not have.
-    """
+    """Return the bytes of one number."""
     known = DTYPES.get(dtype)
     if known is None:
         raise ToposcopeError(f"the dtype {dtype[:40]!a} is not known")

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-BLOCK_BYTES = 1 << 24
-"""Bytes of a tensor in memory at a time where it is read block by block."""
+BLOCK_BYTES = 1 << 24  # bytes of a tensor in memory at a time where it is read block by block
 
 
 @dataclass(frozen=True)

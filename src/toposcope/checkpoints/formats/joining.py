@@ -18,17 +18,7 @@ from toposcope.checkpoints.unpickling import StoredTensor
 
 
 class Saved:
-    """The object that one rank saved, and its tensors.
-
-    Parameters
-    ----------
-    file : StoredFile
-        Of ``torch.save``.
-
-    Attributes
-    ----------
-    content : object
-    """
+    """The object that one rank saved, and its tensors."""
 
     def __init__(self, file: StoredFile) -> None:
         self.file, self._opened = file, open_file(file)

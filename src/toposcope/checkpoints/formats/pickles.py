@@ -68,13 +68,7 @@ class StoredDtype:
 
 
 class StoredArray:
-    """An array; `data` are its bytes, as text in older protocols, or where they are in the file.
-
-    Attributes
-    ----------
-    tensor : StoredTensor or None
-        How the numbers lie in the data; None if torch has no such dtype.
-    """
+    """An array; `data` are its bytes, as text in older protocols, or where they are in the file."""
 
     __slots__ = ("code", "data", "is_big", "tensor")
 
@@ -277,21 +271,7 @@ class _Section:
 
 
 class Legacy:
-    """A file from before torch 1.6: a sequence of pickles, then the numbers.
-
-    Parameters
-    ----------
-    file : StoredFile
-    stream : binary file
-        The file, after the first pickle.
-
-    Attributes
-    ----------
-    content : object
-        The saved object with a `StoredTensor` for each tensor.
-    unknown : dict
-        Names of other classes in it.
-    """
+    """A file from before torch 1.6: a sequence of pickles, then the numbers."""
 
     def __init__(self, file: StoredFile, stream: BinaryIO) -> None:
         self._file = file
@@ -348,21 +328,7 @@ def _counted(file: StoredFile, begin: int, count: int, start: int, stop: int) ->
 
 
 class Plain:
-    """A file of ``pickle.dump``: arrays, or tensors, each of which torch pickles as a file of its own.
-
-    Parameters
-    ----------
-    file : StoredFile
-    stream : binary file
-        The whole file.
-
-    Attributes
-    ----------
-    content : object
-        The saved object.
-    unknown : dict
-        Names of other classes in it.
-    """
+    """A file of ``pickle.dump``: arrays, or tensors, each of which torch pickles as a file of its own."""
 
     def __init__(self, file: StoredFile, stream: BinaryIO) -> None:
         self._file = file

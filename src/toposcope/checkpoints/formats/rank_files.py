@@ -31,13 +31,7 @@ def entries(spec: str, files: Files) -> list[Entry]:
 
 
 def parts_of(names: Iterable[str]) -> list[str]:
-    """Return the names of files of weights that are parts of one model, by the numbers of their ranks.
-
-    Examples
-    --------
-    >>> parts_of(["model_rank0.pt", "model_rank1.pt", "optimizer_rank0.pt"]), parts_of(["step_1-rank0.pt", "best.pt"])
-    (['model_rank0.pt', 'model_rank1.pt'], [])
-    """
+    """Return the names of files of weights that are parts of one model, by the numbers of their ranks."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(names):
         match = _PART.fullmatch(name)
@@ -57,13 +51,7 @@ def refuse_ranks(spec: str, names: Sequence[str]) -> NoReturn:
 
 
 def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
-    """Refuse a file that holds only a part of a model.
-
-    Raises
-    ------
-    CheckpointError
-        If its parameters are flat, empty, or those of one rank of several.
-    """
+    """Refuse a file that holds only a part of a model."""
     if flat := [match for entry in listed if len(entry.shape) < 2 and (match := _FLAT.search(entry.name))]:
         fix = "with FULL_STATE_DICT or torch.distributed.checkpoint"
         if flat[0][1]:

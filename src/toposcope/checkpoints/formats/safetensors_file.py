@@ -97,13 +97,7 @@ def _header(file: StoredFile) -> bytes:
 
 @lru_cache(maxsize=64)
 def _described(header: bytes) -> tuple[int, list[_Tensor]]:
-    """Return how many bytes of data a header declares, and its tensors; all files of a series have the same header.
-
-    Raises
-    ------
-    ValueError
-        If it is not a header, or tensors overlap or leave gaps.
-    """
+    """Return how many bytes of data a header declares, and its tensors; all files of a series have the same header."""
     try:
         raw = _RAW.decode(header)
         raw.pop("__metadata__", None)

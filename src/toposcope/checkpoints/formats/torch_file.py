@@ -147,13 +147,7 @@ def _counter(saved: Saved, tensor: Stored) -> Any:
 
 
 def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
-    """Return a file as what it is, by its first bytes.
-
-    Raises
-    ------
-    CheckpointError
-        If it is none of torch or pickle.
-    """
+    """Return a file as what it is, by its first bytes."""
     begin = file.read(0, min(32, file.size)).tobytes()
     if begin.startswith(SIGNATURES["zip"]):
         return Archive(file)
@@ -173,19 +167,7 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
 
 
 def check(file: StoredFile, *, only_weights: bool) -> None:
-    """Compare what a file holds with its checksums; a file from before torch 1.6 has none.
-
-    Parameters
-    ----------
-    file : StoredFile
-    only_weights : bool
-        Only the model's tensors; otherwise also the state of an optimizer, say.
-
-    Raises
-    ------
-    CheckpointError
-        If bytes differ.
-    """
+    """Compare what a file holds with its checksums; a file from before torch 1.6 has none."""
     if file.read(0, min(4, file.size)).tobytes() == SIGNATURES["zip"]:
         Archive(file).check(only_weights=only_weights)
 
@@ -256,21 +238,7 @@ def model_within(file: StoredFile, content: Any) -> Model:
 
 
 class Archive:
-    """The zip archive of one ``torch.save``.
-
-    Parameters
-    ----------
-    file : StoredFile
-    start, stop : int
-        Its place in a file of several archives.
-
-    Attributes
-    ----------
-    pickle : bytes
-        Describes the tensors; not parsed yet.
-    unknown : dict
-        Names of other classes in it, as far as it was parsed.
-    """
+    """The zip archive of one ``torch.save``."""
 
     def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
         self._file, self._start = file, start
@@ -321,18 +289,7 @@ class Archive:
         return content
 
     def check(self, *, only_weights: bool) -> None:
-        """Compare records with their CRC-32.
-
-        Parameters
-        ----------
-        only_weights : bool
-            Only those of the model's tensors.
-
-        Raises
-        ------
-        CheckpointError
-            If one differs.
-        """
+        """Compare records with their CRC-32."""
         names = list(self._records) if self._has_checksums else []
         if only_weights:
             tensors = model_within(self._file, self.content).tensors.values()

@@ -68,13 +68,7 @@ MAX_BYTES = 1024  # of a pointer, by its specification
 
 
 def is_other(name: str) -> bool:
-    """Return whether a name is one of optimizers, random states and the like.
-
-    Examples
-    --------
-    >>> is_other("optimizer.pt"), is_other("rng_state_0.pth"), is_other("step_100.pt"), is_other("optimus.pt")
-    (True, True, False, False)
-    """
+    """Return whether a name is one of optimizers, random states and the like."""
     return _OTHER.search(name) is not None
 
 
@@ -88,15 +82,7 @@ def of_weights(files: Mapping[str, File]) -> dict[str, File]:
 
 
 def known_foreign(names: Iterable[str]) -> str:
-    """Return what files of another framework are and what converts them, or an empty text.
-
-    Examples
-    --------
-    >>> known_foreign(["config.json", "model.nemo"])
-    'an archive of NeMo (model.nemo), which is not read; unpack it with tar and name the checkpoint in it'
-    >>> known_foreign(["config.json"])
-    ''
-    """
+    """Return what files of another framework are and what converts them, or an empty text."""
     parts = [(part, name) for name in names for part in name.split("/")]
     for pattern, what, fix in _PATTERNS:
         found = next((name for part, name in parts if pattern.fullmatch(part)), "")
@@ -107,13 +93,7 @@ def known_foreign(names: Iterable[str]) -> str:
 
 
 def refuse_pointers(files: Files) -> None:
-    """Refuse files of which one is a pointer of Git LFS; only files below 1 KiB are read.
-
-    Raises
-    ------
-    CheckpointError
-        Naming the first pointer.
-    """
+    """Refuse files of which one is a pointer of Git LFS; only files below 1 KiB are read."""
     for file in files.values():
         if not 0 < file.size < MAX_BYTES:
             continue

@@ -74,15 +74,7 @@ class Decoded:
 
 
 def dequantised(entries: Sequence[Entry], quantisation: Mapping[str, Any]) -> Decoded:
-    """Read packed weights as the plain ones; no weight is read before it is needed.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Of one checkpoint.
-    quantisation : mapping of str to object
-        ``quantization_config`` of its configuration; empty if there is none.
-    """
+    """Read packed weights as the plain ones; no weight is read before it is needed."""
     ternary = quantisation.get("quant_method") == "bitnet"
     candidates = [e for e in entries if e.dtype not in _PLAIN or ternary or e.name.endswith("W_q")]
     decoded = Decoded(list(entries), {}, {}, {}, {})

@@ -153,17 +153,7 @@ class Grid:
 
 
 def grid(shape: tuple[int, ...], stored: tuple[int, ...], block: tuple[int, int] | None = None) -> Grid | None:
-    """Return how factors of a shape spread over a weight; None if they do not fit it.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the weight.
-    stored : tuple of int
-        Of the factors; if there are fewer axes, they belong to the first ones of the weight.
-    block : (int, int), optional
-        Weights along the last two axes that share a factor, where the last block may be cut off.
-    """
+    """Return how factors of a shape spread over a weight; None if they do not fit it."""
     if len(stored) > len(shape) or 0 in shape:
         return None
     counts = stored + (1,) * (len(shape) - len(stored))

@@ -64,13 +64,7 @@ def is_remote(spec: str) -> bool:
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
-    """Return the places a text names, each with the name that may hold its step.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such place, it cannot be reached, or its address holds credentials.
-    """
+    """Return the places a text names, each with the name that may hold its step."""
     refuse_credentials(spec)
     for kind in _kinds():
         if kind.claims(spec):

@@ -31,21 +31,7 @@ HIDDEN = "[an address with credentials]"
 
 
 def refuse_credentials(text: str, what: str = "", *, query: bool = True) -> None:
-    """Refuse a text with an address that holds a user name, a password, a token or a query.
-
-    Parameters
-    ----------
-    text : str
-        A path, an address, or a text that may hold some.
-    what : str
-        Names the text in the message, which never shows the text itself.
-    query : bool
-        Whether a query or fragment without a known name of a credential is refused too.
-
-    Raises
-    ------
-    ToposcopeError
-    """
+    """Refuse a text with an address that holds a user name, a password, a token or a query."""
     for scheme, rest in _addresses(text):
         found = _credential(scheme, rest) or (_query(scheme, rest) if query else "")
         if found:
@@ -54,17 +40,7 @@ def refuse_credentials(text: str, what: str = "", *, query: bool = True) -> None
 
 
 def refuse_credentials_anywhere(content: Any, place: str = "", *, without_query: tuple[str, ...] = ()) -> None:
-    """Refuse credentials in any text of nested dictionaries and lists; the message names its field.
-
-    Parameters
-    ----------
-    content
-        Dictionaries, lists and plain values.
-    place : str
-        Of the content, for messages.
-    without_query : tuple of str
-        Fields whose addresses may have a query, such as the place of a publication.
-    """
+    """Refuse credentials in any text of nested dictionaries and lists; the message names its field."""
     if isinstance(content, str):
         refuse_credentials(content, place, query=place not in without_query)
     elif isinstance(content, Mapping):

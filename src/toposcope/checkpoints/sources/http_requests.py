@@ -37,26 +37,14 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 class Retry:
-    """The tries left for one operation.
-
-    Parameters
-    ----------
-    location : str
-        What is being read, for the message.
-    """
+    """The tries left for one operation."""
 
     def __init__(self, location: str) -> None:
         self._location = location
         self._failures = 0
 
     def wait(self, reason: str, requested: float | None = None) -> None:
-        """Wait before the next try, as long as the server requests if it does.
-
-        Raises
-        ------
-        CheckpointError
-            If no try is left, or the server requests too long a wait.
-        """
+        """Wait before the next try, as long as the server requests if it does."""
         self._failures += 1
         if requested is not None and requested > MAX_REQUESTED_WAIT:
             raise self._unreachable(
@@ -79,13 +67,7 @@ class SlowServerError(Exception):
 
 
 def answer_in_time(send: Callable[[], "Response"]) -> "Response":
-    """Return the response of a request whose headers arrive within `ANSWER_SECONDS`.
-
-    Raises
-    ------
-    SlowServerError
-        If they do not; whatever `send` raises.
-    """
+    """Return the response of a request whose headers arrive within `ANSWER_SECONDS`."""
     answers: list[Response] = []
     errors: list[BaseException] = []
     is_late = threading.Event()
@@ -111,13 +93,7 @@ def answer_in_time(send: Callable[[], "Response"]) -> "Response":
 
 
 def paced(response: "Response", chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks of a response while at least `MIN_WINDOW_BYTES` arrive in each window.
-
-    Raises
-    ------
-    SlowServerError
-        If fewer arrive.
-    """
+    """Yield the chunks of a response while at least `MIN_WINDOW_BYTES` arrive in each window."""
     received, is_slow, is_over = [0], threading.Event(), threading.Event()
     stream = response.extensions.get("network_stream")
     connection = stream.get_extra_info("socket") if stream is not None else None
@@ -166,11 +142,6 @@ def open_response(
     """Return a response whose body is still to be read; the caller closes it.
 
     Redirects are followed; credentials are only sent to their own host.
-
-    Raises
-    ------
-    CheckpointError
-        If no try gets a response.
     """
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
@@ -285,24 +256,7 @@ def _netrc_of(url: str) -> "Auth | None":
 def fetch_range(
     address: Address, size: int, same: Callable[["Response"], bool], start: int, stop: int, into: Bytes
 ) -> Iterator[int]:
-    """Fill a buffer with bytes `start` to `stop`, yielding how many it holds so far.
-
-    Parameters
-    ----------
-    address : Address
-    size : int
-        Of the file, as listed.
-    same : callable
-        Whether a response is of the version that was listed.
-    start, stop : int
-    into : array of uint8
-        Of length stop - start.
-
-    Raises
-    ------
-    CheckpointError
-        If the server sends something else, the file was replaced, or no try succeeds.
-    """
+    """Fill a buffer with bytes `start` to `stop`, yielding how many it holds so far."""
     retry = Retry(address.location)
     view, reached, last_reset = into.data, 0, 0
     etag: str | None = None

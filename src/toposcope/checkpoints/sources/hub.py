@@ -56,13 +56,7 @@ def claims(spec: str) -> bool:
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, "HubSource"]]:
-    """Return the revisions, branches or tags, that a spec names; ``main`` if it names none.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such model or revision, it may not be read, or the hub is unreachable.
-    """
+    """Return the revisions, branches or tags, that a spec names; ``main`` if it names none."""
     repo, at, wanted = spec.removeprefix("hf:").partition("@")
     if not _REPO.fullmatch(repo):
         raise ToposcopeError(

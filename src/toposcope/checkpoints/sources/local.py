@@ -157,13 +157,7 @@ def linked_files(files: Files) -> list[LocalFile]:
 
 
 def local_path(spec: str | Path) -> Path:
-    """Return a path on this machine with ``~`` expanded; it need not exist.
-
-    Raises
-    ------
-    ToposcopeError
-        If no file can have that name, or it may not be accessed.
-    """
+    """Return a path on this machine with ``~`` expanded; it need not exist."""
     shown = escaped(str(spec))
     shown = shown if len(shown) <= MAX_SHOWN_PATH else f"{shown[:MAX_SHOWN_PATH]}..."
     try:

@@ -88,13 +88,7 @@ class PackedFile:
 
 
 def packed_files(folder: Path) -> dict[str, PackedFile]:
-    """Return the checkpoints that the ``packed.json`` of a folder stands for, by the names of files in the folder.
-
-    Raises
-    ------
-    CheckpointError
-        If it cannot be understood, or a file of the pack is missing, damaged or without the run.
-    """
+    """Return the checkpoints that the ``packed.json`` of a folder stands for, by the names of files in the folder."""
     pointer = read_pointer(folder)
     if pointer is None:
         return {}
@@ -116,13 +110,7 @@ def file_name(step: int) -> str:
 
 
 def read_pointer(folder: Path) -> PackPointer | None:
-    """Return the content of a folder's ``packed.json``; None if it has none.
-
-    Raises
-    ------
-    CheckpointError
-        If it cannot be understood.
-    """
+    """Return the content of a folder's ``packed.json``; None if it has none."""
     path = folder / POINTER
     if not path.is_file():
         return None

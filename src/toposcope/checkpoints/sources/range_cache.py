@@ -41,18 +41,7 @@ MAX_MEMORY_BYTES = 1 << 25  # of all ranges cached in memory
 
 
 def parse_keep(text: str) -> int | None:
-    """Return `Access.keep` from the text of an option.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is not ``none``, ``all`` or ``lru:`` and a size.
-
-    Examples
-    --------
-    >>> parse_keep("none"), parse_keep("all"), parse_keep("lru:10GB"), parse_keep("lru:1.5M")
-    (0, None, 10000000000, 1500000)
-    """
+    """Return `Access.keep` from the text of an option."""
     plain = text.strip().lower()
     if plain in ("none", "all"):
         return 0 if plain == "none" else None
@@ -116,13 +105,7 @@ class RangeCache:
         return content
 
     def save(self, file: str, start: int, content: Bytes) -> None:
-        """Cache a range, if the limit allows.
-
-        Raises
-        ------
-        ToposcopeError
-            If the folder cannot be written.
-        """
+        """Cache a range, if the limit allows."""
         size = len(content) + CHECKSUM_BYTES
         if self.limit is not None and size > self.limit:
             return
@@ -258,23 +241,7 @@ memory_cache = _MemoryCache()
 
 
 def read_cached(file: StoredFile, start: int, stop: int, key: str, access: Access, fill: Fill) -> Bytes:
-    """Read a range from the cache as far as possible, fetch the rest, and cache it.
-
-    Parameters
-    ----------
-    file : StoredFile
-    start, stop : int
-    key : str
-        Identifies the file; with its version and size it identifies the bytes.
-    access : Access
-    fill : callable
-        Fetches what is missing (see `Fill`).
-
-    Raises
-    ------
-    CheckpointError
-        If the range exceeds the file, cannot be fetched, or is not cached while offline.
-    """
+    """Read a range from the cache as far as possible, fetch the rest, and cache it."""
     check_range(file.location, start, stop, file.size)
     if not file.version or not 0 < stop - start < PAGE_BYTES:
         return _read_exactly(file, start, stop, key, access, fill)
@@ -322,27 +289,7 @@ def forget(file: StoredFile, key: str, access: Access) -> None:
 def cached_lookup(
     key: str, kind: type[Answer], location: str, access: Access, fetch: Callable[[], Answer], *, immutable: bool
 ) -> Answer:
-    """Return what a source says about its files: looked up and cached, or offline from the cache.
-
-    Parameters
-    ----------
-    key : str
-        Identifies the lookup.
-    kind : type
-        Of the answer, for msgspec.
-    location : str
-        What is looked up, for the message.
-    access : Access
-    fetch : callable
-        Asks the source.
-    immutable : bool
-        Whether the answer never changes; then it is looked up once.
-
-    Raises
-    ------
-    ToposcopeError
-        If the source cannot answer, or the answer is not cached while offline.
-    """
+    """Return what a source says about its files: looked up and cached, or offline from the cache."""
     cache = RangeCache.of(access)
     content = cache.listing(key) if immutable or access.offline else None
     if content is not None:

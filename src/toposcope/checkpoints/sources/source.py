@@ -199,14 +199,7 @@ def checked_size(size: object, location: str) -> int:
 
 
 class RangeStream(io.RawIOBase):
-    """A raw stream over a stored file or a part of it; wrap it in `io.BufferedReader`.
-
-    Parameters
-    ----------
-    file : StoredFile
-    start, stop : int
-        Range of bytes of the file; by default all of it.
-    """
+    """A raw stream over a stored file or a part of it; wrap it in `io.BufferedReader`."""
 
     def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
         super().__init__()

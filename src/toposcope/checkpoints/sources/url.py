@@ -49,13 +49,7 @@ def claims(spec: str) -> bool:
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
-    """Return the one place an address names.
-
-    Raises
-    ------
-    ToposcopeError
-        If its driver is not installed, or it is a chain of addresses.
-    """
+    """Return the one place an address names."""
     scheme, _, rest = spec.partition("://")
     if not rest.strip("/"):
         raise ToposcopeError(f"{scheme}://: names no place; write {scheme}://bucket/folder")

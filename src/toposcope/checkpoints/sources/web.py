@@ -56,13 +56,7 @@ class Index(msgspec.Struct, frozen=True):
 
 
 def read_index(url: str) -> Index:
-    """Read the index page of a folder, whose address ends in a slash.
-
-    Raises
-    ------
-    CheckpointError
-        If the server makes none.
-    """
+    """Read the index page of a folder, whose address ends in a slash."""
     page, final_url = _page(url)
     links = _Links()
     links.feed(page)
@@ -135,13 +129,7 @@ def claims(spec: str) -> bool:
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
-    """Return the one place that an address names; no request is made.
-
-    Raises
-    ------
-    ToposcopeError
-        If the address is not valid.
-    """
+    """Return the one place that an address names; no request is made."""
     try:
         parts = urlsplit(spec)
         host = parts.hostname

@@ -16,13 +16,7 @@ from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize
 
 
 class Layout:
-    """Where each parameter of a run lies in one row of numbers.
-
-    Attributes
-    ----------
-    shapes : dict of (str, tuple of int)
-        By the names that `GPT` gives; the tied head is left out.
-    """
+    """Where each parameter of a run lies in one row of numbers."""
 
     def __init__(self, size: ModelSize) -> None:
         with torch.device("meta"):
@@ -44,21 +38,7 @@ class Layout:
 def losses(
     size: ModelSize, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, masks: Tensor | None = None
 ) -> Tensor:
-    """Return each run's mean cross-entropy in nats.
-
-    Parameters
-    ----------
-    size : ModelSize
-    weights : mapping of str to Tensor, shape (runs, ...)
-        See `Layout`.
-    inputs, targets : Tensor, shape (runs, batch, time), integer
-    masks : Tensor, shape (1 + 2 layers, runs, batch, time, hidden), optional
-        Factors of dropout.
-
-    Returns
-    -------
-    Tensor, shape (runs,)
-    """
+    """Return each run's mean cross-entropy in nats."""
     runs, batch, time = inputs.shape
     first = torch.arange(runs, device=inputs.device)[:, None, None] * size.vocabulary
     table = weights["token_emb.weight"].reshape(runs * size.vocabulary, size.hidden)

@@ -20,10 +20,8 @@ MAX_CPU_ACTIVATIONS = 30_000
 benchmarks/population.py; above, the activations of several runs do not fit into its caches."""
 MAX_CPU_RUNS = 16
 MAX_CPU_BYTES = 2 * 10**9
-MAX_GPU_SHARE = 0.6
-"""Of the memory of a GPU that the estimate of a pack may fill."""
-STATE = "state.safetensors"
-"""What a pack resumes from; it stays when its runs have ended."""
+MAX_GPU_SHARE = 0.6  # of the memory of a GPU that the estimate of a pack may fill
+STATE = "state.safetensors"  # what a pack resumes from; it stays when its runs have ended
 
 
 def packs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[list[int]]:
@@ -32,22 +30,6 @@ def packs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[
     Runs of a group have one size, number of steps, batch size, validation set and checkpoint steps. On a GPU a group
     fills the memory. On a CPU it has a few runs, if they are so small that they take longer to start operations than to
     compute; larger runs are groups of their own, to be trained side by side, one a core.
-
-    A stopped group resumes as the same group: name all runs again, those that have ended too.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-    device : str
-        ``cpu`` or ``cuda``.
-    processes : int
-        How many groups train at the same time on a CPU; 0 for one a core. There are as many groups, where there are as
-        many runs.
-
-    Returns
-    -------
-    list of list of int
-        Indices of runs, each in one group.
     """
     alike: dict[object, list[int]] = {}
     for i, run in enumerate(runs):
@@ -108,20 +90,6 @@ def begun_packs(runs: Sequence[Run], sha256: Mapping[Corpus, str], directory: Pa
 
     A pack that was stopped ends in the same bytes only as the same pack: also where some of its runs have their logs
     already, or another number of processes would divide the runs in another way.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-    sha256 : mapping
-        Of the texts of the corpora.
-    directory : Path
-        Holds the folders of packs.
-
-    Returns
-    -------
-    list of list of int
-        Indices of runs, each in one pack at most. A pack of other runs, or of a declaration that has changed, is left
-        out.
     """
     places = {run.name: i for i, run in enumerate(runs) if run.corpus in sha256}
     packs: list[list[int]] = []

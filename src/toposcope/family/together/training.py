@@ -44,8 +44,7 @@ from toposcope.progress import Progress, silent
 
 LOGGED, CHANGED = ("losses", "norms", "validation"), ("weights", "first", "second")
 """Fields of `_Record` and of `PackState` that are saved."""
-STATE_SECONDS = 10.0
-"""Least time between two writes of the state to resume from; a stop loses about as much."""
+STATE_SECONDS = 10.0  # least time between two writes of the state to resume from; a stop loses about as much
 
 
 def train_together(
@@ -57,33 +56,7 @@ def train_together(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> list[Outcome]:
-    """Train or resume runs, those of one shape as one model where that is quicker (see `packs`).
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Of different names.
-    corpus_paths : sequence of Path
-        The tokens of each run, written by `toposcope.family.corpus.prepare`.
-    directories : sequence of Path
-        The folder of each run.
-    pack_directory : Path
-        Holds the weights, in a folder for each pack.
-    device : str
-        ``cpu`` or ``cuda``.
-    progress : callable
-        Called with the name of a pack, or of a run that is trained alone.
-
-    Returns
-    -------
-    list of Outcome
-        Of each run. One that diverges ends there; the others of its pack continue.
-
-    Raises
-    ------
-    ToposcopeError
-        If a folder belongs to another declaration or process, a corpus is too short, or the disk is full.
-    """
+    """Train or resume runs, those of one shape as one model where that is quicker (see `packs`)."""
     outcomes: dict[int, Outcome] = {}
     for members in packs(runs, device):
         if len(members) == 1 and device == "cpu":
@@ -138,17 +111,11 @@ class _Progress(msgspec.Struct):
 
 @dataclass
 class _Record:
-    """What is logged of a pack, in a row for each run and a column for each step.
+    """What is logged of a pack, in a row for each run and a column for each step."""
 
-    Attributes
-    ----------
-    losses, norms, validation : Tensor, shape (runs, steps + 1), float64
-    outcomes : list of Outcome
-    """
-
-    losses: Tensor
-    norms: Tensor
-    validation: Tensor
+    losses: Tensor  # shape (runs, steps + 1)
+    norms: Tensor  # shape (runs, steps + 1)
+    validation: Tensor  # shape (runs, steps + 1)
     outcomes: list[Outcome]
 
 

@@ -22,24 +22,13 @@ from toposcope.family.together.model import Layout, losses
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
 """Of the moving averages of the gradient and its square: torch's defaults, as for a run trained alone."""
 EPSILON = 1e-8
-CLIP_EPSILON = 1e-6
-"""Added to the norm by `clip_grad_norm_`."""
-BLOCK_STEPS = 250
-"""Steps whose tables are made at once."""
-WARM_UP = 3
-"""Updates before a graph is captured, as torch asks for."""
+CLIP_EPSILON = 1e-6  # added to the norm by `clip_grad_norm_`
+BLOCK_STEPS = 250  # steps whose tables are made at once
+WARM_UP = 3  # updates before a graph is captured, as torch asks for
 
 
 class Feed:
-    """All tokens of a pack on its device, and where each run reads them.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-    tokens : sequence of Tokens
-        The corpus of each run; the same object for runs that share one.
-    device : torch.device
-    """
+    """All tokens of a pack on its device, and where each run reads them."""
 
     def __init__(self, runs: Sequence[Run], tokens: Sequence[Tokens], device: torch.device) -> None:
         self._batches = [Batches(run, corpus) for run, corpus in zip(runs, tokens, strict=True)]
@@ -88,21 +77,11 @@ def _validation(run: Run, tokens: Tokens) -> Tensor:
 
 @dataclass(frozen=True)
 class Factors:
-    """What the updates of some steps multiply by, one row a step.
+    """What the updates of some steps multiply by, one row a step."""
 
-    Attributes
-    ----------
-    decay : Tensor, shape (steps, runs, 1)
-        Of the weights: rate * decay.
-    step_size : Tensor, shape (steps, runs, 1)
-        The rate over the first bias correction.
-    spread : Tensor, shape (steps, 1, 1)
-        The root of the second bias correction.
-    """
-
-    decay: Tensor
-    step_size: Tensor
-    spread: Tensor
+    decay: Tensor  # shape (steps, runs, 1); of the weights: rate * decay
+    step_size: Tensor  # shape (steps, runs, 1); the rate over the first bias correction
+    spread: Tensor  # shape (steps, 1, 1); the root of the second bias correction
 
     @classmethod
     def of(cls, options: Sequence[TrainingOptions], begin: int, stop: int) -> "Factors":
@@ -120,13 +99,7 @@ class Factors:
 
 
 def clip(gradients: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale down the gradients of each run whose norm is above its limit; return the norms before, shape (runs,).
-
-    Parameters
-    ----------
-    gradients : Tensor, shape (runs, parameters)
-    limits : Tensor, shape (runs,)
-    """
+    """Scale down the gradients of each run whose norm is above its limit; return the norms before, shape (runs,)."""
     norms = torch.linalg.vector_norm(gradients, dim=1)
     return gradients * (limits / (norms + CLIP_EPSILON)).clamp(max=1.0)[:, None], norms
 
@@ -140,15 +113,7 @@ def update(
     step_size: Tensor,
     spread: Tensor,
 ) -> None:
-    """Make one update of AdamW in place.
-
-    Parameters
-    ----------
-    weights, first, second, gradients : Tensor, shape (runs, parameters)
-        The weights, the moving averages of the gradient and of its square, and the clipped gradient.
-    decay, step_size, spread : Tensor, shape (runs, 1) or (1, 1)
-        A row of `Factors`.
-    """
+    """Make one update of AdamW in place."""
     weights.addcmul_(weights, decay, value=-1)
     first.lerp_(gradients, 1 - FIRST_DECAY)
     second.mul_(SECOND_DECAY).addcmul_(gradients, gradients, value=1 - SECOND_DECAY)
@@ -157,29 +122,15 @@ def update(
 
 @dataclass(frozen=True)
 class PackState:
-    """What updates change: weights and the moving averages of gradients and of their squares.
+    """What updates change: weights and the moving averages of gradients and of their squares."""
 
-    Attributes
-    ----------
-    weights, first, second : Tensor, shape (runs, parameters)
-    """
-
-    weights: Tensor
-    first: Tensor
-    second: Tensor
+    weights: Tensor  # shape (runs, parameters)
+    first: Tensor  # shape (runs, parameters)
+    second: Tensor  # shape (runs, parameters)
 
 
 class Updates:
-    """Updates of all runs of a pack, in place.
-
-    Parameters
-    ----------
-    size : ModelSize
-    options : sequence of TrainingOptions
-        Of one batch size.
-    state : PackState
-    feed : Feed
-    """
+    """Updates of all runs of a pack, in place."""
 
     def __init__(self, size: ModelSize, options: Sequence[TrainingOptions], state: PackState, feed: Feed) -> None:
         self._size, self._options, self._state, self._feed = size, options, state, feed

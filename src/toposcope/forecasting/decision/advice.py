@@ -29,45 +29,26 @@ from toposcope.logs import Log, read_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
-MAX_SIZE_RATIO = 1.5
-"""Of the best sizes by two approaches, beyond which they part."""
-MIN_PEAK_SHARE = 0.99
-"""Share of its peak below which a learning rate has begun to fall."""
+MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
+MIN_PEAK_SHARE = 0.99  # share of its peak below which a learning rate has begun to fall
 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """What to do with a budget, and the law that says so.
-
-    Attributes
-    ----------
-    fitted : FittedScalingLaw
-    plan : Plan
-        The best fresh run of the budget.
-    decision : Decision or None
-        None without a run in progress.
-    checked : CheckedCalibration or None
-        How the probability of the decision was calibrated; None without one.
-    over_training, repeated, inference
-        What was asked for; else None.
-    frontiers : list of Frontier
-        How N* grows with compute, by each approach of Hoffmann et al. 2022 that these points allow, the law first.
-    warnings : tuple of str
-        Where the best size is not identifiable, or another approach gives one far from the law's; a sentence each.
-    notes : tuple of str
-        What was assumed or ignored, a sentence each.
-    """
+    """What to do with a budget, and the law that says so."""
 
     fitted: FittedScalingLaw
-    plan: Plan
-    decision: Decision | None
-    checked: CheckedCalibration | None
-    over_training: OverTraining | None
-    repeated: RepeatedPlan | None
-    inference: InferencePlan | None
+    plan: Plan  # the best fresh run of the budget
+    decision: Decision | None  # none without a run in progress
+    checked: CheckedCalibration | None  # how the probability of the decision was calibrated; None without one
+    over_training: OverTraining | None  # what was asked for; else None
+    repeated: RepeatedPlan | None  # what was asked for; else None
+    inference: InferencePlan | None  # what was asked for; else None
+    # how N* grows with compute, by each approach of Hoffmann et al. 2022 that these points allow, the law first
     frontiers: list[Frontier]
+    # where the best size is not identifiable, or another approach gives one far from the law's; a sentence each
     warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was assumed or ignored, a sentence each
 
     def __repr__(self) -> str:
         if self.decision is not None:
@@ -278,13 +259,7 @@ def _is_decaying(log: Log) -> bool:
 
 
 def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float | None) -> tuple[float, float, str]:
-    """Return N0 and D0 of a run, from its log or as declared, and a sentence on what is known of it.
-
-    Raises
-    ------
-    ToposcopeError
-        If N0 or D0 is unknown, or the run cannot be compared with the points.
-    """
+    """Return N0 and D0 of a run, from its log or as declared, and a sentence on what is known of it."""
     if log.diverged is not None:
         raise ToposcopeError(
             f"{log.name}: {log.diverged}; there is nothing to continue but a checkpoint from before that: give the log "

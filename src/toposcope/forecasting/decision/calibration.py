@@ -17,30 +17,20 @@ from toposcope.typing import Vector
 
 Flags = NDArray[np.bool_]
 
-NORMAL_QUARTILE = 0.6745
-"""Median of the absolute value of a standard normal number."""
+NORMAL_QUARTILE = 0.6745  # median of the absolute value of a standard normal number
 N_BINS = 10
-CLOSEST = 1e-3
-"""Of a probability to 0 or 1 in a log score."""
+CLOSEST = 1e-3  # of a probability to 0 or 1 in a log score
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A probability from margins.
+    """A probability from margins."""
 
-    Attributes
-    ----------
-    blur : float
-        Nats: scale of the difference of two runs beyond what N and D explain, 2^(1/2) times the scatter of one.
-    degrees_of_freedom : float
-        Of Student's t, the distribution of that difference; infinite for a normal one.
-    narrowing : float
-        Factor on the spread of the margins about their median. Refits of a few runs drawn again and again spread more
-        than laws of as many new runs would: a resample has fewer different runs, and sometimes hardly enough.
-    """
-
+    # nats: scale of the difference of two runs beyond what N and D explain, 2^(1/2) times the scatter of one
     blur: float
-    degrees_of_freedom: float = np.inf
+    degrees_of_freedom: float = np.inf  # of Student's t, the distribution of that difference; infinite for a normal one
+    # factor on the spread of the margins about their median. Refits of a few runs drawn again and again spread more
+    # than laws of as many new runs would: a resample has fewer different runs, and sometimes hardly enough
     narrowing: float = 1.0
 
     @property
@@ -49,18 +39,7 @@ class Calibration:
         return self.blur / float(np.sqrt(2))
 
     def probability(self, margins: ArrayLike) -> Vector:
-        """Return the probability that the margin is above 0.
-
-        Parameters
-        ----------
-        margins : array_like, shape (..., k)
-            By each of the k laws of the bootstrap.
-
-        Returns
-        -------
-        ndarray, shape (...)
-            Rises with every margin; 1/2 where all are 0.
-        """
+        """Return the probability that the margin is above 0."""
         from scipy.special import ndtr, stdtr
 
         found = np.asarray(margins, dtype=np.float64)
@@ -75,8 +54,7 @@ class Calibration:
         return blurred
 
 
-ASSUMED = Calibration(float(np.sqrt(2)) * ASSUMED_SCATTER, ASSUMED_RUNS)
-"""Used without residuals."""
+ASSUMED = Calibration(float(np.sqrt(2)) * ASSUMED_SCATTER, ASSUMED_RUNS)  # used without residuals
 
 
 def calibration_of(fitted: FittedScalingLaw) -> Calibration:
@@ -88,8 +66,7 @@ def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     the derivatives of the law by its parameters, Z the points of each run, W the weights 1 / m of the m points of each;
     n - 5 where each of n runs is one point. It is combined with `ASSUMED_SCATTER` as a scaled inverse chi-squared prior
     of `ASSUMED_RUNS` degrees of freedom: the difference of two runs is then Student's t of `ASSUMED_RUNS` + nu degrees
-    (Gelman et al., Bayesian Data Analysis, section 3.2). A bootstrap is narrowed by (nu / (nu + 5))^(1/2),
-    ((n - 5) / n)^(1/2) where each run is one point; draws of a posterior are not.
+    (Gelman et al., Bayesian Data Analysis, section 3.2).
     """
     points, law = fitted.points, fitted.law
     of_n, of_d = points.N**-law.alpha, points.D**-law.beta

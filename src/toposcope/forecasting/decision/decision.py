@@ -12,17 +12,12 @@ from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.notebook import facts_table
 
-COOL_DOWN = 0.2
-"""Share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)."""
-TOKENS_PER_PARAMETER = 20.0
-"""Of the rule that Hoffmann et al. 2022 are quoted for."""
-CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8
-"""Probabilities that scaling wins; undecided between them."""
-BREAK_EVEN_RANGE = (1e-6, 1e9)
-"""Budgets between which a break-even is searched, in units of the compute spent so far."""
+COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
+TOKENS_PER_PARAMETER = 20.0  # of the rule that Hoffmann et al. 2022 are quoted for
+CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
+BREAK_EVEN_RANGE = (1e-6, 1e9)  # budgets between which a break-even is searched, in units of the compute spent so far
 N_BREAK_EVEN_STEPS = 600
-DERIVATIVE_STEP = 1e-3
-"""Of a numeric derivative, as a share of the budget."""
+DERIVATIVE_STEP = 1e-3  # of a numeric derivative, as a share of the budget
 SIGNALS = {
     "score": "the score turned to capacity-limited",
     "tokens per parameter": f"D/N = {TOKENS_PER_PARAMETER:g}",
@@ -32,26 +27,7 @@ SIGNALS = {
 
 @dataclass(frozen=True)
 class RunInProgress:
-    """A run in progress, and the compute that could go into it or into another one.
-
-    Attributes
-    ----------
-    parameters, tokens : float
-        N0 and D0, those trained on so far.
-    budget : float
-        dC, floating-point operations still to be spent.
-    cool_down : float
-        Share of the steps of either arm in which the learning rate falls linearly to zero, where the law is of losses
-        at constant rate. Such steps count half, as in the sum of learning rates S1; the drop of the loss
-        at the end of a cool-down is taken to be equal on both arms. 0 where the law is of annealed losses already.
-    unique_tokens : float
-        Of the data; either arm repeats them if it needs more.
-
-    Raises
-    ------
-    ToposcopeError
-        If a number is not finite and positive, or the share is not in [0, 1).
-    """
+    """A run in progress, and the compute that could go into it or into another one."""
 
     parameters: float
     tokens: float
@@ -83,89 +59,43 @@ class RunInProgress:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to spend the budget.
+    """One way to spend the budget."""
 
-    Attributes
-    ----------
-    parameters, tokens : float
-        Of the model at the end.
-    loss : float
-        Predicted.
-    marginal : float
-        Nats that the last FLOP of the budget brings.
-    """
-
-    parameters: float
-    tokens: float
-    loss: float
-    marginal: float
+    parameters: float  # of the model at the end
+    tokens: float  # of the model at the end
+    loss: float  # predicted
+    marginal: float  # nats that the last FLOP of the budget brings
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A moment at which one could stop the run.
+    """A moment at which one could stop the run."""
 
-    Attributes
-    ----------
-    name : str
-        ``score``, ``tokens per parameter`` or ``marginal price``.
-    tokens : float
-        At which it comes; infinite if never.
-    saved : float
-        Share of the whole compute of the run, 6 N0 (D0 + dC / 6 N0), that stopping there would save; 0 if the signal
-        comes later.
-    loss_paid : float
-        Nats by which the loss would end higher for it.
-    """
-
-    name: str
-    tokens: float
+    name: str  # ``score``, ``tokens per parameter`` or ``marginal price``
+    tokens: float  # at which it comes; infinite if never
+    # share of the whole compute of the run, 6 N0 (D0 + dC / 6 N0), that stopping there would save; 0 if the signal
+    # comes later
     saved: float
-    loss_paid: float
+    loss_paid: float  # nats by which the loss would end higher for it
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to continue the run or to scale, and the quantities behind it.
-
-    Attributes
-    ----------
-    answer : str
-        ``continue``, ``scale`` or ``undecided``.
-    probability : float
-        That a fresh run ends lower, with the scatter of single runs.
-    share : float
-        The same as the bare share of the bootstrap laws.
-    continued, scaled : Arm
-        The run to the end of the budget, and the best fresh run of the budget.
-    margin : float
-        Nats by which the fresh run ends lower by the law; negative if it ends higher.
-    low, high : float
-        90% interval of the margin over the bootstrap laws.
-    score : float
-        s at (N0, D0): below 0 data-limited, above 0 capacity-limited.
-    floor : float
-        E + A N0^-alpha, which the run never gets below.
-    rule_of_20 : str
-        ``continue`` while D0 / N0 is below 20, else ``scale``.
-    break_even : tuple of float
-        Budgets at which the law's answer flips, ascending; empty if none was found.
-    signals : tuple of Signal
-    """
+    """Whether to continue the run or to scale, and the quantities behind it."""
 
     run: RunInProgress
-    answer: str
-    probability: float
-    share: float
-    continued: Arm
-    scaled: Arm
-    margin: float
-    low: float
-    high: float
-    score: float
-    floor: float
-    rule_of_20: str
-    break_even: tuple[float, ...]
+    answer: str  # ``continue``, ``scale`` or ``undecided``
+    probability: float  # that a fresh run ends lower, with the scatter of single runs
+    share: float  # the same as the bare share of the bootstrap laws
+    continued: Arm  # the run to the end of the budget, and the best fresh run of the budget
+    scaled: Arm  # the run to the end of the budget, and the best fresh run of the budget
+    margin: float  # nats by which the fresh run ends lower by the law; negative if it ends higher
+    low: float  # 90% interval of the margin over the bootstrap laws
+    high: float  # 90% interval of the margin over the bootstrap laws
+    score: float  # s at (N0, D0): below 0 data-limited, above 0 capacity-limited
+    floor: float  # e + A N0^-alpha, which the run never gets below
+    rule_of_20: str  # ``continue`` while D0 / N0 is below 20, else ``scale``
+    break_even: tuple[float, ...]  # budgets at which the law's answer flips, ascending; empty if none was found
     signals: tuple[Signal, ...]
 
     def _repr_html_(self) -> str:
@@ -187,22 +117,8 @@ def continue_or_scale(
     """Decide whether a run should go on or a fresh one of another size should begin.
 
     The compute spent so far is sunk: the run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the
-    minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta. How sure that is comes from the laws of the
-    bootstrap, blurred by the scatter of single runs about the law.
-
-    Parameters
-    ----------
-    law : ScalingLaw
-    bootstrap : sequence of ScalingLaw
-        At least 2, of resampled runs.
-    run : RunInProgress
-    calibration : Calibration
-        From the margins of the bootstrap to a probability.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no bootstrap.
+    minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta. How sure that is comes from the laws of the bootstrap,
+    blurred by the scatter of single runs about the law.
     """
     _check(law)
     laws = [each for each in bootstrap if each.A > 0 and each.B > 0]

@@ -19,19 +19,13 @@ from toposcope.typing import Indices, Matrix, Vector
 Labels = NDArray[np.str_]
 Fit = Callable[[Points], FittedScalingLaw]
 
-MIN_SIZE_RATIO = 1.3
-"""Of a pair: between closer sizes there is little to decide."""
-MAX_SUNK_SHARE = 0.95
-"""Share of its tokens that the run had behind it at the decision."""
-MAX_PAIRS_OF_RUNS = 40
-"""Pairs of points drawn from the same two runs; more add little information."""
-MAX_POINTS_OF_RUN = 24
-"""Neighbours on a curve add little information."""
+MIN_SIZE_RATIO = 1.3  # of a pair: between closer sizes there is little to decide
+MAX_SUNK_SHARE = 0.95  # share of its tokens that the run had behind it at the decision
+MAX_PAIRS_OF_RUNS = 40  # pairs of points drawn from the same two runs; more add little information
+MAX_POINTS_OF_RUN = 24  # neighbours on a curve add little information
 N_FOLDS = 4
-MIN_RUNS = 8
-"""With fewer, folds hold no two runs of different size, or leave too few to fit a law to."""
-RESAMPLES = 100
-"""Of the bootstrap of each law that judges pairs."""
+MIN_RUNS = 8  # with fewer, folds hold no two runs of different size, or leave too few to fit a law to
+RESAMPLES = 100  # of the bootstrap of each law that judges pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,24 +34,16 @@ class Pairs:
 
     A run of N0 parameters ended at D tokens. A run of N1 > N0 ended at D1, for dC = 6 N1 D1, no more than the first
     took in all. So at D0 = D - dC / 6 N0 tokens the first could have been given up for the second.
-
-    Attributes
-    ----------
-    N0, D, N1, D1 : ndarray, shape (n,), float64
-    continued, scaled : ndarray, shape (n,), float64
-        Losses that the two reached.
-    run, other : ndarray, shape (n,), str
-        Which runs they are.
     """
 
-    N0: Vector
-    D: Vector
-    N1: Vector
-    D1: Vector
-    continued: Vector
-    scaled: Vector
-    run: Labels
-    other: Labels
+    N0: Vector  # shape (n,)
+    D: Vector  # shape (n,)
+    N1: Vector  # shape (n,)
+    D1: Vector  # shape (n,)
+    continued: Vector  # shape (n,); losses that the two reached
+    scaled: Vector  # shape (n,); losses that the two reached
+    run: Labels  # shape (n,); which runs they are
+    other: Labels  # shape (n,); which runs they are
 
     @classmethod
     def of(cls, points: Points, ends: Indices, others: Indices) -> Self:
@@ -104,20 +90,11 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Pairs, with their margins by a law that was not fitted to their runs.
-
-    Attributes
-    ----------
-    pairs : Pairs
-    margin : ndarray, shape (n,)
-        Nats by which the larger run ends lower, by the law.
-    margins : ndarray, shape (n, k)
-        The same by each law of the bootstrap.
-    """
+    """Pairs, with their margins by a law that was not fitted to their runs."""
 
     pairs: Pairs
-    margin: Vector
-    margins: Matrix
+    margin: Vector  # shape (n,); nats by which the larger run ends lower, by the law
+    margins: Matrix  # shape (n, k); the same by each law of the bootstrap
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -139,21 +116,11 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class CheckedCalibration:
-    """A calibration, and pairs of held-out runs that show whether such probabilities hold.
-
-    Attributes
-    ----------
-    calibration : Calibration
-    judged : Judged or None
-        None where there are too few runs for a check.
-    probability : ndarray, shape (n,)
-        That scaling wins each pair, by law and calibration without its runs.
-    remark : str
-    """
+    """A calibration, and pairs of held-out runs that show whether such probabilities hold."""
 
     calibration: Calibration
-    judged: Judged | None
-    probability: Vector
+    judged: Judged | None  # none where there are too few runs for a check
+    probability: Vector  # shape (n,); that scaling wins each pair, by law and calibration without its runs
     remark: str
 
 
@@ -194,21 +161,7 @@ def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
 
 
 def equal_flop_pairs(points: Points, seed: int = 0, most: int = MAX_PAIRS_OF_RUNS) -> Pairs:
-    """Draw pairs in which a larger run took no more compute than the run it is compared with.
-
-    Parameters
-    ----------
-    points : Points
-        Each point of a run is taken as an end of it.
-    seed : int
-    most : int
-        Pairs from the same two runs, drawn without replacement from all there are.
-
-    Returns
-    -------
-    Pairs
-        May be empty.
-    """
+    """Draw pairs in which a larger run took no more compute than the run it is compared with."""
     of_run = [np.flatnonzero(points.run == name) for name in np.unique(points.run)]
     drawn = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for first in of_run:
@@ -250,13 +203,7 @@ def folds_of(points: Points, n_folds: int, seed: int = 0) -> Indices:
 
 
 def judge(pairs: Pairs, fitted: FittedScalingLaw) -> Judged:
-    """Predict the margins of pairs by a law.
-
-    Raises
-    ------
-    ToposcopeError
-        If it was fitted to one of their runs, or has no bootstrap.
-    """
+    """Predict the margins of pairs by a law."""
     seen = {*fitted.points.run.tolist()} & {*pairs.run.tolist(), *pairs.other.tolist()}
     if seen:
         raise ToposcopeError(f"run {min(seen)}: the law that should judge it was fitted to it")
@@ -267,29 +214,7 @@ def judge(pairs: Pairs, fitted: FittedScalingLaw) -> Judged:
 
 
 def calibrated_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) -> tuple[Judged, Vector]:
-    """Judge the pairs inside each fold by a law of the other folds, with the calibration of that law.
-
-    Parameters
-    ----------
-    points : Points
-    folds : ndarray, shape (n,), int64
-        Whole runs; see `folds_of`.
-    fit : callable
-        Fits a law to points.
-    seed : int
-        Of the draw of pairs.
-
-    Returns
-    -------
-    judged : Judged
-    probability : ndarray, shape (n,)
-        That scaling wins.
-
-    Raises
-    ------
-    RefusedError
-        If there are no pairs, or the points of the other folds determine no law, or most resamples of their runs none.
-    """
+    """Judge the pairs inside each fold by a law of the other folds, with the calibration of that law."""
     judged, probabilities = [], []
     for number in np.unique(folds):
         inside = folds == number

@@ -17,18 +17,14 @@ from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.typing import Vector
 
-SPAN = 12.0
-"""A curve goes from N* / 12 to 12 N*."""
+SPAN = 12.0  # a curve goes from N* / 12 to 12 N*
 N_SIZES = 121
 MAX_CURVES = 5
-MAX_COMPUTE_RATIO = 1.2
-"""Points are of a budget if their compute is within this factor of it."""
+MAX_COMPUTE_RATIO = 1.2  # points are of a budget if their compute is within this factor of it
 ISOFLOP_HEIGHT = 340
-BUDGET_FACTOR = 30.0
-"""Budgets are drawn from the one asked about divided by this factor to that multiplied by it."""
+BUDGET_FACTOR = 30.0  # budgets are drawn from the one asked about divided by this factor to that multiplied by it
 N_BUDGETS = 81
-MAX_LAWS = 200
-"""Bootstrapped laws that the bands are computed from."""
+MAX_LAWS = 200  # bootstrapped laws that the bands are computed from
 HEIGHT = 320
 
 

@@ -23,16 +23,12 @@ from toposcope.forecasting.downstream.predicted import (
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_frame
 from toposcope.forecasting.wording import counted, short
 
-MAX_CHECKPOINTS = 250
-"""Checkpoints drawn in a panel; of more, evenly spaced ones of each run."""
+MAX_CHECKPOINTS = 250  # checkpoints drawn in a panel; of more, evenly spaced ones of each run
 SKIPPED = 0.1
 """Share of each run's checkpoints, from its beginning, that is not drawn: they are far from everything else."""
-FLOPS = 6.0
-"""Of training, for each parameter and token."""
-N_CURVE = 120
-"""Points of a fitted curve."""
-ROW, MAX_LABEL = 40, 150
-"""Height of a row and greatest width of its label, in pixels."""
+FLOPS = 6.0  # of training, for each parameter and token
+N_CURVE = 120  # points of a fitted curve
+ROW, MAX_LABEL = 40, 150  # height of a row and greatest width of its label, in pixels
 
 
 def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:

@@ -13,20 +13,15 @@ from toposcope.forecasting.downstream.refusals import LEAST_ERROR, leaves_chance
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-RESAMPLES, FOLD_RESAMPLES = 200, 40
-"""Of the runs of a ladder, and of those of each fold."""
+RESAMPLES, FOLD_RESAMPLES = 200, 40  # of the runs of a ladder, and of those of each fold
 MOVEMENT_ERROR = 0.2
 """What a law may miss of the change that it predicts from the nearest runs, as a standard deviation."""
 MIN_DISTANCE = float(np.log(2))
 """Of held-out runs: errors nearer than a factor of 2 are noise, and show no drift of the law."""
-ALL = -1
-"""In place of the number of a fold: all runs."""
-MIN_AT_SHARE = 5
-"""Runs of the ladder that were evaluated at the same share of their training."""
-RIDGE = 1e-3
-"""Residuals that together are no larger than this, a tenth of a point, are no reason to correct others."""
-FINISHED = 0.98
-"""Share of the tokens from which a run counts as finished."""
+ALL = -1  # in place of the number of a fold: all runs
+MIN_AT_SHARE = 5  # runs of the ladder that were evaluated at the same share of their training
+RIDGE = 1e-3  # residuals that together are no larger than this, a tenth of a point, are no reason to correct others
+FINISHED = 0.98  # share of the tokens from which a run counts as finished
 
 
 class Places(NamedTuple):
@@ -44,23 +39,7 @@ class Predicted(NamedTuple):
 
 
 class TaskFits:
-    """A ladder on one task, and its fits.
-
-    Parameters
-    ----------
-    ladder : Ladder
-    chance : float
-    seed : int
-
-    Attributes
-    ----------
-    points : Endpoints
-    folds : tuple of Fold
-    names : tuple of str
-        Methods that have a fit of all runs.
-    without_loss : tuple of str
-        Runs that end without a positive loss, if one is to be linked: no method uses it then.
-    """
+    """A ladder on one task, and its fits."""
 
     def __init__(self, ladder: Ladder, chance: float, seed: int) -> None:
         self.ladder, self.chance, self.seed = ladder, chance, seed
@@ -209,21 +188,11 @@ class TaskFits:
 
 
 class Correction(NamedTuple):
-    """What a run's own evaluations add to the prediction of its end.
+    """What a run's own evaluations add to the prediction of its end."""
 
-    Attributes
-    ----------
-    shift : float
-        To add to the score.
-    error : float
-        Standard deviation of what is left.
-    observed : float
-        Score of the run so far.
-    """
-
-    shift: float
-    error: float
-    observed: float
+    shift: float  # to add to the score
+    error: float  # standard deviation of what is left
+    observed: float  # score of the run so far
 
 
 def correction(fits: TaskFits, name: str, own: Rung, D: float) -> Correction | None:

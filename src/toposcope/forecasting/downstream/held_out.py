@@ -14,27 +14,19 @@ from toposcope.typing import Vector
 Mask = NDArray[np.bool_]
 Group = TypeVar("Group", bound=Hashable)
 
-MIN_TRAINED = 5
-"""Rungs to predict others from."""
-MIN_SIZES = 2
-"""Different sizes among them."""
-COMPUTE_GAP = 4.0
-"""Rungs of this many times the compute are predicted from those below, and more."""
-SAME = 1.1
-"""Numbers within this ratio are one level."""
-MAX_LEVELS = 3
-"""Largest sizes, or longest trainings, that are left out together."""
+MIN_TRAINED = 5  # rungs to predict others from
+MIN_SIZES = 2  # different sizes among them
+COMPUTE_GAP = 4.0  # rungs of this many times the compute are predicted from those below, and more
+SAME = 1.1  # numbers within this ratio are one level
+MAX_LEVELS = 3  # largest sizes, or longest trainings, that are left out together
 COVERAGE = 0.9
 NORMAL = 1.645
 """Half the width of a 90% interval of a normal distribution: no interval is narrower in its standard deviations."""
-MIN_CALIBRATED = 8
-"""Predictions of rungs left out that are needed to widen intervals by them."""
-MIN_GAIN = 0.1
-"""Share of the error of the first method by which another must be better to replace it on all tasks."""
+MIN_CALIBRATED = 8  # predictions of rungs left out that are needed to widen intervals by them
+MIN_GAIN = 0.1  # share of the error of the first method by which another must be better to replace it on all tasks
 MIN_FOLD_SHARE = 0.75
 """Share of the folds of all tasks in which it must be better, too: a few large errors of the first are no reason."""
-MIN_FOLDS = 4
-"""Folds, of all tasks, below which nothing is chosen by their errors."""
+MIN_FOLDS = 4  # folds, of all tasks, below which nothing is chosen by their errors
 MIN_OWN_GAIN = 0.5
 """Share of the error by which another method must be better on one task, and in each of its folds, to replace the one
 of all tasks there."""
@@ -42,18 +34,11 @@ of all tasks there."""
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Rungs that are predicted from others.
+    """Rungs that are predicted from others."""
 
-    Attributes
-    ----------
-    name : str
-        What is left out.
-    trained, predicted : ndarray, shape (n,), bool
-    """
-
-    name: str
-    trained: Mask
-    predicted: Mask
+    name: str  # what is left out
+    trained: Mask  # shape (n,)
+    predicted: Mask  # shape (n,)
 
     def unseen(self, points: Endpoints) -> frozenset[str]:
         """Return the runs that others are not predicted from."""
@@ -106,20 +91,11 @@ def _levels(values: Vector) -> list[float]:
 
 
 class Miss(NamedTuple):
-    """A rung left out, and how far its prediction was off.
-
-    Attributes
-    ----------
-    run : str
-    fold : frozenset of str
-        Runs that were left out with it.
-    off : float
-        In standard deviations of the prediction.
-    """
+    """A rung left out, and how far its prediction was off."""
 
     run: str
-    fold: frozenset[str]
-    off: float
+    fold: frozenset[str]  # runs that were left out with it
+    off: float  # in standard deviations of the prediction
 
 
 def half_width(misses: Sequence[Miss], without: frozenset[str] = frozenset()) -> float:
@@ -127,13 +103,6 @@ def half_width(misses: Sequence[Miss], without: frozenset[str] = frozenset()) ->
 
     That of a normal distribution, or what 90% of the predictions of rungs left out needed, if that is more. Each fold
     counts alike, whatever the number of its rungs.
-
-    Parameters
-    ----------
-    misses : sequence of Miss
-        Of all tasks.
-    without : frozenset of str
-        Runs that nobody has seen yet: a prediction of one of them is no evidence, nor is one that was made from them.
     """
     known = [miss for miss in misses if without <= miss.fold and miss.run not in without]
     if len(known) < MIN_CALIBRATED:
@@ -166,13 +135,6 @@ def choose(errors: Mapping[str, Mapping[str, Vector]], first: str) -> dict[str, 
     With a dozen or two of runs the errors on one task say little, so that one method is chosen for all: the one with
     the least mean over tasks and folds, if it is better than the first by a tenth and in three of four folds. A task
     has another only if that is better in every fold, by half in the mean.
-
-    Parameters
-    ----------
-    errors : mapping
-        Of each task, of each method: the mean absolute error in each fold, shape (f,); NaN where none is judged.
-    first : str
-        The method that is taken if nothing else is clearly better.
     """
     pooled = {
         name: np.concatenate([of[name] for of in errors.values()])
@@ -188,11 +150,6 @@ def weights_of(errors: Mapping[str, Mapping[str, Vector]]) -> dict[str, float]:
 
     Of normal errors of unknown size in k folds it is the inverse of their size to the power k; folds overlap, so that
     half of them count. The size is the geometric mean over tasks, which have different scales.
-
-    Parameters
-    ----------
-    errors : mapping
-        As in `choose`.
     """
     found: dict[str, tuple[float, float]] = {}
     for name in {name: None for of in errors.values() for name in of}:

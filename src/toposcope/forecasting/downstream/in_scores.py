@@ -24,25 +24,16 @@ from toposcope.typing import Matrix, Vector
 MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2
 """Relative difference, in the middle of the ladder's runs, between their losses and those that the law of the points
 gives such runs: beyond the first a loss is not that of the points, beyond the second not even if the user says so."""
-MAX_LAWS = 400
-"""Laws of the bootstrap that losses are drawn from."""
+MAX_LAWS = 400  # laws of the bootstrap that losses are drawn from
 SEED = 0
-N_DRAWS = 2000
-"""Of the final loss."""
+N_DRAWS = 2000  # of the final loss
 
 
 @dataclass(frozen=True, eq=False)
 class AdviceInTasks:
-    """What is advised, in scores.
+    """What is advised, in scores."""
 
-    Attributes
-    ----------
-    tasks : tuple of TaskScores
-        Their arms are the continued run and the fresh one, or the planned model alone.
-    remarks : tuple of str
-    """
-
-    tasks: tuple[TaskScores, ...]
+    tasks: tuple[TaskScores, ...]  # their arms are the continued run and the fresh one, or the planned model alone
     remarks: tuple[str, ...]
 
 
@@ -54,25 +45,7 @@ def in_tasks(
     loss: str = "",
     recipe: str | None = None,
 ) -> AdviceInTasks:
-    """Put the losses of an advice into scores of tasks, with the errors of the law and of the link.
-
-    Parameters
-    ----------
-    advice : Advice
-    evaluations : Evaluations, str or Path
-        Of a ladder of runs: scores of tasks, and the loss that the points are of.
-    tasks : sequence of str, optional
-        All by default.
-    loss : str
-        The loss of the evaluations that is that of the points; by default the one whose values agree with the law.
-    recipe : str, optional
-        Needed where the evaluations hold several.
-
-    Raises
-    ------
-    ToposcopeError
-        If a task, loss or recipe is unknown, or no loss of the evaluations is that of the points.
-    """
+    """Put the losses of an advice into scores of tasks, with the errors of the law and of the link."""
     if not isinstance(evaluations, Evaluations):
         evaluations = read_evaluations(evaluations)
     recipes = evaluations.table["recipe"].unique().to_list()
@@ -151,31 +124,7 @@ def with_scores(
     loss: str = "",
     recipe: str | None = None,
 ) -> ForecastReport:
-    """Add to a forecast the scores that the run will end with, with the errors of the forecast and of the link.
-
-    Parameters
-    ----------
-    report : ForecastReport
-        Of the run's loss.
-    evaluations : Evaluations, str or Path
-        Of a ladder of other runs: scores of the tasks and the loss that the log is of.
-    tasks : sequence of str, optional
-        All by default.
-    loss : str
-        The loss of the evaluations that is that of the log; needed where they hold several.
-    recipe : str, optional
-        Needed where the evaluations hold several; by default the family of the log if it is one of them.
-
-    Returns
-    -------
-    ForecastReport
-        With ``scores``; of a run that diverged without.
-
-    Raises
-    ------
-    ToposcopeError
-        If a task, loss or recipe is unknown, or the losses are in units that cannot be compared.
-    """
+    """Add to a forecast the scores that the run will end with, with the errors of the forecast and of the link."""
     if report.log.diverged is not None:
         return report
     if not isinstance(evaluations, Evaluations):

@@ -12,46 +12,20 @@ from toposcope.logs.columns import Target
 from toposcope.logs.evaluations import Evaluations
 from toposcope.typing import Vector
 
-LAST = 5
-"""Evaluations at the end of a run whose scatter is the noise from checkpoint to checkpoint."""
-MIN_LAST = 4
-"""Fewer leave too little beside a line."""
-SAME_TOKENS = 0.01
-"""Share by which the tokens of runs may differ that are of one size and length."""
-LOSS_ROLES = ("loss", "likelihood")
-"""Roles of what a score may be predicted from, of the same task."""
-WINDOW, END_SHARE = 5, 0.1
-"""The end of a run: at most so many evaluations, in the last so large share of its tokens."""
+LAST = 5  # evaluations at the end of a run whose scatter is the noise from checkpoint to checkpoint
+MIN_LAST = 4  # fewer leave too little beside a line
+SAME_TOKENS = 0.01  # share by which the tokens of runs may differ that are of one size and length
+LOSS_ROLES = ("loss", "likelihood")  # roles of what a score may be predicted from, of the same task
+WINDOW, END_SHARE = 5, 0.1  # the end of a run: at most so many evaluations, in the last so large share of its tokens
 BITS_PER_BYTE = ("bits_per_byte", "bpb")
-LOSSES = (1e-9, 1e9)
-"""Numbers outside are no losses."""
-MIN_SCATTERED = 12
-"""Runs about a surface of six coefficients whose scatter says something."""
+LOSSES = (1e-9, 1e9)  # numbers outside are no losses
+MIN_SCATTERED = 12  # runs about a surface of six coefficients whose scatter says something
 
 
 def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
     """Return the standard deviation of the last values about the line through them.
 
     A score that still rises has no noise for that: the line takes the trend out, and with it two degrees of freedom.
-
-    Parameters
-    ----------
-    D : ndarray, shape (m,), float64
-        Tokens, increasing.
-    values : ndarray, shape (m,), float64
-        NaN where nothing was logged.
-    k : int
-        How many of the last values.
-
-    Returns
-    -------
-    float
-        In the unit of the values; NaN for fewer than 4 values.
-
-    Examples
-    --------
-    >>> spread_about_line(np.arange(5.0), np.array([0.40, 0.42, 0.44, 0.46, 0.48])) < 1e-12
-    True
     """
     logged = np.isfinite(values)
     D, values = D[logged][-k:], values[logged][-k:]
@@ -63,31 +37,7 @@ def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
 
 
 def metric_noise(evaluations: Evaluations, task: str, *, metric: str = "", k: int = LAST) -> pl.DataFrame:
-    """Return the noise of a task's score, or of another metric of it, at the end of each run.
-
-    Parameters
-    ----------
-    evaluations : Evaluations
-    task : str
-    metric : str
-        By default the task's score.
-    k : int
-        How many of the last evaluations of a run count.
-
-    Returns
-    -------
-    polars.DataFrame
-        Sorted by recipe, N, D and run, a row for each run: ``recipe, run, N, D`` at its end; ``last``, the evaluations
-        that were used, ``k`` at most; ``value``, their mean; ``checkpoint_noise``, their standard deviation about a
-        line, null for fewer than 4; ``question_error``, the standard error by the questions of the last; ``seeds``,
-        the runs of this recipe, size and length that differ by their seed, and ``seed_noise``, the standard deviation
-        between the means of these, null for one.
-
-    Raises
-    ------
-    ToposcopeError
-        If the task has no such metric, or ``k`` is below 1.
-    """
+    """Return the noise of a task's score, or of another metric of it, at the end of each run."""
     if k < 1:
         raise ToposcopeError(f"metric_noise: k is {k}; expected 1 or more")
     table = evaluations.table.filter(pl.col("task") == task)
@@ -132,26 +82,13 @@ def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """A trained model of a ladder.
-
-    Attributes
-    ----------
-    run : str
-    N : float
-        Parameters.
-    D : ndarray, shape (m,), float64
-        Tokens seen at each evaluation, increasing.
-    loss : ndarray, shape (m,), float64
-        The loss that is linked to the score; NaN where none was logged, or it is not positive.
-    score : ndarray, shape (m,), float64
-        NaN where it was not logged.
-    """
+    """A trained model of a ladder."""
 
     run: str
-    N: float
-    D: Vector
-    loss: Vector
-    score: Vector
+    N: float  # parameters
+    D: Vector  # shape (m,); tokens seen at each evaluation, increasing
+    loss: Vector  # shape (m,); the loss that is linked to the score; NaN where none was logged, or it is not positive
+    score: Vector  # shape (m,); naN where it was not logged
 
     @property
     def final_loss(self) -> float:
@@ -179,21 +116,11 @@ class Rung:
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Small models of one recipe on one task.
+    """Small models of one recipe on one task."""
 
-    Attributes
-    ----------
-    target : Target
-        The task's score, with chance and the number of questions where they are known.
-    rungs : tuple of Rung
-        By parameters, then tokens, increasing.
-    loss_name : str
-        What the losses are of: a metric of the task, or a corpus. Empty if no loss is used.
-    """
-
-    target: Target
-    rungs: tuple[Rung, ...]
-    loss_name: str = ""
+    target: Target  # the task's score, with chance and the number of questions where they are known
+    rungs: tuple[Rung, ...]  # by parameters, then tokens, increasing
+    loss_name: str = ""  # what the losses are of: a metric of the task, or a corpus. Empty if no loss is used
 
     def without(self, runs: Sequence[str]) -> "Ladder":
         """Return the ladder without some of its runs."""
@@ -201,23 +128,7 @@ class Ladder:
 
 
 def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str | None = None) -> Ladder:
-    """Return the ladder of one task.
-
-    Parameters
-    ----------
-    evaluations : Evaluations
-    task : str
-    loss : str
-        The loss to link to the score: a metric of the task or the name of a corpus. By default the task's own loss
-        where it is logged, bits per byte first, else none.
-    recipe : str, optional
-        Needed where the evaluations hold several.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such task, recipe or loss, or no run states its parameters and tokens.
-    """
+    """Return the ladder of one task."""
     table = evaluations.table
     if task not in evaluations.targets:
         raise ToposcopeError(f"task {task}: {choices(task, evaluations.tasks)}")
@@ -250,13 +161,7 @@ def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str |
 
 
 def scored_tasks(evaluations: Evaluations, tasks: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the tasks that were named, else all with scores.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are no scores, with the first remark of reading; or if one that was named has none.
-    """
+    """Return the tasks that were named, else all with scores."""
     if not evaluations.tasks:
         why = f"; {evaluations.remarks[0]}" if evaluations.remarks else ""
         raise ToposcopeError(f"the evaluations have no scores of tasks{why}")
@@ -306,26 +211,17 @@ def _mean_of(values: Vector) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Endpoints:
-    """Ends of the runs of a ladder, in its order.
-
-    Attributes
-    ----------
-    run : tuple of str
-    N, D, loss, score : ndarray, shape (n,), float64
-        Means over the last evaluations; ``loss`` NaN where it is unknown.
-    noise : float
-        Standard deviation of a score from checkpoint to checkpoint, pooled over the runs; 0 if it is unknown.
-    scatter : float
-        Standard deviation of the scores about a smooth surface over ln N and ln D: what is known of their noise where
-        neither the number of questions nor checkpoints tell it; else 0.
-    """
+    """Ends of the runs of a ladder, in its order."""
 
     run: tuple[str, ...]
-    N: Vector
-    D: Vector
-    loss: Vector
-    score: Vector
+    N: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
+    D: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
+    loss: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
+    score: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
+    # standard deviation of a score from checkpoint to checkpoint, pooled over the runs; 0 if it is unknown
     noise: float
+    # standard deviation of the scores about a smooth surface over ln N and ln D: what is known of their noise where
+    # neither the number of questions nor checkpoints tell it; else 0
     scatter: float = 0.0
 
     def __len__(self) -> int:

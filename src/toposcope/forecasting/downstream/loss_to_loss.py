@@ -16,22 +16,16 @@ from toposcope.forecasting.scaling.scaling_law import scaling_law
 from toposcope.logs.evaluations import Evaluations
 from toposcope.typing import Indices, Matrix, Vector
 
-SAME = 0.01
-"""Largest relative difference of the parameters, and of the tokens, of runs that count as matched."""
-MIN_MATCHED = 8
-"""Runs of equal parameters and tokens, to be paired themselves rather than by a law."""
+SAME = 0.01  # largest relative difference of the parameters, and of the tokens, of runs that count as matched
+MIN_MATCHED = 8  # runs of equal parameters and tokens, to be paired themselves rather than by a law
 SAME_RUNS, MATCHED, BY_LAW = "losses of the same runs", "matched runs", "by law"
 TRAIN_TO_TRAIN, TRAIN_TO_TEST, TEST_TO_TEST = "train-to-train", "train-to-test", "test-to-test"
 NAMES = ("K", "kappa", "E0", "E1")
 KAPPA_RANGE = (0.1, 10.0)
-KAPPAS = np.geomspace(0.2, 5.0, 25)
-"""Starts of kappa."""
-FLOOR_SHARES = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)
-"""Starts of a free E0, as shares of the lowest loss."""
-MAX_FLOOR_SHARE = 1 - 1e-6
-"""Of E0 in the lowest loss; at the lowest loss itself the law has no derivative."""
-MAX_STARTS, MAX_STARTS_WITH_FLOOR = 6, 2
-"""Starts that are followed to the end; with a given E0 only kappa is searched."""
+KAPPAS = np.geomspace(0.2, 5.0, 25)  # starts of kappa
+FLOOR_SHARES = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # starts of a free E0, as shares of the lowest loss
+MAX_FLOOR_SHARE = 1 - 1e-6  # of E0 in the lowest loss; at the lowest loss itself the law has no derivative
+MAX_STARTS, MAX_STARTS_WITH_FLOOR = 6, 2  # starts that are followed to the end; with a given E0 only kappa is searched
 TOLERANCE = 1e-14
 
 

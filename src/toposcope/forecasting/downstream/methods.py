@@ -14,35 +14,18 @@ from toposcope.forecasting.least_squares import least_squares
 from toposcope.forecasting.scaling.scaling_law import EXPONENT
 from toposcope.typing import Matrix, Vector
 
-SCORE_ERROR = 0.01
-"""What a law misses a score by: the unit in which its residuals stand beside the priors."""
-LOSS_ERROR = 0.01
-"""The same of the logarithm of a loss."""
-SIZE = (0.0, 5.0)
-"""Prior of the logarithm of a term at the middle of the ladder: none, nearly."""
+SCORE_ERROR = 0.01  # what a law misses a score by: the unit in which its residuals stand beside the priors
+LOSS_ERROR = 0.01  # the same of the logarithm of a loss
+SIZE = (0.0, 5.0)  # prior of the logarithm of a term at the middle of the ladder: none, nearly
 WRONG_LABELS = (float(np.log(0.05)), 1.0)
 """Prior of the logarithm of -ln of the highest score: 2 to 14% of a benchmark's questions have a wrong or no answer
 (Northcutt et al. 2021: 3.3% on average; Gema et al. 2024: 6.5% of MMLU). Small models cannot show it."""
-CEILING = (3.0, 1.0)
-"""The same, of the log-odds of the highest score."""
+CEILING = (3.0, 1.0)  # the same, of the log-odds of the highest score
 
 
 @dataclass(frozen=True)
 class Link:
-    """score = low + (high - low) / (1 + exp(slope (loss - midpoint))).
-
-    Attributes
-    ----------
-    low, high : float
-        Asymptotes of the score at high and at low loss; ``low`` is chance where that is known.
-    slope, midpoint : float
-        Of the loss, in its units.
-
-    Examples
-    --------
-    >>> float(Link(low=0.25, high=1.0, slope=4.0, midpoint=1.0)(1.0))
-    0.625
-    """
+    """score = low + (high - low) / (1 + exp(slope (loss - midpoint)))."""
 
     low: float
     high: float
@@ -60,20 +43,11 @@ class Link:
 
 @dataclass(frozen=True)
 class ExponentialLink:
-    """score = low + (1 - low) exp(-rate (loss - best)), 1 from ``best`` on (Gadre et al. 2024, equation 5).
+    """score = low + (1 - low) exp(-rate (loss - best)), 1 from ``best`` on (Gadre et al. 2024, equation 5)."""
 
-    Attributes
-    ----------
-    low : float
-        The score of chance.
-    rate : float
-    best : float
-        The loss of a perfect score.
-    """
-
-    low: float
+    low: float  # the score of chance
     rate: float
-    best: float
+    best: float  # the loss of a perfect score
 
     def __call__(self, loss: ArrayLike) -> Vector:
         """Return the score, of the shape of the losses."""
@@ -87,18 +61,11 @@ Complexes = NDArray[np.complex128]
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """What a fit to resampled runs begins with.
+    """What a fit to resampled runs begins with."""
 
-    Attributes
-    ----------
-    parents : ndarray, shape (k, p)
-        Parameters of the runs that were resampled: the start.
-    shifts : ndarray, shape (k, p)
-        Standard normal numbers, by which the means of the priors are moved. What runs determine does not feel it; what
-        they leave open varies as widely as the prior.
-    """
-
-    parents: Matrix
+    parents: Matrix  # shape (k, p); parameters of the runs that were resampled: the start
+    # shape (k, p); standard normal numbers, by which the means of the priors are moved. What runs determine does not
+    # feel it; what they leave open varies as widely as the prior
     shifts: Matrix
 
     def __getitem__(self, columns: slice) -> "Resampled":

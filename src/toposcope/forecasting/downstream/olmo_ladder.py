@@ -12,39 +12,24 @@ from toposcope.forecasting.downstream.methods import LadderMethod, Link, Resampl
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.typing import Matrix, Vector
 
-DELTA = 1e-3
-"""Residuals of the logarithm of the loss beyond this count linearly."""
-TOKENS_PER_PARAMETER = 19.0
-"""Rungs with fewer are left out: the ladder of the paper begins at one Chinchilla, about 20."""
-WINDOW = 5
-"""Evaluations in a mean."""
-SKIPPED = 0.1
-"""Share of each run's evaluations, from its beginning, that the link does not see."""
-START = (3.0, 6.0, 0.1, 0.2, 1.0)
-"""ln A, ln B, alpha, beta and E."""
-LINK_START = (0.9, 3.0)
-"""L0 and k."""
+DELTA = 1e-3  # residuals of the logarithm of the loss beyond this count linearly
+TOKENS_PER_PARAMETER = 19.0  # rungs with fewer are left out: the ladder of the paper begins at one Chinchilla, about 20
+WINDOW = 5  # evaluations in a mean
+SKIPPED = 0.1  # share of each run's evaluations, from its beginning, that the link does not see
+START = (3.0, 6.0, 0.1, 0.2, 1.0)  # ln A, ln B, alpha, beta and E
+LINK_START = (0.9, 3.0)  # L0 and k
 MIDPOINTS, SLOPES = (0.0, 0.1, 0.5, 0.9), (0.5, 1.0, 3.0)
 """L0 and k of several starts: as quantiles of the losses, and in units of one over their standard deviation."""
 MIN_RUNGS = 5
-MAX_LOG = 700.0
-"""Of a term on the way to an optimum: its exponential is still finite."""
-PARAMETERS = 9
-"""Five of the law and four of the link."""
+MAX_LOG = 700.0  # of a term on the way to an optimum: its exponential is still finite
+PARAMETERS = 9  # five of the law and four of the link
 
 
 @dataclass(frozen=True, eq=False)
 class OlmoLadder:
-    """A fit of the loss in parameters and tokens, and of the score in the loss.
+    """A fit of the loss in parameters and tokens, and of the score in the loss."""
 
-    Attributes
-    ----------
-    law : ScalingLaw
-        Of the task's loss.
-    link : Link
-    """
-
-    law: ScalingLaw
+    law: ScalingLaw  # of the task's loss
     link: Link
 
     def loss(self, N: float, D: float) -> float:
@@ -62,22 +47,6 @@ def olmo_ladder(ladder: Ladder, *, starts: int = 1) -> OlmoLadder:
     First the loss at the end of each run, the mean of its last 5 values: A / N^alpha + B / D^beta + E, by L-BFGS-B on
     the Huber loss of its logarithm. Then the score in the loss along all runs, without the first 10% of each and as
     trailing means of 5, with the point (0, 1): a falling sigmoid by least squares.
-
-    Parameters
-    ----------
-    ladder : Ladder
-        Rungs of less than one Chinchilla (20 tokens for each parameter) are left out, as in the paper.
-    starts : int
-        1: the sigmoid's one start of the paper, which may end in an optimum far from the best; more: also from a grid.
-
-    Raises
-    ------
-    ToposcopeError
-        If the ladder has no loss, chance is unknown, fewer than 5 rungs are left, or the fit diverges.
-
-    Notes
-    -----
-    Bhagia et al. 2024, arXiv:2412.04403, and the code that was published with it.
     """
     rungs = [rung for rung in ladder.rungs if rung.D[-1] >= TOKENS_PER_PARAMETER * rung.N]
     rungs = [rung for rung in rungs if np.isfinite(rung.loss + rung.score).any()]

@@ -15,8 +15,7 @@ from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations import MAX_SIZE
 from toposcope.typing import Vector
 
-MAX_LISTED = 4
-"""Tasks whose scores stand in one sentence; of more it gives the range."""
+MAX_LISTED = 4  # tasks whose scores stand in one sentence; of more it gives the range
 TEXTS = frozenset(
     {"model", "task", "unit", "run", "largest_run", "method", "refused", "fold", "link", "of", "what", "recipe"}
 )
@@ -32,21 +31,11 @@ RUNGS = ("task", "run", "N", "D", "loss", "score", "noise")
 
 @dataclass(frozen=True)
 class Model:
-    """A model to predict: one that is not trained yet, or an unfinished run.
+    """A model to predict: one that is not trained yet, or an unfinished run."""
 
-    Attributes
-    ----------
-    name : str
-        Rows of the evaluations under this name are of this model itself: they are no rung of the ladder.
-    N : float
-        Parameters, counted as those of the ladder are.
-    D : float
-        Tokens at the end of its training.
-    """
-
-    name: str
-    N: float
-    D: float
+    name: str  # rows of the evaluations under this name are of this model itself: they are no rung of the ladder
+    N: float  # parameters, counted as those of the ladder are
+    D: float  # tokens at the end of its training
 
     def __post_init__(self) -> None:
         for what, value in (("parameters N", self.N), ("tokens D", self.D)):
@@ -56,78 +45,48 @@ class Model:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A rung that was left out and predicted from smaller ones.
-
-    Attributes
-    ----------
-    run : str
-    N, D : float
-    method : str
-    predicted, low, high : float
-        With its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the
-        method, and the weights of the others, are chosen once, by all folds.
-    true : float
-    fold : str
-        What was left out.
-    """
+    """A rung that was left out and predicted from smaller ones."""
 
     run: str
     N: float
     D: float
     method: str
+    # with its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the method,
+    # and the weights of the others, are chosen once, by all folds
     predicted: float
+    # with its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the method,
+    # and the weights of the others, are chosen once, by all folds
     low: float
+    # with its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the method,
+    # and the weights of the others, are chosen once, by all folds
     high: float
     true: float
-    fold: str = ""
+    fold: str = ""  # what was left out
 
 
 @dataclass(frozen=True, eq=False)
 class TaskPrediction:
-    """The score of a model on a task.
-
-    Attributes
-    ----------
-    task : str
-    target : Target
-    model : Model
-    score, low, high : float
-        With the 90% interval; NaN where refused.
-    refusal : str
-        Why the score cannot be told and what would help; empty if it is predicted.
-    loss, loss_low, loss_high : float
-        Predicted loss with its 90% interval, of the method of ``link``; NaN without losses.
-    method : str
-        The method of ``score``.
-    methods : mapping
-        What each method predicts, by its name.
-    errors : mapping
-        The mean absolute error of each method on rungs left out.
-    left_out : tuple of LeftOut
-    ladder : Ladder
-    link : callable, optional
-        From losses to scores, of the method of ``score``, or of ``two_stage`` beside a method that needs no loss; None
-        without losses.
-    own : Rung, optional
-        Evaluations of the model itself, if there are any.
-    """
+    """The score of a model on a task."""
 
     task: str
     target: Target
     model: Model
-    score: float
-    low: float
-    high: float
-    refusal: str = ""
-    loss: float = np.nan
-    loss_low: float = np.nan
-    loss_high: float = np.nan
-    method: str = ""
-    methods: Mapping[str, float] = field(default_factory=dict)
+    score: float  # with the 90% interval; NaN where refused
+    low: float  # with the 90% interval; NaN where refused
+    high: float  # with the 90% interval; NaN where refused
+    refusal: str = ""  # why the score cannot be told and what would help; empty if it is predicted
+    loss: float = np.nan  # predicted loss with its 90% interval, of the method of ``link``; NaN without losses
+    loss_low: float = np.nan  # predicted loss with its 90% interval, of the method of ``link``; NaN without losses
+    loss_high: float = np.nan  # predicted loss with its 90% interval, of the method of ``link``; NaN without losses
+    method: str = ""  # the method of ``score``
+    methods: Mapping[str, float] = field(default_factory=dict)  # what each method predicts, by its name
+    # the mean absolute error of each method on rungs left out
     errors: Mapping[str, float] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
+    # from losses to scores, of the method of ``score``, or of ``two_stage`` beside a method that needs no loss; None
+    # without losses
     link: Callable[[ArrayLike], Vector] | None = None
-    own: Rung | None = None
+    own: Rung | None = None  # evaluations of the model itself, if there are any
     ladder: Ladder = field(kw_only=True)
 
 

@@ -43,27 +43,16 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 FIRST, TWO_STAGE = "log_accuracy", "two_stage"
 """The method that is taken where rungs left out prefer no other, and the one whose link is drawn beside direct laws."""
-METHODS = (*(method.name for method in LADDER_METHODS), "olmo_ladder")
-"""Methods that can be asked for by name."""
+METHODS = (*(method.name for method in LADDER_METHODS), "olmo_ladder")  # methods that can be asked for by name
 
 
 @dataclass(frozen=True, eq=False)
 class DownstreamReport:
-    """Predictions of tasks.
+    """Predictions of tasks."""
 
-    Attributes
-    ----------
-    predictions : tuple of TaskPrediction
-        Of each model the tasks, in the order of both.
-    loss_names : mapping
-        The loss that is linked to the score of each task; empty if none is.
-    remarks : tuple of str
-        Of the evaluations and of the ladder, a sentence each.
-    """
-
-    predictions: tuple[TaskPrediction, ...]
-    loss_names: Mapping[str, str]
-    remarks: tuple[str, ...] = ()
+    predictions: tuple[TaskPrediction, ...]  # of each model the tasks, in the order of both
+    loss_names: Mapping[str, str]  # the loss that is linked to the score of each task; empty if none is
+    remarks: tuple[str, ...] = ()  # of the evaluations and of the ladder, a sentence each
 
     def __repr__(self) -> str:
         return f"<DownstreamReport: {' '.join(headline(self.predictions)).rstrip('.')}>"
@@ -79,12 +68,7 @@ class DownstreamReport:
         return facts_table("Predicted scores", facts, columns, rows)
 
     def plot(self) -> "Chart":
-        """Draw the scores of the ladder over compute, with the predictions and their intervals.
-
-        Returns
-        -------
-        Chart
-        """
+        """Draw the scores of the ladder over compute, with the predictions and their intervals."""
         from toposcope.forecasting.downstream.figure import ladder_figure
 
         return ladder_figure(self.predictions)

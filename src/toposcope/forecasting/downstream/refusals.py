@@ -11,28 +11,20 @@ from toposcope.forecasting.wording import counted
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector
 
-MIN_RUNGS, MIN_SIZES = 5, 3
-"""Runs of a ladder, and sizes where the model is much larger than all."""
-REACH_OF_FEW_SIZES = 4.0
-"""How many times the largest size the model may have if there are fewer."""
-MIN_STANDARD_ERRORS = 3.0
-"""By which a score must leave chance, and a trend must fall."""
-MIN_ABOVE_CHANCE = 3
-"""Runs that must leave chance: fewer show no law."""
-LEAST_ERROR = 0.003
-"""Standard error of a score if nothing is known of its noise."""
-SAME_RATIO = 1.5
-"""Where N, D or their ratio is the same at all runs: how far that of the model may be from it."""
+MIN_RUNGS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
+REACH_OF_FEW_SIZES = 4.0  # how many times the largest size the model may have if there are fewer
+MIN_STANDARD_ERRORS = 3.0  # by which a score must leave chance, and a trend must fall
+MIN_ABOVE_CHANCE = 3  # runs that must leave chance: fewer show no law
+LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
+SAME_RATIO = 1.5  # where N, D or their ratio is the same at all runs: how far that of the model may be from it
 MAX_MISFIT, MAX_MISFIT_SHARE = 3.0, 0.1
 """Residuals of a law in units of their noise, and of the range of scores: beyond both, the runs disagree."""
 REACH = 2.0
 """How far beyond the ladder's compute a model may be: so many times what sizes and tokens span, in logarithms."""
-MAX_WIDTH = 0.5
-"""Of an interval, in what is left above chance."""
+MAX_WIDTH = 0.5  # of an interval, in what is left above chance
 PLATEAU_SHARE, MIN_PLATEAU = 1 / 3, 4
 """Evaluations of least compute on which an unknown chance is read off: their share, and their least number."""
-MIN_RISE = 10.0
-"""Standard deviations of that plateau by which the best score must lie above it."""
+MIN_RISE = 10.0  # standard deviations of that plateau by which the best score must lie above it
 
 
 def chance_of(ladder: Ladder) -> float | None:

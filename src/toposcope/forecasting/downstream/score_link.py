@@ -26,53 +26,28 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 METHODS: tuple[TwoStage, ...] = (TwoStage(), TwoStageExponential())
-RESAMPLES, FOLD_RESAMPLES = 200, 40
-"""Links of resampled runs, and of those of a fold."""
-N_LAW = 5
-"""Parameters of a two-stage method before those of its link."""
-REACH = 0.5
-"""How far a loss may lie outside the losses of the ladder, in units of their range."""
+RESAMPLES, FOLD_RESAMPLES = 200, 40  # links of resampled runs, and of those of a fold
+N_LAW = 5  # parameters of a two-stage method before those of its link
+REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
 COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreLink:
-    """From a loss to the score of a task.
-
-    Attributes
-    ----------
-    task : str
-    target : Target
-    loss_name : str
-    chance : float
-    points : Endpoints
-        Loss and score at the ends of the runs of the ladder.
-    link : callable, or None
-        From losses to scores; None where refused.
-    resampled : tuple of callable
-        Links of resampled runs.
-    scatter : float
-        Standard deviation of a score about the link.
-    widening : float
-        Factor on deviations from the link, at least 1, that runs left out ask for.
-    held, judged : int
-        Runs left out whose score was in its 90% interval, and all of them.
-    refusal : str
-        Why no score can be told; empty if some can.
-    """
+    """From a loss to the score of a task."""
 
     task: str
     target: Target
     loss_name: str
     chance: float
-    points: Endpoints
-    link: Link | ExponentialLink | None = None
-    resampled: tuple[Link | ExponentialLink, ...] = ()
-    scatter: float = 0.0
-    widening: float = 1.0
-    held: int = 0
-    judged: int = 0
-    refusal: str = ""
+    points: Endpoints  # loss and score at the ends of the runs of the ladder
+    link: Link | ExponentialLink | None = None  # from losses to scores; None where refused
+    resampled: tuple[Link | ExponentialLink, ...] = ()  # links of resampled runs
+    scatter: float = 0.0  # standard deviation of a score about the link
+    widening: float = 1.0  # factor on deviations from the link, at least 1, that runs left out ask for
+    held: int = 0  # runs left out whose score was in its 90% interval, and all of them
+    judged: int = 0  # runs left out whose score was in its 90% interval, and all of them
+    refusal: str = ""  # why no score can be told; empty if some can
 
     def refusal_at(self, loss: float) -> str:
         """Return why the score at a loss cannot be told; empty if it can."""
@@ -88,19 +63,7 @@ class ScoreLink:
         )
 
     def scores(self, losses: Matrix, seed: int) -> Matrix:
-        """Return a score for each loss drawn, with the error of the link.
-
-        Parameters
-        ----------
-        losses : ndarray, shape (a, k), float64
-            k draws of the losses of a models. In one draw all models share a link; each has its own scatter about it.
-        seed : int
-
-        Returns
-        -------
-        ndarray, shape (a, k), float64
-            From 0 to 1.
-        """
+        """Return a score for each loss drawn, with the error of the link."""
         assert self.link is not None
         random = np.random.default_rng(derive_seed(seed, "score link", self.task))
         middle, number = self.link(losses), np.arange(losses.shape[1]) % len(self.resampled)
@@ -118,15 +81,6 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
 
     A sigmoid or an exponential with chance at its foot, whichever predicts the scores of larger runs better from their
     losses when they are left out.
-
-    Parameters
-    ----------
-    ladder : Ladder
-        With losses.
-    task : str
-        Its name.
-    seed : int
-        Of the resampling.
     """
     points, chance = endpoints(ladder), chance_of(ladder)
     points = points.where(np.isfinite(points.loss) & (points.loss > 0))
@@ -253,44 +207,25 @@ def _resampled(
 
 @dataclass(frozen=True, eq=False)
 class ArmScore:
-    """The score of a model whose loss was predicted.
-
-    Attributes
-    ----------
-    name : str
-    N, D : float
-    loss, score : float
-        Predicted.
-    low, high : float
-        90% interval of the score; NaN where refused, as the score is.
-    refusal : str
-    """
+    """The score of a model whose loss was predicted."""
 
     name: str
     N: float
     D: float
-    loss: float
-    score: float
-    low: float
-    high: float
+    loss: float  # predicted
+    score: float  # predicted
+    low: float  # 90% interval of the score; NaN where refused, as the score is
+    high: float  # 90% interval of the score; NaN where refused, as the score is
     refusal: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskScores:
-    """Models in the units of a task.
-
-    Attributes
-    ----------
-    link : ScoreLink
-    arms : tuple of ArmScore
-    probability : float
-        That the last model scores higher than the first; NaN with one model, or where one is refused.
-    """
+    """Models in the units of a task."""
 
     link: ScoreLink
     arms: tuple[ArmScore, ...]
-    probability: float
+    probability: float  # that the last model scores higher than the first; NaN with one model, or where one is refused
 
     @property
     def task(self) -> str:
@@ -304,16 +239,7 @@ class TaskScores:
 
 
 def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], draws: Matrix, seed: int) -> TaskScores:
-    """Return the scores of models from draws of their losses.
-
-    Parameters
-    ----------
-    link : ScoreLink
-    models : list of (name, N, D, loss)
-    draws : ndarray, shape (a, k), float64
-        Draws of the losses of the models, the k-th of one law for all of them.
-    seed : int
-    """
+    """Return the scores of models from draws of their losses."""
     if draws.shape[0] != len(models):
         raise ToposcopeError(f"{len(models)} models, but losses of {draws.shape[0]}")
     refusals = [link.refusal_at(loss) for *_, loss in models]
@@ -366,15 +292,7 @@ def _percent(share: float) -> str:
 
 
 def scores_frame(tasks: Sequence[TaskScores]) -> pl.DataFrame:
-    """Return a row for each task and model.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``task, model, N, D``, its predicted ``loss``, the ``score`` with its 90% interval ``low, high``, the
-        ``probability`` that the last model scores higher than the first, ``chance``, the loss of the ``link``, and
-        ``refused``, the reason, else empty. What is unknown is null.
-    """
+    """Return a row for each task and model."""
     rows: list[dict[str, Any]] = [
         {
             "task": each.task, "model": arm.name, "N": arm.N, "D": arm.D, "loss": arm.loss, "score": arm.score,

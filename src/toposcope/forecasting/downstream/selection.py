@@ -12,36 +12,13 @@ from toposcope.forecasting.downstream.predicted import Model, unnamed
 from toposcope.logs.cleaning import size_of
 from toposcope.logs.evaluations import Evaluations
 
-MAX_LISTED = 12
-"""Names in a message."""
+MAX_LISTED = 12  # names in a message
 EXAMPLES = {"N": "N=7B", "D": "D=4T"}
 EXPECTED = "expected N=7B,D=4T with a name before it if you like, or the name of a run"
 
 
 def models_of(texts: Sequence[str], evaluations: Evaluations) -> list[Model]:
-    """Read models to predict.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        Each ``N=7e9,D=4e12`` or ``NAME,N=7B,D=4T``; or the name of a run in the evaluations, in full or after its last
-        ``/``, whose parameters and tokens are taken where they are not stated: ``NAME`` alone, or ``NAME,D=4T`` if it
-        will end at 4T tokens.
-    evaluations : Evaluations
-
-    Raises
-    ------
-    ToposcopeError
-        If a text is of another form, states no positive size, names no run, or a name is there twice.
-
-    Examples
-    --------
-    >>> import polars as pl
-    >>> from toposcope.logs.evaluations import COLUMNS
-    >>> nothing = Evaluations(pl.DataFrame(schema=COLUMNS))
-    >>> models_of(["N=7B,D=4T"], nothing)
-    [Model(name='7B on 4T tokens', N=7000000000.0, D=4000000000000.0)]
-    """
+    """Read models to predict."""
     models = [_model_of(text, evaluations) for text in texts]
     names = [model.name for model in models]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -52,22 +29,7 @@ def models_of(texts: Sequence[str], evaluations: Evaluations) -> list[Model]:
 def select_runs(
     evaluations: Evaluations, ladder: Sequence[str] = (), exclude: Sequence[str] = (), models: Sequence[Model] = ()
 ) -> Evaluations:
-    """Return the evaluations of some runs; those that are named as a ladder count as one recipe.
-
-    Parameters
-    ----------
-    evaluations : Evaluations
-    ladder, exclude : sequence of str
-        Names of runs, or what stands after the last ``/`` of them, with ``*`` for any characters; without `ladder` all
-        runs are kept but the excluded ones.
-    models : sequence of Model
-        Runs of these names are kept in any case: they are what is predicted.
-
-    Raises
-    ------
-    ToposcopeError
-        If no run has one of the names, none is left, or runs of several recipes that are to be one have the same name.
-    """
+    """Return the evaluations of some runs; those that are named as a ladder count as one recipe."""
     runs = [str(run) for run in evaluations.table["run"].unique().sort()]
     for pattern in (*ladder, *exclude):
         if not any(_is_named(run, pattern) for run in runs):

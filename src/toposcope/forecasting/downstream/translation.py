@@ -26,17 +26,14 @@ from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
 from toposcope.logs.evaluations import Evaluations
 from toposcope.typing import Vector
 
-LossAt = Callable[[Vector, Vector], Vector]
-"""From parameters and tokens to the loss."""
+LossAt = Callable[[Vector, Vector], Vector]  # from parameters and tokens to the loss
 METHODS = ("shared_shape", "average", "own_law", "shifted_power_law", "proportional")
 """``average`` is the geometric mean of `shared_shape` and `own_law`, whose errors have opposite signs more often."""
 MAX_REWEIGHTINGS = 50
 MIN_LEFT_OUT_REACH = 1.2
 """Of the compute of a run that is left out, over the largest of the runs that it is predicted from."""
-MIN_RUNS = 3
-"""Of the new recipe, for leaving out the larger half."""
-DRIFT_SHARE = 0.25
-"""Of a donor's largest compute: runs above are left out to see what its law misses beyond its runs."""
+MIN_RUNS = 3  # of the new recipe, for leaving out the larger half
+DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above are left out to see what its law misses beyond its runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,26 +141,7 @@ class Laws:
 def translate(
     evaluations: Evaluations, recipe: str, models: Sequence[Model], *, loss: str = "", method: str = DEFAULT
 ) -> Translation:
-    """Predict a loss of a recipe's larger models from a few small runs of it and the scaling laws of other recipes.
-
-    Parameters
-    ----------
-    evaluations : Evaluations
-        Losses at the ends of runs of several recipes. All runs of `recipe` count as its small ones, but for those that
-        have the name of a model.
-    recipe : str
-        The new one.
-    models : sequence of Model
-    loss : str
-        The corpus, or the task, that the loss is on; by default the corpus that the recipe was trained on.
-    method : str
-        One of `METHODS`, or ``default``: what predicts curves best that are left out.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such recipe, loss or method, or no model.
-    """
+    """Predict a loss of a recipe's larger models from a few small runs of it and the scaling laws of other recipes."""
     if not models:
         raise ToposcopeError("no model to predict; name its parameters N and its tokens D")
     if method not in (DEFAULT, *METHODS):

@@ -29,10 +29,8 @@ from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.progress import Progress, silent
 
 METHOD = "link_of_other_recipes"
-UPPER = 0.95
-"""End of a 90% interval, as a quantile."""
-MIN_RECIPES = 2
-"""Donors: with one nothing shows whether the link holds for another recipe."""
+UPPER = 0.95  # end of a 90% interval, as a quantile
+MIN_RECIPES = 2  # donors: with one nothing shows whether the link holds for another recipe
 ROWS = ("model", "of", "what", "predicted", "low", "high", "method", "error", "held", "refused")
 LEFT_OUT = ("of", "recipe", "loss", "run", "N", "D", "reach", "method", "predicted", "true")
 TEXTS = frozenset({"model", "of", "what", "method", "refused", "recipe", "loss", "run"})
@@ -328,28 +326,7 @@ def translations(
     method: str = DEFAULT,
     progress: Progress = silent,
 ) -> TranslationReport:
-    """Predict losses on corpora and scores on tasks of a recipe's larger models, from small runs of it.
-
-    Parameters
-    ----------
-    evaluations : Evaluations, str or Path
-        Of the new recipe's small runs, and of others that reach further.
-    recipe : str
-    models : sequence of Model
-    names : sequence of str
-        Corpora and tasks; by default the corpus that the recipe was trained on. A task with scores is predicted as a
-        score, with the loss that this rests on.
-    loss : str
-        What scores are predicted from; by default the loss of the task's right answers.
-    method : str
-        As for `translate`.
-    progress : callable
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such recipe, corpus, task, loss or method, or no model.
-    """
+    """Predict losses on corpora and scores on tasks of a recipe's larger models, from small runs of it."""
     if not isinstance(evaluations, Evaluations):
         evaluations = read_evaluations(evaluations)
     losses: list[Translation] = []

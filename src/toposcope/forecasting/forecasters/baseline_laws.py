@@ -161,13 +161,7 @@ _S1 = ProgressPowerLaw()
 
 
 def present_slope(log: Log, schedule: Schedule) -> float:
-    """Return -dL/d ln S1 at the last step seen, by the law of ``s1``, in the unit of the loss; at least 0.
-
-    Raises
-    ------
-    RefusedError
-        If fewer than 5 points were seen.
-    """
+    """Return -dL/d ln S1 at the last step seen, by the law of ``s1``, in the unit of the loss; at least 0."""
     fitted = _S1.law(log, schedule, ()).diagnostics
     return fitted["A"] * fitted["a"]
 

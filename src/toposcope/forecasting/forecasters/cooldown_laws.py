@@ -29,22 +29,15 @@ from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Steps, Vector
 
-PRIOR, PRIOR_SPREAD = 0.19, 0.06
-"""Of c, in nats."""
-PRIOR_SHARE = PRIOR / 3.1
-"""Of the loss, where it is not in nats: the prior over the usual loss of a language model."""
+PRIOR, PRIOR_SPREAD = 0.19, 0.06  # of c, in nats
+PRIOR_SHARE = PRIOR / 3.1  # of the loss, where it is not in nats: the prior over the usual loss of a language model
 MIN_PRIOR_SHARE, MAX_PRIOR_SHARE = 0.015, 0.1
 """Of the loss: where it is less or more, the loss in nats is above or below those of language models."""
-MAX_PRIOR_SLOPES = 4.0
-"""Slopes of the run: a larger prior is not of a run that falls as language models do."""
-SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25
-"""Of the slope: c where the prior for language models does not hold."""
-MIN_SPREAD_SHARE = 1e-6
-"""Of the loss: a smaller spread of c counts as this."""
-SIBLING_SHARE = 0.9
-"""Late share of a complete sibling that its own coefficient is fitted to."""
-MIN_DECAY = 0.5
-"""Share of the peak: a sibling whose rate falls by less holds no information on c."""
+MAX_PRIOR_SLOPES = 4.0  # slopes of the run: a larger prior is not of a run that falls as language models do
+SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25  # of the slope: c where the prior for language models does not hold
+MIN_SPREAD_SHARE = 1e-6  # of the loss: a smaller spread of c counts as this
+SIBLING_SHARE = 0.9  # late share of a complete sibling that its own coefficient is fitted to
+MIN_DECAY = 0.5  # share of the peak: a sibling whose rate falls by less holds no information on c
 MIN_SIBLINGS = 3
 MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5
 """Shares of the run and of the decay of its rate that have to be seen before c is fitted."""
@@ -63,14 +56,7 @@ class Prior:
 
 
 class AnnealedLaw(LawForecaster):
-    """The law with a given annealing.
-
-    Parameters
-    ----------
-    name : str
-    annealing : callable
-        Schedule, steps -> G at the steps.
-    """
+    """The law with a given annealing."""
 
     def __init__(self, name: str, annealing: Callable[[Schedule, Steps], Vector]) -> None:
         self.name, self.annealing = name, annealing
@@ -132,11 +118,6 @@ class AnnealedLaw(LawForecaster):
         """Return the prior from siblings, else that of language models, else from the slope.
 
         It is rounded, so that equal priors give the same fit.
-
-        Raises
-        ------
-        RefusedError
-            If fewer than 5 points were seen.
         """
         n, centre, spread = self._of_siblings(tuple(usable_siblings(log, siblings)))
         level = float(np.median(log.loss[-len(log.loss) // 10 - 1 :]))

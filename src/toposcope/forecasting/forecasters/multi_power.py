@@ -35,15 +35,12 @@ from toposcope.typing import Matrix, Steps, Vector
 
 CELLS = tuple(product(np.geomspace(1e-4, 1, 9), (0.2, 0.4, 0.7, 1.2, 2.0), (0.2, 0.5, 0.8, 1.2)))
 """C, b and g, rates in units of the peak."""
-GAIN_SIZES = np.geomspace(0.01, 2, 48)
-"""B, in the unit of the loss: the gain from a decay of the whole peak."""
+GAIN_SIZES = np.geomspace(0.01, 2, 48)  # B, in the unit of the loss: the gain from a decay of the whole peak
 EXPONENTS = np.geomspace(0.08, 1.4, 14)
 MIN_LOG_LIKELIHOOD_RATIO = 2.0
 """By which the best B must beat the smallest; else the siblings hold no information on it."""
-SIBLING_SHARE = 0.9
-"""Late share of a sibling that the shared parameters are fitted to."""
-MAX_RUNS_OF_A_MODEL = 6
-"""Runs of one model that the shared parameters are fitted to."""
+SIBLING_SHARE = 0.9  # late share of a sibling that the shared parameters are fitted to
+MAX_RUNS_OF_A_MODEL = 6  # runs of one model that the shared parameters are fitted to
 
 
 class SharedDecay(NamedTuple):
@@ -126,17 +123,7 @@ def _likelihoods_of_model(runs: tuple[LoggedRun, ...]) -> Matrix | None:
 
 
 def likelihoods(curves: Sequence[Curve]) -> Matrix:
-    """Return minus the profile log likelihood of runs of one size, on the grid of cells and B.
-
-    Parameters
-    ----------
-    curves : list of Curve
-        Rates in units of their peak; they share L0, A and a.
-
-    Returns
-    -------
-    ndarray, shape (n_cells, n_gain_sizes)
-    """
+    """Return minus the profile log likelihood of runs of one size, on the grid of cells and B."""
     curve = joined(curves)
     gain = np.stack([curve.terms.gain(C, b, g) for C, b, g in CELLS])
     bases = np.exp(-EXPONENTS[:, None] * np.log(curve.summed_rate / curve.summed_rate.max()))
@@ -156,13 +143,7 @@ def likelihoods(curves: Sequence[Curve]) -> Matrix:
 
 
 def best_shared(tables: Sequence[Matrix]) -> SharedDecay:
-    """Return the cell and B that suit all sizes together; B between grid points by a parabola.
-
-    Raises
-    ------
-    RefusedError
-        If hardly any gain suits as well.
-    """
+    """Return the cell and B that suit all sizes together; B between grid points by a parabola."""
     total = np.sum(tables, axis=0)
     cell, size = np.unravel_index(int(total.argmin()), total.shape)
     if total[:, 0].min() - total[cell, size] < MIN_LOG_LIKELIHOOD_RATIO:

@@ -19,61 +19,37 @@ from toposcope.forecasting.forecasters.power_law_fit import HUBER, MIN_POINTS, N
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
-MAX_GROUP_DECAY = 1 / 128
-"""Share of the peak rate; neighbouring decays that add up to more are not grouped."""
-MAX_GROUP_PROGRESS = 1 / 64
-"""Share of the run's summed rate; decays further apart are not grouped."""
-MAX_GROUPS = 1024
-"""Of a rate that goes up and down all the time; larger groups are then allowed."""
-MIN_CHANGE = 1e-12
-"""Share of the peak; the rate counts as constant where it changes by less."""
-MIN_RATE = 1e-9
-"""Share of the peak; smaller rates and sums count as this, so that their logarithms are finite."""
-MAX_LOG = 700
-"""Largest argument of an exponential."""
+MAX_GROUP_DECAY = 1 / 128  # share of the peak rate; neighbouring decays that add up to more are not grouped
+MAX_GROUP_PROGRESS = 1 / 64  # share of the run's summed rate; decays further apart are not grouped
+MAX_GROUPS = 1024  # of a rate that goes up and down all the time; larger groups are then allowed
+MIN_CHANGE = 1e-12  # share of the peak; the rate counts as constant where it changes by less
+MIN_RATE = 1e-9  # share of the peak; smaller rates and sums count as this, so that their logarithms are finite
+MAX_LOG = 700  # largest argument of an exponential
 
 STARTS = tuple(product((0.01, 0.1, 1.0), (0.3, 0.6, 1.2), (0.2, 0.6), (0.5,)))
 """C, b, g and a, rates in units of the peak."""
 LOWEST, HIGHEST = (1e-6, 0.02, 1e-3, 0.02), (1e4, 5.0, 2.0, 2.0)
-SEARCHES = 3
-"""Number of the best starts from which the search begins."""
-ROUNDS = 3
-"""Of reweighting."""
+SEARCHES = 3  # number of the best starts from which the search begins
+ROUNDS = 3  # of reweighting
 MIN_RESIDUAL_SCALE = 1e-3
 """Relative; larger residuals count less, as in the publication, or from a larger one if the runs are noisier."""
 MAX_EVALUATIONS = 60
 MAX_NNLS_ITERATIONS = 1000
 
-MIN_SCHEDULES = 3
-"""For the five parameters of the decay terms and the level they start from."""
-MIN_SCHEDULE_DIFFERENCE = 0.05
-"""Share of the peak; schedules that are nowhere further apart count as the same."""
-COMPARED_STEPS = 65
-"""Evenly spaced steps at which schedules are compared."""
-MAX_POINTS, MIN_CURVE_POINTS = 4000, 20
-"""Of all curves together, and of each curve."""
+MIN_SCHEDULES = 3  # for the five parameters of the decay terms and the level they start from
+MIN_SCHEDULE_DIFFERENCE = 0.05  # share of the peak; schedules that are nowhere further apart count as the same
+COMPARED_STEPS = 65  # evenly spaced steps at which schedules are compared
+MAX_POINTS, MIN_CURVE_POINTS = 4000, 20  # of all curves together, and of each curve
 
 
 class DecayTerms(NamedTuple):
-    """Pairs of a step t and a group of earlier learning-rate decays; rates in units of the peak.
+    """Pairs of a step t and a group of earlier learning-rate decays; rates in units of the peak."""
 
-    Attributes
-    ----------
-    row : ndarray, shape (p,), int64
-        Index of t.
-    weight : ndarray, shape (p,)
-        Sum of eta_{k-1} - eta_k over the group's steps k <= t; negative where the rate rises.
-    log_rate, log_sum : ndarray, shape (p,)
-        Logarithms of eta_k, and of S_k(t), the sum of the rates from k to t.
-    n_steps : int
-        Number of steps t.
-    """
-
-    row: Indices
-    weight: Vector
-    log_rate: Vector
-    log_sum: Vector
-    n_steps: int
+    row: Indices  # shape (p,); index of t
+    weight: Vector  # shape (p,); sum of eta_{k-1} - eta_k over the group's steps k <= t; negative where the rate rises
+    log_rate: Vector  # shape (p,); logarithms of eta_k, and of S_k(t), the sum of the rates from k to t
+    log_sum: Vector  # shape (p,); logarithms of eta_k, and of S_k(t), the sum of the rates from k to t
+    n_steps: int  # number of steps t
 
     def gain(self, C: float, b: float, g: float) -> Vector:
         """Return G at each step, shape (n_steps,)."""
@@ -174,24 +150,16 @@ def _group_bounds(decays: Vector, progress_share: Vector) -> tuple[Indices, Indi
 
 @dataclass(frozen=True)
 class MultiPowerLaw:
-    """A fitted law; learning rates in their own unit, losses in the logs'.
+    """A fitted law; learning rates in their own unit, losses in the logs'."""
 
-    Attributes
-    ----------
-    L0, A, a, B, C, b, g : float
-        Not negative.
-    scale : float
-        Of the relative residuals: their median absolute value times 1.4826.
-    """
-
-    L0: float
-    A: float
-    a: float
-    B: float
-    C: float
-    b: float
-    g: float
-    scale: float
+    L0: float  # not negative
+    A: float  # not negative
+    a: float  # not negative
+    B: float  # not negative
+    C: float  # not negative
+    b: float  # not negative
+    g: float  # not negative
+    scale: float  # of the relative residuals: their median absolute value times 1.4826
 
     def loss(self, schedule: Schedule, steps: Steps) -> Vector:
         """Return the loss at some steps of a schedule, shape of `steps`; the rate rises linearly during warm-up."""
@@ -202,19 +170,11 @@ class MultiPowerLaw:
 
 
 class Curve(NamedTuple):
-    """The points of a run, or of several, that the law is fitted to; rates in the unit of the fit.
+    """The points of a run, or of several, that the law is fitted to; rates in the unit of the fit."""
 
-    Attributes
-    ----------
-    summed_rate : ndarray, shape (n,)
-        S1 + S_W.
-    terms : DecayTerms
-    loss : ndarray, shape (n,)
-    """
-
-    summed_rate: Vector
+    summed_rate: Vector  # shape (n,); S1 + S_W
     terms: DecayTerms
-    loss: Vector
+    loss: Vector  # shape (n,)
 
     def scaled(self, factor: float) -> "Curve":
         """Return the curve with its rates in another unit."""
@@ -269,18 +229,7 @@ def check_schedules(runs: Sequence[LoggedRun]) -> None:
 
 
 def fit_multi_power(runs: Sequence[LoggedRun]) -> MultiPowerLaw:
-    """Fit the law to runs of one model under several schedules, after their warm-up.
-
-    Parameters
-    ----------
-    runs : list of LoggedRun
-        Of one size, batch size and data.
-
-    Raises
-    ------
-    RefusedError
-        If they follow fewer than three different schedules, or have fewer than 5 points each.
-    """
+    """Fit the law to runs of one model under several schedules, after their warm-up."""
     check_schedules(runs)
     unit = runs[0].schedule.peak
     n_points = max(MIN_CURVE_POINTS, MAX_POINTS // len(runs))
@@ -311,10 +260,6 @@ class LeastSquaresProblem:
 
     For given C, b, g and a the law is linear in L0, A and B, which are not negative (Golub & Pereyra 2003, with the
     derivative of Kaufman 1975). Residuals are relative, and reweighted by Huber's function.
-
-    Parameters
-    ----------
-    curves : list of Curve
     """
 
     def __init__(self, curves: Sequence[Curve]) -> None:
@@ -325,22 +270,7 @@ class LeastSquaresProblem:
         self.weight = np.ones(len(self.loss))
 
     def solve(self, q: Vector) -> tuple[Vector, Vector, Matrix]:
-        """Solve for L0, A and B.
-
-        Parameters
-        ----------
-        q : ndarray, shape (4,)
-            Logarithms of C, b, g and a.
-
-        Returns
-        -------
-        solution : ndarray, shape (3,)
-            L0, A in the unit of the longest run, and B.
-        residuals : ndarray, shape (n,)
-            Relative and weighted.
-        jacobian : ndarray, shape (n, 4)
-            Of the residuals by q.
-        """
+        """Solve for L0, A and B."""
         from scipy.optimize import nnls
 
         C, b, g, a = np.exp(q)

@@ -10,46 +10,28 @@ from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.typing import Matrix, Vector
 
-LATE_SHARE = 0.7
-"""Late share of what was seen that a law is fitted to, if it does not say otherwise."""
-MAX_SPIKE = 5.0
-"""Times the median of the window; a larger loss counts as this."""
-MIN_POINTS = 5
-"""Points that a law is fitted to."""
+LATE_SHARE = 0.7  # late share of what was seen that a law is fitted to, if it does not say otherwise
+MAX_SPIKE = 5.0  # times the median of the window; a larger loss counts as this
+MIN_POINTS = 5  # points that a law is fitted to
 MAX_BINS = 200
 EXPONENTS = np.linspace(0.05, 1.5, 59)
 N_FINER_EXPONENTS = 21
-MIN_ROUNDS, MAX_ROUNDS = 4, 20
-"""Of reweighting; more than 4 only while many outliers keep the scale falling."""
-SETTLED_RATIO = 0.9
-"""The scale has settled if it is at least this share of that of the round before."""
-HUBER = 1.345
-"""Residuals beyond this multiple of their scale count less: 95% efficient where residuals are normal."""
-MIN_SCALE = 1e-6
-"""Share of the mean value; a curve without noise has no scale of its own."""
-NORMAL = 1.4826
-"""A normal distribution's standard deviation over its median absolute deviation."""
-MIN_RELATIVE_SCALE = 1e-9
-"""Of the fit with annealing, whose values are divided by their mean."""
-MAX_PRIOR_STRENGTH = 1e9
-"""Scale of the residuals over the spread of c, from which c is what the prior says."""
+MIN_ROUNDS, MAX_ROUNDS = 4, 20  # of reweighting; more than 4 only while many outliers keep the scale falling
+SETTLED_RATIO = 0.9  # the scale has settled if it is at least this share of that of the round before
+HUBER = 1.345  # residuals beyond this multiple of their scale count less: 95% efficient where residuals are normal
+MIN_SCALE = 1e-6  # share of the mean value; a curve without noise has no scale of its own
+NORMAL = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
+MIN_RELATIVE_SCALE = 1e-9  # of the fit with annealing, whose values are divided by their mean
+MAX_PRIOR_STRENGTH = 1e9  # scale of the residuals over the spread of c, from which c is what the prior says
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The late part of what was seen.
+    """The late part of what was seen."""
 
-    Attributes
-    ----------
-    steps : ndarray, shape (n,), int64
-    loss : ndarray, shape (n,)
-    weight : ndarray, shape (n,)
-        Number of logged steps that a point is the mean of, over the mean of that number.
-    """
-
-    steps: NDArray[np.int64]
-    loss: Vector
-    weight: Vector
+    steps: NDArray[np.int64]  # shape (n,)
+    loss: Vector  # shape (n,)
+    weight: Vector  # shape (n,); number of logged steps that a point is the mean of, over the mean of that number
 
 
 def window(log: Log, schedule: Schedule, share: float) -> Window:
@@ -97,25 +79,14 @@ def _window(log: Log, share: float) -> Window:
 
 @dataclass(frozen=True)
 class PowerLawFit:
-    """L0 + A (x / x_n)^-a, with x_n the last of the fitted values.
-
-    Attributes
-    ----------
-    L0, A, a : float
-    last : float
-        x_n.
-    scale : float
-        Of the residuals: their median absolute deviation times 1.4826.
-    at_edge : bool
-        Whether no exponent within the range fits better than its ends.
-    """
+    """L0 + A (x / x_n)^-a, with x_n the last of the fitted values."""
 
     L0: float
     A: float
     a: float
-    last: float
-    scale: float
-    at_edge: bool
+    last: float  # x_n
+    scale: float  # of the residuals: their median absolute deviation times 1.4826
+    at_edge: bool  # whether no exponent within the range fits better than its ends
 
     def __call__(self, x: Vector) -> Vector:
         """Return the law's values."""
@@ -139,12 +110,6 @@ def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPO
     """Fit L0 + A x^-a with L0, A at least 0: least squares for each exponent, reweighted by Huber's function.
 
     The exponent is searched on a grid, then on a finer one about the best.
-
-    Parameters
-    ----------
-    x : ndarray, shape (n,)
-        Positive, ascending.
-    y, weight : ndarray, shape (n,)
     """
     k, coarse = _best_exponent(x, y, weight, exponents)
     if k in (0, len(exponents) - 1):
@@ -188,21 +153,7 @@ def _nonnegative_lines(z: Matrix, y: Vector, weight: Matrix) -> tuple[Vector, Ve
 def fit_annealing_coefficient(
     x: Vector, annealing: Vector, y: Vector, weight: Vector, prior: tuple[float, float] | None = None
 ) -> float | None:
-    """Return c by least squares for each exponent, reweighted by Huber's function; at least 0.
-
-    Parameters
-    ----------
-    x, annealing, y, weight : ndarray, shape (n,)
-        Progress, positive and ascending; G, the loss, and how much each point counts.
-    prior : tuple of float, optional
-        Centre and spread of c: one more observation, whose noise is the spread where that of the points is the scale of
-        their residuals.
-
-    Returns
-    -------
-    float or None
-        None with a prior, if nothing fits with L0 and A at least 0. Without one A is then 0.
-    """
+    """Return c by least squares for each exponent, reweighted by Huber's function; at least 0."""
     unit = float(np.abs(y).mean())
     c = _fit_scaled(x, annealing, y / unit, weight, prior and (prior[0] / unit, prior[1] / unit))
     return None if c is None else c * unit

@@ -11,13 +11,10 @@ from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
-LEVEL_SHARE = 0.05
-"""Late share of the steps seen over which the present loss is the mean."""
-MAX_SHAPE_DIFFERENCE = 0.05
-"""Mean difference, over the peak, of two schedules that count as the same."""
+LEVEL_SHARE = 0.05  # late share of the steps seen over which the present loss is the mean
+MAX_SHAPE_DIFFERENCE = 0.05  # mean difference, over the peak, of two schedules that count as the same
 MIN_SIBLINGS = 4
-MIN_SPREAD = 0.02
-"""Of log L(f); with less the slope of the map is taken as 1."""
+MIN_SPREAD = 0.02  # of log L(f); with less the slope of the map is taken as 1
 
 
 class Template:
@@ -26,13 +23,7 @@ class Template:
     name = "template"
 
     def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
-        """Forecast.
-
-        Raises
-        ------
-        RefusedError
-            If fewer than 4 siblings of the family follow the same schedule.
-        """
+        """Forecast."""
         known, slope, offset = _template(log, schedule, siblings)
         loss = float(np.exp(offset + slope * np.log(_level(log))))
         errors = _errors(tuple(known), fraction_seen(log, schedule))

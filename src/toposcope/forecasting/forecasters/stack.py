@@ -23,51 +23,32 @@ STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
 """Candidates, weakest first; with an infinite one the fit is a constant."""
 ROUNDS = 4
 MAX_FOLDS = 10
-MAX_DEVIATIONS = 3.0
-"""Standard deviations; features further out are clipped."""
+MAX_DEVIATIONS = 3.0  # standard deviations; features further out are clipped
 LEVERAGE_FACTOR = 5.0
 MIN_STRENGTH = 3.0
-MAX_COUNTED_ERROR = 0.05
-"""In choosing the strength, an error that is larger counts as this."""
+MAX_COUNTED_ERROR = 0.05  # in choosing the strength, an error that is larger counts as this
 BASE = COOLDOWN
 STACKED_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
-SLOPE_SHARE = 0.5
-"""Late share of what was seen over which slopes are taken."""
-MIN_VARIANCE = 1e-10
-"""Of the logarithm of progress; with less, slopes count as 0."""
+SLOPE_SHARE = 0.5  # late share of what was seen over which slopes are taken
+MIN_VARIANCE = 1e-10  # of the logarithm of progress; with less, slopes count as 0
 MIN_RUNS, MIN_SIZES = 8, 2
 NORMS = ("weight_norm", "grad_norm")
-MIN_NORMS = 3
-"""Logged values of a norm."""
+MIN_NORMS = 3  # logged values of a norm
 
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """A fitted ridge.
+    """A fitted ridge."""
 
-    Attributes
-    ----------
-    centre, scale, slopes : ndarray, shape (p,)
-        Of the features; slopes of the standardised ones.
-    offset : float
-    low, high : float
-        Smallest and largest target it was fitted to; predictions are clipped to them.
-    strength : float
-    held_out : ndarray, shape (n,)
-        Prediction for each row, from the folds that it is not in.
-    spread : ndarray, shape (p, p)
-        Inverse of the standardised features' products, with the weakest ridge.
-    """
-
-    centre: Vector
-    scale: Vector
-    slopes: Vector
+    centre: Vector  # shape (p,); of the features; slopes of the standardised ones
+    scale: Vector  # shape (p,); of the features; slopes of the standardised ones
+    slopes: Vector  # shape (p,); of the features; slopes of the standardised ones
     offset: float
-    low: float
-    high: float
+    low: float  # smallest and largest target it was fitted to; predictions are clipped to them
+    high: float  # smallest and largest target it was fitted to; predictions are clipped to them
     strength: float
-    held_out: Vector
-    spread: Matrix
+    held_out: Vector  # shape (n,); prediction for each row, from the folds that it is not in
+    spread: Matrix  # shape (p, p); inverse of the standardised features' products, with the weakest ridge
 
     def __call__(self, features: Matrix) -> Vector:
         """Return the predictions for rows of features, shape (m,)."""
@@ -162,18 +143,11 @@ def _median(values: Vector) -> float:
     return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
 
 
-ExtraFeatures = Mapping[str, Sequence[float]]
-"""Name of a run -> further features of it at the fraction."""
+ExtraFeatures = Mapping[str, Sequence[float]]  # name of a run -> further features of it at the fraction
 
 
 class Stack:
-    """A ridge over siblings of the family.
-
-    Parameters
-    ----------
-    extra : mapping, optional
-        Further features of every run, including the one to forecast; equally many of each. Runs without are left out.
-    """
+    """A ridge over siblings of the family."""
 
     name = "stack"
 
@@ -182,13 +156,7 @@ class Stack:
         self._fitted = lru_cache(maxsize=256)(self._fit)
 
     def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
-        """Forecast.
-
-        Raises
-        ------
-        RefusedError
-            If fewer than 8 siblings of the family, or of 2 sizes, can be forecast at this fraction.
-        """
+        """Forecast."""
         relatives = tuple(run for run in usable_siblings(log, siblings) if run.log.family == log.family)
         sized = bool(np.isfinite(log.parameters))
         if sized:

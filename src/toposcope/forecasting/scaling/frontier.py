@@ -18,39 +18,23 @@ from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLa
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
-N_BUDGETS = 200
-"""Budgets at which training curves are compared."""
-N_CHECK_RESAMPLES = 200
-"""Of the approaches that only check the law."""
+N_BUDGETS = 200  # budgets at which training curves are compared
+N_CHECK_RESAMPLES = 200  # of the approaches that only check the law
 MIN_BUDGETS = 3
-MIN_PARABOLA_POINTS = 5
-"""Points of equal compute; a parabola takes three, and their unequal compute one."""
-MAX_COMPUTE_RATIO = 1.2
-"""Largest over smallest compute of points that count as of equal compute."""
-MIN_RESAMPLE_SHARE = 0.5
-"""Share of the resamples that must determine the exponent, for an interval."""
+MIN_PARABOLA_POINTS = 5  # points of equal compute; a parabola takes three, and their unequal compute one
+MAX_COMPUTE_RATIO = 1.2  # largest over smallest compute of points that count as of equal compute
+MIN_RESAMPLE_SHARE = 0.5  # share of the resamples that must determine the exponent, for an interval
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The compute-optimal models as one approach finds them.
+    """The compute-optimal models as one approach finds them."""
 
-    Attributes
-    ----------
-    approach : str
-        ``envelope``, ``parabolas`` or ``law``.
-    a, b : Interval
-        Exponents of N* and D* in C, with their intervals over resampled runs (95%).
-    C, N : ndarray, shape (k,)
-        Budgets, and N* at each.
-    remarks : tuple of str
-    """
-
-    approach: str
-    a: Interval
-    b: Interval
-    C: Vector
-    N: Vector
+    approach: str  # ``envelope``, ``parabolas`` or ``law``
+    a: Interval  # exponents of N* and D* in C, with their intervals over resampled runs (95%)
+    b: Interval  # exponents of N* and D* in C, with their intervals over resampled runs (95%)
+    C: Vector  # shape (k,); budgets, and N* at each
+    N: Vector  # shape (k,); budgets, and N* at each
     remarks: tuple[str, ...] = ()
 
     def optimal_parameters(self, budget_flops: float) -> float:
@@ -84,24 +68,6 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
 
     Curves are linear in ln C between their points. A budget counts where both a smaller and a larger model than the
     best one were seen at it.
-
-    Parameters
-    ----------
-    points : Points
-        Training curves: several points of each run.
-    resamples : int
-        Of whole runs.
-    seed : int
-
-    Raises
-    ------
-    RefusedError
-        If fewer than 3 sizes are best at any budget.
-
-    Notes
-    -----
-    A curve of a run whose learning rate has not fallen lies above what that budget could reach (Hoffmann et al. 2022,
-    appendix B).
     """
     N, budgets, losses = _curves(points)
 
@@ -133,18 +99,6 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
 
     Points are of one budget if their compute is within a factor of 1.2; a term in ln C takes up what is left of the
     difference. A budget counts if it has 5 points of 4 sizes, and a lowest place between them.
-
-    Parameters
-    ----------
-    points : Points
-    resamples : int
-        Of whole runs.
-    seed : int
-
-    Raises
-    ------
-    RefusedError
-        If fewer than 3 budgets have a parabola.
     """
     log_n, log_c = np.log(points.N), np.log(points.C)
     groups = _of_equal_compute(log_c)

@@ -14,48 +14,29 @@ from numpy.typing import NDArray
 from toposcope.forecasting.least_squares import Damping, damped_descent, shortened
 from toposcope.typing import Matrix, Vector
 
-DELTA = 1e-3
-"""Residuals of ln L beyond this count linearly (Hoffmann et al. 2022)."""
+DELTA = 1e-3  # residuals of ln L beyond this count linearly (Hoffmann et al. 2022)
 TOLERANCE = 1e-13
 """Of the objective: what a Newton step would still gain, relative to it. Looser ones stop at wrong exponents."""
-ROUNDING = 1e-22
-"""An objective, in units of `DELTA` squared, that is all rounding: the residuals are under 1e-14."""
-GRID = np.geomspace(0.03, 2.4, 20)
-"""Exponents of the starts, for each of alpha and beta."""
-POLISHED = 12
-"""Starts that are followed to the end."""
-LONGEST = 1.0
-"""Largest change of a parameter in one step."""
-LOST = 20.0
-"""An exponent from which there is no way back: a single point is made much of."""
-SOONER, LONGER = 100, 1000
-"""Steps, at most: of all problems, and of the few that have not converged then."""
-FLAT = 1e-14
-"""Curvatures below this share of the largest are rounding errors."""
-ALIKE = 1e-12
-"""Added to the squares of terms of unit size, so that equal ones share their part."""
-AT_ONCE = 200_000
-"""Residuals held in memory together; the work then stays in the cache."""
-LEAST_SHARE = 1e-3
-"""Of the mean loss: the least that a term of a start may have."""
-NO_FLOOR = -16.0
-"""e of a law whose E is taken for 0: a ten-millionth of the loss."""
+ROUNDING = 1e-22  # an objective, in units of `DELTA` squared, that is all rounding: the residuals are under 1e-14
+GRID = np.geomspace(0.03, 2.4, 20)  # exponents of the starts, for each of alpha and beta
+POLISHED = 12  # starts that are followed to the end
+LONGEST = 1.0  # largest change of a parameter in one step
+LOST = 20.0  # an exponent from which there is no way back: a single point is made much of
+SOONER, LONGER = 100, 1000  # steps, at most: of all problems, and of the few that have not converged then
+FLAT = 1e-14  # curvatures below this share of the largest are rounding errors
+ALIKE = 1e-12  # added to the squares of terms of unit size, so that equal ones share their part
+AT_ONCE = 200_000  # residuals held in memory together; the work then stays in the cache
+LEAST_SHARE = 1e-3  # of the mean loss: the least that a term of a start may have
+NO_FLOOR = -16.0  # e of a law whose E is taken for 0: a ten-millionth of the loss
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Logarithms of points, each about its mean.
+    """Logarithms of points, each about its mean."""
 
-    Attributes
-    ----------
-    x, y, z : ndarray, shape (n,)
-        ln N, ln D and ln L less `centre`.
-    centre : tuple of float
-    """
-
-    x: Vector
-    y: Vector
-    z: Vector
+    x: Vector  # shape (n,); ln N, ln D and ln L less `centre`
+    y: Vector  # shape (n,); ln N, ln D and ln L less `centre`
+    z: Vector  # shape (n,); ln N, ln D and ln L less `centre`
     centre: tuple[float, float, float]
 
     @classmethod
@@ -76,34 +57,18 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Where descents ended.
+    """Where descents ended."""
 
-    Attributes
-    ----------
-    theta : ndarray, shape (k, 5)
-    objective : ndarray, shape (k,)
-        Weighted mean of the Huber loss, in units of `DELTA` squared.
-    converged : ndarray, shape (k,), bool
-        Whether less than `TOLERANCE` was left to gain.
-    """
-
-    theta: Matrix
-    objective: Vector
-    converged: NDArray[np.bool_]
+    theta: Matrix  # shape (k, 5)
+    objective: Vector  # shape (k,); weighted mean of the Huber loss, in units of `DELTA` squared
+    converged: NDArray[np.bool_]  # shape (k,); whether less than `TOLERANCE` was left to gain
 
 
 def descend(problem: Problem, starts: Matrix, weights: Matrix) -> Descent:
     """Follow each start down to its optimum.
 
-    Most converge within a few dozen steps. Those whose E runs towards 0 do so along a bent valley; they are tried at
-    E = 0, which is their optimum if the objective rises with E there, and else are given more steps.
-
-    Parameters
-    ----------
-    problem : Problem
-    starts : ndarray, shape (k, 5)
-    weights : ndarray, shape (k, n) or (1, n)
-        Not negative, of the points; one row for each start, or one for all.
+    Most converge within a few dozen steps. Those whose E runs towards 0 do so along a bent valley; they are tried at E
+    = 0, which is their optimum if the objective rises with E there, and else are given more steps.
     """
     weights = np.broadcast_to(weights, (len(starts), len(problem.x)))
     size = max(1, AT_ONCE // len(problem.x))
@@ -118,11 +83,6 @@ def optima(problem: Problem, weights: Vector) -> Descent:
     At each pair of exponents the coefficients E, A and B are linear (variable projection); they come from least squares
     of the relative error, which costs three sums over the points. The objective is computed at all pairs, and followed
     down from those without a better neighbour, then from the next best.
-
-    Parameters
-    ----------
-    problem : Problem
-    weights : ndarray, shape (n,)
     """
     grid = starts(problem, weights)
     found = values(problem, grid.reshape(-1, 5), weights[None]).reshape(grid.shape[:2])

@@ -9,17 +9,13 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
 
-FLOP = 6.0
-"""Floating-point operations of training, for each parameter and token."""
+FLOP = 6.0  # floating-point operations of training, for each parameter and token
 LEVEL = 0.95
-MAX_EXTRAPOLATION = 10.0
-"""Times the compute of the points; beyond, the form of the law itself is in doubt."""
+MAX_EXTRAPOLATION = 10.0  # times the compute of the points; beyond, the form of the law itself is in doubt
 MAX_SIZE_SPAN = 30.0
 """Ends of the interval of the best size, one over the other, beyond which the points do not determine it."""
-MIN_EXTRAPOLATION = 1.01
-"""Within this factor of the points there is no remark on extrapolation."""
-INFERENCE_FLOP = 2.0
-"""Floating-point operations of inference, for each parameter and token."""
+MIN_EXTRAPOLATION = 1.01  # within this factor of the points there is no remark on extrapolation
+INFERENCE_FLOP = 2.0  # floating-point operations of inference, for each parameter and token
 R_D, R_N = 15.387756, 5.309743
 """R*_D and R*_N as published: how fast repetitions, and parameters beyond what the unique data warrant, lose their
 worth. They are borrowed: points whose data were read once hold no information on them."""
@@ -40,70 +36,41 @@ class Interval:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The compute-optimal model for a budget.
+    """The compute-optimal model for a budget."""
 
-    Attributes
-    ----------
-    budget_flops : float
-        C.
-    N, D : Interval
-        Parameters and tokens, C = 6 N D.
-    loss : Interval
-        Nats, at the optimum of each law. Its interval shows how well the law is known, not how a single run scatters
-        about it.
-    tokens_per_parameter : Interval
-        D / N.
-    beyond : dict of float
-        By what factor ``N``, ``D`` and ``C`` lie outside of the points that were fitted; 1 within.
-    remarks : tuple of str
-    undetermined : str
-        Why the best size is not identifiable from these points, and what would help; empty if it is.
-    """
-
-    budget_flops: float
-    N: Interval
-    D: Interval
+    budget_flops: float  # C
+    N: Interval  # parameters and tokens, C = 6 N D
+    D: Interval  # parameters and tokens, C = 6 N D
+    # nats, at the optimum of each law. Its interval shows how well the law is known, not how a single run scatters
+    # about it
     loss: Interval
-    tokens_per_parameter: Interval
+    tokens_per_parameter: Interval  # d / N
+    # by what factor ``N``, ``D`` and ``C`` lie outside of the points that were fitted; 1 within
     beyond: dict[str, float]
     remarks: tuple[str, ...]
+    # why the best size is not identifiable from these points, and what would help; empty if it is
     undetermined: str = ""
 
 
 @dataclass(frozen=True)
 class OverTraining:
-    """The cost of a model k times smaller than the compute-optimal one.
+    """The cost of a model k times smaller than the compute-optimal one."""
 
-    Attributes
-    ----------
-    N : float
-        N* / k.
-    D_same_loss : float
-        Tokens after which it has the loss of the compute-optimal model; infinite if it never has.
-    extra_compute : float
-        What these cost beyond the budget, as a share of it; infinite likewise.
-    D_same_compute, loss_same_compute, extra_loss : float
-        Tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats.
-    """
-
-    N: float
-    D_same_loss: float
-    extra_compute: float
+    N: float  # N* / k
+    D_same_loss: float  # tokens after which it has the loss of the compute-optimal model; infinite if it never has
+    extra_compute: float  # what these cost beyond the budget, as a share of it; infinite likewise
+    # tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats
     D_same_compute: float
+    # tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats
     loss_same_compute: float
-    extra_loss: float
+    extra_loss: float  # tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats
 
 
 def optimal_split(law: ScalingLaw, budget_flops: float) -> tuple[float, float]:
     """Return the N and D of least loss with 6 N D = C (Hoffmann et al. 2022, equation 4).
 
-    N = G (C / 6)^(beta / (alpha + beta)) and D = (C / 6)^(alpha / (alpha + beta)) / G, with
-    G = (alpha A / (beta B))^(1 / (alpha + beta)).
-
-    Raises
-    ------
-    ToposcopeError
-        If the budget is not finite and positive.
+    N = G (C / 6)^(beta / (alpha + beta)) and D = (C / 6)^(alpha / (alpha + beta)) / G, with G = (alpha A / (beta B))^(1
+    / (alpha + beta)).
     """
     check_positive("budget", budget_flops)
     whole = law.alpha + law.beta
@@ -177,18 +144,6 @@ def over_training(law: ScalingLaw, budget_flops: float, k: float) -> OverTrainin
     """Compare a model of N* / k parameters with the compute-optimal one of the budget.
 
     For the same loss it needs D with B / D^beta = L* - E - A / N^alpha, where that is positive.
-
-    Parameters
-    ----------
-    law : ScalingLaw
-    budget_flops : float
-    k : float
-        How many times fewer parameters; below 1, more of them.
-
-    Raises
-    ------
-    ToposcopeError
-        If the budget or k is not finite and positive.
     """
     check_positive("k", k)
     N_best, D_best = optimal_split(law, budget_flops)
@@ -237,23 +192,13 @@ def check_positive(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class InferencePlan:
-    """A model whose training and inference are paid together.
+    """A model whose training and inference are paid together."""
 
-    Attributes
-    ----------
-    N, D : float
-        Parameters and training tokens.
-    loss : float
-        Nats.
-    training_flops, inference_flops : float
-        6 N D and 2 N D_inf.
-    """
-
-    N: float
-    D: float
-    loss: float
-    training_flops: float
-    inference_flops: float
+    N: float  # parameters and training tokens
+    D: float  # parameters and training tokens
+    loss: float  # nats
+    training_flops: float  # 6 N D and 2 N D_inf
+    inference_flops: float  # 6 N D and 2 N D_inf
 
     @property
     def flops(self) -> float:
@@ -262,21 +207,7 @@ class InferencePlan:
 
 
 def cheapest_for_loss(law: ScalingLaw, loss: float, inference_tokens: float) -> InferencePlan:
-    """Return the model of a loss for which 6 N D + 2 N D_inf is least (Sardana et al. 2023, equation 3).
-
-    Parameters
-    ----------
-    law : ScalingLaw
-    loss : float
-        To be reached, nats.
-    inference_tokens : float
-        D_inf over the model's life, prompts and answers; 0 gives the compute-optimal model of that loss.
-
-    Raises
-    ------
-    ToposcopeError
-        If the loss is not above the law's floor E, or the tokens are negative.
-    """
+    """Return the model of a loss for which 6 N D + 2 N D_inf is least (Sardana et al. 2023, equation 3)."""
     gap = loss - law.E
     if not (np.isfinite(loss) and gap > 0):
         raise ToposcopeError(f"loss: {loss:g} given; no model gets below E = {law.E:.4g}")
@@ -291,13 +222,7 @@ def cheapest_for_loss(law: ScalingLaw, loss: float, inference_tokens: float) -> 
 
 
 def best_for_budget(law: ScalingLaw, budget_flops: float, inference_tokens: float) -> InferencePlan:
-    """Return the model of least loss with 6 N D + 2 N D_inf = C.
-
-    Raises
-    ------
-    ToposcopeError
-        If the budget is not finite and positive, or the tokens are negative.
-    """
+    """Return the model of least loss with 6 N D + 2 N D_inf = C."""
     check_positive("budget", budget_flops)
 
     def at(log_d: float) -> tuple[float, float]:
@@ -333,26 +258,13 @@ def _with_inference(
 
 @dataclass(frozen=True)
 class RepeatedPlan:
-    """The model of least loss for a budget and so many unique tokens.
+    """The model of least loss for a budget and so many unique tokens."""
 
-    Attributes
-    ----------
-    N, D : float
-        Parameters, and tokens trained on with repetitions; C = 6 N D.
-    epochs : float
-        D over the unique tokens; below 1 if they are not all needed.
-    loss : float
-        Nats.
-    loss_of_fresh_data : float
-        Loss that the budget would reach without repetitions.
-    remarks : tuple of str
-    """
-
-    N: float
-    D: float
-    epochs: float
-    loss: float
-    loss_of_fresh_data: float
+    N: float  # parameters, and tokens trained on with repetitions; C = 6 N D
+    D: float  # parameters, and tokens trained on with repetitions; C = 6 N D
+    epochs: float  # d over the unique tokens; below 1 if they are not all needed
+    loss: float  # nats
+    loss_of_fresh_data: float  # loss that the budget would reach without repetitions
     remarks: tuple[str, ...]
 
 
@@ -377,13 +289,7 @@ def repeated_loss(law: ScalingLaw, N: float, D: float, unique_tokens: float) -> 
 
 
 def plan_repeated(law: ScalingLaw, budget_flops: float, unique_tokens: float) -> RepeatedPlan:
-    """Return the model of least loss for a budget and so many unique tokens.
-
-    Raises
-    ------
-    ToposcopeError
-        If the budget or the number of tokens is not finite and positive.
-    """
+    """Return the model of least loss for a budget and so many unique tokens."""
     from scipy.optimize import brentq
 
     check_positive("unique tokens", unique_tokens)

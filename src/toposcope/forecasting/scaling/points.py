@@ -26,32 +26,13 @@ TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "
 COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
 FAMILY = ("source", "dataset", "corpus", "group")
 """Names of totals of a run, in addition to those of `toposcope.logs.columns.NAMES`."""
-MIN_LARGEST = 1e5
-"""Parameters or tokens; all of a table in millions and billions stay below."""
-MIN_COMPLETE_SHARE = 0.98
-"""Share of the planned steps after which a log is complete."""
+MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
+MIN_COMPLETE_SHARE = 0.98  # share of the planned steps after which a log is complete
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Losses that runs reached, with their parameters and tokens.
-
-    Attributes
-    ----------
-    N, D, loss : ndarray, shape (n,), float64
-        Parameters, training tokens, and loss in nats; finite and positive.
-    run : ndarray, shape (n,), str
-        Which run each point is of. Points of one run are not independent: they are resampled together.
-    family : ndarray, shape (n,), str
-        Which points belong together: same data, same tokenizer. Empty strings if unknown.
-    remarks : tuple of str
-        What was ignored or guessed while reading, a sentence each.
-
-    Raises
-    ------
-    ToposcopeError
-        If the columns have different lengths, or a number is not finite and positive.
-    """
+    """Losses that runs reached, with their parameters and tokens."""
 
     N: Vector
     D: Vector
@@ -88,19 +69,7 @@ class Points:
 
 
 def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> Points:
-    """Read points from a table: CSV, JSON lines, Parquet, or anything else that logs are read from.
-
-    Parameters
-    ----------
-    path : str or Path
-    columns : mapping, optional
-        Which column is which of `COLUMNS`; the others are identified by their names.
-
-    Raises
-    ------
-    ToposcopeError
-        If the file cannot be read, a column is not found, or no row has a positive N, D and loss.
-    """
+    """Read points from a table: CSV, JSON lines, Parquet, or anything else that logs are read from."""
     path, named = Path(path), dict(columns or {})
     if unknown := set(named) - set(COLUMNS):
         raise ToposcopeError(
@@ -126,11 +95,6 @@ def points_of(logs: Iterable[Log]) -> Points:
 
     Runs that diverged, logs without parameters or tokens, and logs that have not reached the end of their plan, are
     left out, with a remark. Bits become nats.
-
-    Raises
-    ------
-    ToposcopeError
-        If no log is left, or losses per byte and per token are mixed.
     """
     rows, families, remarks, units = [], [], [], set()
     for log in logs:
@@ -230,13 +194,7 @@ def _labels(table: pl.DataFrame, name: str | None) -> Labels:
 
 
 def points_of_family(points: Points | str | Path, family: str | None = None) -> Points:
-    """Return the points of one family, read from a table if a path is given.
-
-    Raises
-    ------
-    ToposcopeError
-        If the table cannot be read, there are several families and none is chosen, or none of that name.
-    """
+    """Return the points of one family, read from a table if a path is given."""
     if not isinstance(points, Points):
         points = read_points(points)
     names = np.unique(points.family).tolist()

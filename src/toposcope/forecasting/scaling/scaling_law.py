@@ -16,30 +16,21 @@ from toposcope.typing import Matrix, Vector
 
 EXPONENT = (float(np.log(0.3)), 1.0)
 """Prior of the logarithm of an exponent, mean and standard deviation: 0.1 to 0.8, where those of losses are."""
-ASSUMED_SCATTER = 0.005
-"""Nats: scatter of runs of one recipe about their law, where there are no residuals to show it."""
-ASSUMED_RUNS = 2.0
-"""Degrees of freedom that the assumed scatter counts for beside those of the residuals."""
-N_CELLS, N_ZOOMS = 40, 3
-"""Exponents on each axis of the grid, and how often it closes in on those that are likely."""
-MIN_DENSITY = 1e-4
-"""Of an exponent, relative to the likeliest: less likely ones are cut off the grid."""
-N_TRIES = 64
-"""Draws of E, A and B at each pair of exponents, of which the positive ones count."""
+ASSUMED_SCATTER = 0.005  # nats: scatter of runs of one recipe about their law, where there are no residuals to show it
+ASSUMED_RUNS = 2.0  # degrees of freedom that the assumed scatter counts for beside those of the residuals
+N_CELLS, N_ZOOMS = 40, 3  # exponents on each axis of the grid, and how often it closes in on those that are likely
+MIN_DENSITY = 1e-4  # of an exponent, relative to the likeliest: less likely ones are cut off the grid
+N_TRIES = 64  # draws of E, A and B at each pair of exponents, of which the positive ones count
 NAMES = ("E", "A", "B", "alpha", "beta")
 RESAMPLES = 1000
-RESAMPLES_PER_BATCH = 100
-"""Resamples between two calls of `progress`."""
+RESAMPLES_PER_BATCH = 100  # resamples between two calls of `progress`
 MIN_POINTS, MIN_LEVELS = 5, 3
-EXPONENT_RANGE = (0.01, 3.0)
-"""Smallest and largest plausible exponent."""
-MIN_INDEPENDENT_SPREAD = 0.01
-"""Share of the spread of ln D that ln N must not explain."""
+EXPONENT_RANGE = (0.01, 3.0)  # smallest and largest plausible exponent
+MIN_INDEPENDENT_SPREAD = 0.01  # share of the spread of ln D that ln N must not explain
 MIN_RUNS, MIN_CURVES = 10, 30
 """Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
 curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
-MAX_RELATIVE_ERROR = 0.5
-"""Standard errors beyond this share of an exponent are remarked on."""
+MAX_RELATIVE_ERROR = 0.5  # standard errors beyond this share of an exponent are remarked on
 MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
 """Relative distance of the exponents, and excess of the objective, of a rival optimum."""
 
@@ -49,10 +40,7 @@ def posterior_laws(
 ) -> Matrix:
     """Return draws of E, A, B, alpha and beta given the losses of a few runs, shape (draws, 5).
 
-    At each pair of exponents the law is linear: E, A and B have a multivariate t distribution, of which the positive
-    part counts, with a flat prior on the terms at the mean of ln N and ln D. The variance of a run about the law has a
-    scaled inverse chi-squared prior (`ASSUMED_SCATTER`, `ASSUMED_RUNS`), so that runs as many as parameters have
-    a scatter too. Points of a run count as one together (Gelman et al., Bayesian Data Analysis, sections 3.2, 14.2).
+    Points of a run count as one together (Gelman et al., Bayesian Data Analysis, sections 3.2, 14.2).
     """
     centre = np.log(N).mean(), np.log(D).mean()
     x, y = np.log(N) - centre[0], np.log(D) - centre[1]
@@ -103,23 +91,13 @@ def _likely(axis: Vector, share: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, equation 2).
+    """L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, equation 2)."""
 
-    Attributes
-    ----------
-    E : float
-        Nats: the loss that no model goes below on these data.
-    A, alpha : float
-        What too few parameters cost.
-    B, beta : float
-        What too few tokens cost.
-    """
-
-    E: float
-    A: float
-    B: float
-    alpha: float
-    beta: float
+    E: float  # nats: the loss that no model goes below on these data
+    A: float  # what too few parameters cost
+    B: float  # what too few tokens cost
+    alpha: float  # what too few parameters cost
+    beta: float  # what too few tokens cost
 
     def loss(self, N: ArrayLike, D: ArrayLike) -> Vector:
         """Return the loss in nats, of the shape that N and D broadcast to."""
@@ -142,32 +120,18 @@ class ScalingLaw:
 
 @dataclass(frozen=True, eq=False)
 class FittedScalingLaw:
-    """A scaling law and how well the points determine it.
-
-    Attributes
-    ----------
-    law : ScalingLaw
-    bootstrap : tuple of ScalingLaw
-        Laws of resampled runs, or draws of the posterior (`is_posterior`); empty if none was asked for.
-    standard_errors : dict of float
-        Of ``E``, ``A``, ``B``, ``alpha`` and ``beta``: standard deviations over the bootstrap; NaN without one.
-    objective : float
-        Mean Huber loss of ln L at the optimum, in units of delta^2.
-    points : Points
-        The points fitted.
-    remarks : tuple of str
-        Warnings on what the points determine badly or not at all, a sentence each.
-    is_posterior : bool
-        Whether the laws of the bootstrap are draws of a posterior: with fewer than 10 runs, or where half of the
-        resamples or more could not be fitted.
-    """
+    """A scaling law and how well the points determine it."""
 
     law: ScalingLaw
+    # laws of resampled runs, or draws of the posterior (`is_posterior`); empty if none was asked for
     bootstrap: tuple[ScalingLaw, ...]
+    # of ``E``, ``A``, ``B``, ``alpha`` and ``beta``: standard deviations over the bootstrap; NaN without one
     standard_errors: dict[str, float]
-    objective: float
-    points: Points
-    remarks: tuple[str, ...] = ()
+    objective: float  # mean Huber loss of ln L at the optimum, in units of delta^2
+    points: Points  # the points fitted
+    remarks: tuple[str, ...] = ()  # warnings on what the points determine badly or not at all, a sentence each
+    # whether the laws of the bootstrap are draws of a posterior: with fewer than 10 runs, or where half of the
+    # resamples or more could not be fitted
     is_posterior: bool = False
 
 

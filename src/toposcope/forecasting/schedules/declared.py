@@ -20,37 +20,21 @@ OPTIONS = {
 """Options of each kind, besides ``steps``, ``warmup`` and ``peak``."""
 
 DECAY_SHAPES = ("linear", "sqrt", "cosine")
-POWERS = {"(1 - x)^0.5": 0.5, "(1 - x)^1.5": 1.5, "(1 - x)^2": 2.0, "(1 - x)^3": 3.0}
-"""Powers of polynomial decays."""
+POWERS = {"(1 - x)^0.5": 0.5, "(1 - x)^1.5": 1.5, "(1 - x)^2": 2.0, "(1 - x)^3": 3.0}  # powers of polynomial decays
 DEFAULT_DECAY = 0.2
 DEFAULT_FACTOR = 0.1
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A schedule as it was declared.
-
-    Attributes
-    ----------
-    text : str
-    kind : str
-        A key of `OPTIONS`, or ``list``.
-    numbers : dict of float
-        Options by name.
-    shape : str
-        Of the cool-down of ``wsd``.
-    at : tuple of float
-        Where a ``step`` schedule decays: shares of its steps up to 1, steps above.
-    knots : tuple of (int, float)
-        Steps and rates of a ``list``, linear in between.
-    """
+    """A schedule as it was declared."""
 
     text: str
-    kind: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    shape: str = "linear"
-    at: tuple[float, ...] = ()
-    knots: tuple[tuple[int, float], ...] = ()
+    kind: str  # a key of `OPTIONS`, or ``list``
+    numbers: Mapping[str, float] = field(default_factory=dict)  # options by name
+    shape: str = "linear"  # of the cool-down of ``wsd``
+    at: tuple[float, ...] = ()  # where a ``step`` schedule decays: shares of its steps up to 1, steps above
+    knots: tuple[tuple[int, float], ...] = ()  # steps and rates of a ``list``, linear in between
 
     @property
     def steps(self) -> int | None:
@@ -61,13 +45,7 @@ class Declared:
 
 
 def read_declared(text: str) -> Declared:
-    """Read a declared schedule.
-
-    Raises
-    ------
-    ToposcopeError
-        If the text is not a schedule; the message quotes it.
-    """
+    """Read a declared schedule."""
     kind, _, rest = text.strip().partition(":")
     kind = kind.strip().replace("-", "_")
     if kind not in OPTIONS:
@@ -91,23 +69,7 @@ def read_declared(text: str) -> Declared:
 
 
 def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, final: float) -> Vector:
-    """Return a declared schedule as multiples of its peak.
-
-    Parameters
-    ----------
-    declared : Declared
-        Of any kind but ``list``.
-    steps : ndarray, shape (n,)
-    last_step, warm_up : int
-        Last step of the shape, and the step at which its peak is reached.
-    final : float
-        Rate at the last step, as a share of the peak.
-
-    Returns
-    -------
-    ndarray, shape (n,), float64
-        In [0, 1]; after the last step as at it.
-    """
+    """Return a declared schedule as multiples of its peak."""
     t = np.minimum(steps, last_step).astype(np.float64)
     if declared.kind == "constant":
         rates = np.ones(len(t))

@@ -25,17 +25,12 @@ from toposcope.logs import Log
 
 MAX_MISSING_END = 0.02
 """Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
-MAX_MISSING_START = 0.05
-"""Share of the run before its first logged rate that needs no remark."""
-MAX_STEPS = 2 * 10**7
-"""Of a run: a schedule holds the rate of every step."""
-MAX_DIFFERENCE = 0.01
-"""Share of the peak by which a plan may differ from the log without a remark."""
-N_COMPARED = 100
-"""Steps ahead at which two plans are compared."""
+MAX_MISSING_START = 0.05  # share of the run before its first logged rate that needs no remark
+MAX_STEPS = 2 * 10**7  # of a run: a schedule holds the rate of every step
+MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the log without a remark
+N_COMPARED = 100  # steps ahead at which two plans are compared
 
-ROUND_NUMBER = 10
-"""Steps that plans are likely to be multiples of."""
+ROUND_NUMBER = 10  # steps that plans are likely to be multiples of
 
 ESTIMATED = "an end that is estimated"
 

@@ -13,39 +13,26 @@ from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.logs import Log
 from toposcope.typing import Matrix, Vector
 
-ROUNDING = 1e-6
-"""Share of the peak; a learning rate this little below 0 counts as 0."""
-MIN_SPIKE = 1.2
-"""Times the median around it; the few rates above that are errors of the log."""
+ROUNDING = 1e-6  # share of the peak; a learning rate this little below 0 counts as 0
+MIN_SPIKE = 1.2  # times the median around it; the few rates above that are errors of the log
 MIN_SPIKE_ROWS, SPIKE_SHARE, MAX_SPIKE_ROWS = 2, 0.002, 50
 """Number of rows that count as few: a share of all, at least and at most so many."""
 
-FEW_DIGITS = (3, 4)
-"""Significant digits that a rate may have been logged with."""
-DIGIT_ROUNDING = 1e-6
-"""Of the last digit."""
-MIN_VALUES = 4
-"""Different rates, for their digits to show rounding."""
+FEW_DIGITS = (3, 4)  # significant digits that a rate may have been logged with
+DIGIT_ROUNDING = 1e-6  # of the last digit
+MIN_VALUES = 4  # different rates, for their digits to show rounding
 SHAPES = ("cosine", "linear", "sqrt")
-CONSTANT = 1e-4
-"""Share of the peak; a rate that decayed by less is constant so far."""
-MAX_MISFIT = 0.01
-"""Share of the decay seen by which a shape may be off at any step."""
-EXACT = 1e-6
-"""Share of the peak; a shape that is off by no more needs no alternative."""
-MIN_DECAYING_RATES = 4
-"""Logged, for a shape to be recognised."""
-MAX_FITTED_RATES = 200
-"""Evenly chosen from those logged."""
+CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
+MAX_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
+EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative
+MIN_DECAYING_RATES = 4  # logged, for a shape to be recognised
+MAX_FITTED_RATES = 200  # evenly chosen from those logged
 N_ONSETS = 49
 N_LENGTHS = 97
-MIN_LENGTH, MAX_LENGTH = 0.3, 20
-"""Of a schedule whose end has to be estimated, in units of the steps seen."""
+MIN_LENGTH, MAX_LENGTH = 0.3, 20  # of a schedule whose end has to be estimated, in units of the steps seen
 SOLVER_TOLERANCES = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
-MAX_ERROR_SHARE = 0.1
-"""Of the squared error of shapes to the last step, for a cosine with another end to be preferred."""
-END_ERROR = 0.05
-"""An end is known if moving it by this share of itself shows."""
+MAX_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end to be preferred
+END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
 
 
 class LoggedRates(NamedTuple):
@@ -71,13 +58,7 @@ def known_rates(log: Log) -> LoggedRates:
 
 
 def logged_rates(log: Log) -> LoggedRates | None:
-    """Return the learning rates of a log, without slips; None if none was logged, or none above 0.
-
-    Raises
-    ------
-    ToposcopeError
-        If a rate is negative beyond rounding.
-    """
+    """Return the learning rates of a log, without slips; None if none was logged, or none above 0."""
     steps, rates = known_rates(log)
     if not len(rates) or not rates.max() > 0:
         if len(rates) and rates.min() < 0:
@@ -117,24 +98,12 @@ Plan = Callable[[NDArray[np.number[Any]]], Vector]
 
 
 class Recognised(NamedTuple):
-    """A shape that the logged learning rate follows.
+    """A shape that the logged learning rate follows."""
 
-    Attributes
-    ----------
-    kind : str
-        ``cosine``, ``linear``, ``inverse_sqrt``; after a stable phase ``wsd``.
-    rates : callable
-        The rate at any steps from the peak on.
-    last_step : float
-        Where it ends; NaN if it has no end.
-    words : str
-        A sentence for people.
-    """
-
-    kind: str
-    rates: Plan
-    last_step: float
-    words: str
+    kind: str  # ``cosine``, ``linear``, ``inverse_sqrt``; after a stable phase ``wsd``
+    rates: Plan  # the rate at any steps from the peak on
+    last_step: float  # where it ends; NaN if it has no end
+    words: str  # a sentence for people
 
 
 class _ScheduleFit(NamedTuple):
@@ -156,12 +125,7 @@ class _ScheduleFit(NamedTuple):
 
 
 def warm_up_end(steps: Vector, rates: Vector) -> float:
-    """Return the step at which a logged learning rate reaches its peak, if it rises along a line from 0.
-
-    Parameters
-    ----------
-    steps, rates : ndarray, shape (n,)
-    """
+    """Return the step at which a logged learning rate reaches its peak, if it rises along a line from 0."""
     first = _peak(rates)
     before = first - 1
     if first == 0 or not rates[before] > CONSTANT * rates.max():
@@ -183,13 +147,6 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
 
     Where the last step is not known, it is that of the shape: the end of a cosine by its curvature, that of a line
     where it meets 0.
-
-    Parameters
-    ----------
-    steps, rates : ndarray, shape (n,)
-        Logged; rates not negative.
-    last_step : float or None
-        Of the planned training.
     """
     begin = _peak(rates)
     warm_up = warm_up_end(steps, rates)

@@ -10,8 +10,7 @@ from toposcope.typing import Steps, Vector
 
 MAX_DECAY_GROUPS = 100
 N_SHAPE_STEPS = 64
-WARMED_UP = 0.999
-"""Share of the peak at which warm-up is over."""
+WARMED_UP = 0.999  # share of the peak at which warm-up is over
 
 
 class Schedule:

@@ -23,40 +23,24 @@ MAX_APART = 0.02
 MAX_COMPARED_ROWS = 100
 N_STEPS_AHEAD, N_LAST_STEPS = 64, 4
 """Steps from the last one seen to the end at which schedules are compared, and the last of them."""
-N_TAIL_STEPS = 500
-"""Steps, counted from the end, at which siblings of different lengths are compared."""
-TAIL_DIFFERENCES = (1e-4, 1e-3)
-"""Over the peak, of rates that are the same so many steps before the end."""
+N_TAIL_STEPS = 500  # steps, counted from the end, at which siblings of different lengths are compared
+TAIL_DIFFERENCES = (1e-4, 1e-3)  # over the peak, of rates that are the same so many steps before the end
 TAIL_QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Of the numbers of steps over which pairs of siblings end alike: how long the end that they share may be."""
-MAX_TAIL_SHARE = 0.98
-"""Share of the steps after warm-up that they may be."""
-MAX_TAIL_SIBLINGS = 40
-"""Siblings, evenly chosen by their lengths, on which these are compared."""
-MAX_TAIL_COST = 0.5
-"""Times the differences without it: a tail that counts leaves no more."""
-SAME_LENGTH = 0.01
-"""Relative difference of two numbers of steps that count as one."""
+MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
+MAX_TAIL_SIBLINGS = 40  # siblings, evenly chosen by their lengths, on which these are compared
+MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leaves no more
+SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
 
-SAME_PEAK = 1e-9
-"""Relative difference of two peaks that is round-off."""
+SAME_PEAK = 1e-9  # relative difference of two peaks that is round-off
 
 
 class Continuation(NamedTuple):
-    """How a schedule goes on.
+    """How a schedule goes on."""
 
-    Attributes
-    ----------
-    rates : callable
-        The rate at any steps from the last one seen on.
-    last_step : int
-    words : str
-        A sentence for people.
-    """
-
-    rates: Plan
+    rates: Plan  # the rate at any steps from the last one seen on
     last_step: int
-    words: str
+    words: str  # a sentence for people
 
 
 class _Seen(NamedTuple):
@@ -121,25 +105,7 @@ class _Alignment(NamedTuple):
 def continued_by_siblings(
     log: Log, logged: LoggedRates | None, siblings: Sequence[LoggedRun], end: int | None
 ) -> Continuation | None:
-    """Return how the schedule goes on as those of siblings that agree with it so far; None if none does.
-
-    A sibling agrees if its rates over their peak, at the same share of the way from the end of warm-up to the last
-    step, are those of the run so far. Where cool-downs of one number of steps explain siblings of several lengths
-    better, the last steps are counted from the end. Siblings that agree vote, the more the nearer their length is to
-    that of the run; of those that go on alike the nearest in length, then in size, is followed.
-
-    Parameters
-    ----------
-    log : Log
-        Of the beginning of the run.
-    logged : LoggedRates or None
-        Its learning rates; without them all siblings agree.
-    siblings : sequence of LoggedRun
-        Those of the log's family whose rates were logged have a vote. If the log names its schedule, siblings that name
-        another have none.
-    end : int or None
-        The last step planned. If it is None, it is that of the siblings that agree, if these have one length.
-    """
+    """Return how the schedule goes on as those of siblings that agree with it so far; None if none does."""
     candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
     seen = cached(log, None, "rates seen", lambda: _seen(log, logged))
     if end is None:

@@ -29,21 +29,7 @@ MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1
 def combine(
     parts: Sequence[RawEvaluations], score: str = "", chances: Mapping[str, float] | None = None
 ) -> Evaluations:
-    """Return the evaluations of several files in one table.
-
-    Parameters
-    ----------
-    parts : sequence of RawEvaluations
-    score : str
-        The metric that is the score wherever a task has it; by default the first of `SCORES`.
-    chances : mapping, optional
-        What guessing reaches, by task.
-
-    Raises
-    ------
-    ToposcopeError
-        If no value is left, or no task has the metric or the name given.
-    """
+    """Return the evaluations of several files in one table."""
     remarks = [remark for part in parts for remark in part.remarks]
     parts = [part for part in parts if len(part.table)]
     with_values = [part for part in parts if not part.table["task"].is_null().all()]

@@ -33,25 +33,7 @@ MAX_SIZE = 1e30
 
 @dataclass(frozen=True, eq=False)
 class Evaluations:
-    """What evaluations said about runs.
-
-    Attributes
-    ----------
-    table : polars.DataFrame
-        Columns and types `COLUMNS`, sorted by recipe, run, D, step, task and metric. ``recipe`` is what stays the same
-        from small models to large ones (data, architecture); ``N`` parameters and ``D`` tokens seen are null where
-        nothing says them; ``role`` is one of `ROLES`; accuracies are shares from 0 to 1; ``n`` is the number of
-        questions, null if unknown; ``standard_error`` is that of the questions drawn.
-    targets : mapping
-        The target of each task that has scores, by the task's name.
-    remarks : tuple of str
-        What was left out or guessed while reading, a sentence each.
-
-    Raises
-    ------
-    ToposcopeError
-        If the table has other columns, or a role that is unknown.
-    """
+    """What evaluations said about runs."""
 
     table: pl.DataFrame
     targets: Mapping[str, Target] = field(default_factory=dict)

@@ -54,13 +54,7 @@ TOLERANCE = 1e-3  # of an average and the mean of its parts, relative to the ave
 
 
 def is_average(task: str) -> bool:
-    """Return whether a name is that of a score over several tasks, whichever they are.
-
-    Examples
-    --------
-    >>> is_average("Average score"), is_average("macro_avg"), is_average("mmlu_avg"), is_average("all")
-    (True, True, False, True)
-    """
+    """Return whether a name is that of a score over several tasks, whichever they are."""
     words = [word for word in _words(task) if not word.isdigit()]
     if any(word in task for word in ("平均", "总分", "總分", "средн", "Средн")):
         return True
@@ -78,13 +72,7 @@ def averaged_group(task: str) -> str:
 
 
 def subject_of(task: str) -> tuple[str, str] | None:
-    """Return the subject of MMLU that a task is, and what else its name says; None of another task.
-
-    Examples
-    --------
-    >>> subject_of("mmlu_abstract_algebra:mc"), subject_of("hendrycksTest-anatomy"), subject_of("mmlu_stem")
-    (('abstract_algebra', 'mc'), ('anatomy', ''), None)
-    """
+    """Return the subject of MMLU that a task is, and what else its name says; None of another task."""
     match = _MMLU.fullmatch("_".join(task_words(task)))
     words = match[1].split("_") if match else []
     for n in range(len(words), 0, -1):

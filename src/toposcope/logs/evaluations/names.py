@@ -77,23 +77,6 @@ def public_model(name: str) -> PublicModel | None:
 
     All of the name must be as the publisher writes it, alone or below the publisher's name or a folder of models, and
     perhaps with a checkpoint that is published. What somebody else trained further is another model.
-
-    Parameters
-    ----------
-    name : str
-        As people and tools write it: ``EleutherAI/pythia-160m``, ``EleutherAI__pythia-1.4b-deduped``,
-        ``pythia-70m-step3000``.
-
-    Returns
-    -------
-    PublicModel or None
-
-    Examples
-    --------
-    >>> public_model("EleutherAI/pythia-160m-deduped step1000").N
-    162322944
-    >>> public_model("gpt2-mine") is None
-    True
     """
     path = _CACHED.sub(r"\1/\2", name.strip().replace("\\", "/")).replace("__", "/").rstrip("/")
     checkpoint = _CHECKPOINT.search(path)
@@ -175,17 +158,7 @@ class Name(NamedTuple):
 
 
 def read_name(name: str) -> Name:
-    """Return what a model's or a run's name says.
-
-    Examples
-    --------
-    >>> read_name("runs/tiny-70M-step1000-seed3")[:-1]
-    (70000000.0, None, 1000, '3', 'runs/tiny')
-    >>> read_name("allenai/OLMo-2-1124-7B stage1-step150000-tokens630B").D
-    630000000000.0
-    >>> read_name("EleutherAI/pythia-160m step1000").public.tokens_at(1000)
-    2097152000.0
-    """
+    """Return what a model's or a run's name says."""
     rest = name
     tokens, step, seed, chinchilla = (pattern.search(name) for pattern in (_TOKENS, _STEP, _SEED, _CHINCHILLA))
     for pattern in (_TOKENS, _STEP, _SEED, _CHINCHILLA):
@@ -213,13 +186,7 @@ def _joined(rest: str) -> str:
 
 
 def without_checkpoint(name: str) -> str:
-    """Return the name of a model without its checkpoint: step, tokens and stage.
-
-    Examples
-    --------
-    >>> without_checkpoint("runs/tiny/step100"), without_checkpoint("pythia-160m-step1000")
-    ('runs/tiny', 'pythia-160m')
-    """
+    """Return the name of a model without its checkpoint: step, tokens and stage."""
     short = name
     for pattern in (_TOKENS, _STEP):
         short = pattern.sub("", short)

@@ -33,40 +33,7 @@ RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 def read_evaluations(
     path: str | Path, *, columns: Mapping[str, str] | None = None, chance: Mapping[str, float] | None = None
 ) -> Evaluations:
-    r"""Read the scores and losses of all runs that a file or folder holds.
-
-    Parameters
-    ----------
-    path : str or Path
-        Results of lm-evaluation-harness, lighteval, OLMES, HELM or MTEB, a table with a row for each value, with a
-        column for each metric or with a column for each task, or the other way round, a study or a run of ours, or a
-        folder of these (searched six folders down).
-    columns : mapping, optional
-        Names of columns by what they are: ``{"N": "size"}``, each one of `NAMED`; the others are identified by their
-        names. ``{"score": "acc"}`` names the metric that is the score of the tasks that have it.
-    chance : mapping, optional
-        What guessing reaches, by task: a statement that wins over a column ``chance`` and the known tasks.
-
-    Returns
-    -------
-    Evaluations
-
-    Raises
-    ------
-    ToposcopeError
-        If there are no evaluations that can be read; of several errors, the first is shown.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "scores.csv"
-    >>> _ = file.write_text("run,N,D,task,metric,value\nsmall,1e8,2e9,piqa,acc,61\nlarge,4e8,8e9,piqa,acc,67\n")
-    >>> evaluations = read_evaluations(file)
-    >>> evaluations.table.select("run", "N", "task", "value").rows()
-    [('large', 400000000.0, 'piqa', 0.67), ('small', 100000000.0, 'piqa', 0.61)]
-    >>> evaluations.targets["piqa"].chance, evaluations.remarks[0]
-    (0.5, 'scores of acc are percentages: divided by 100')
-    """
+    """Read the scores and losses of all runs that a file or folder holds."""
     columns = dict(columns or {})
     for quantity in columns:
         if quantity not in NAMED:

@@ -78,15 +78,7 @@ def is_perplexity(metric: str) -> bool:
 
 
 def split_metric(name: str) -> tuple[str, str]:
-    """Return the task and the metric in the name of a column; the metric is empty if it ends in none.
-
-    Examples
-    --------
-    >>> split_metric("piqa_rc_5shot_bpb_bpb")
-    ('piqa_rc_5shot', 'bpb')
-    >>> split_metric("arc_easy (length-normalized accuracy)")
-    ('arc_easy', 'length-normalized accuracy')
-    """
+    """Return the task and the metric in the name of a column; the metric is empty if it ends in none."""
     task, metric = name, ""
     if bracketed := re.fullmatch(r"(.+?)\s*\(([^()]+)\)", name):
         task, metric = bracketed[1], bracketed[2]
@@ -152,15 +144,7 @@ _BY_NAME = {name: task for task in TASKS for name in task.names}
 
 
 def standard_task(name: str) -> Task | None:
-    """Return the standard task that a name begins with, whatever follows; None if it is none.
-
-    Examples
-    --------
-    >>> standard_task("arc_challenge_test_rc_5shot").n
-    1172
-    >>> standard_task("leaderboard_mmlu_pro").chance
-    0.1
-    """
+    """Return the standard task that a name begins with, whatever follows; None if it is none."""
     words = own_words(name)
     for n in range(min(len(words), 3), 0, -1):
         if task := _BY_NAME.get("_".join(words[:n])):
@@ -196,13 +180,7 @@ def shots_of(name: str) -> int | None:
 
 
 def in_pipes(name: str) -> tuple[str, int | None]:
-    """Return task and shots of a name as lighteval writes them.
-
-    Examples
-    --------
-    >>> in_pipes("leaderboard|arc:challenge|25"), in_pipes("gsm8k|5"), in_pipes("piqa")
-    (('arc_challenge', 25), ('gsm8k', 5), ('piqa', None))
-    """
+    """Return task and shots of a name as lighteval writes them."""
     parts = name.split("|")
     if len(parts) < 2:
         return name, None

@@ -61,20 +61,7 @@ def refusing(where: object, kind: str = "a training log") -> Iterator[None]:
 
 
 def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> list[RawLog] | None:
-    """Return the tables in a file or folder, or None if no format claims it.
-
-    Parameters
-    ----------
-    path : Path
-        In `root`, the folder that the user named, if it is another; links out of it are refused.
-    look : bool
-        Whether to look into a file without a known ending.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is of a format and cannot be read.
-    """
+    """Return the tables in a file or folder, or None if no format claims it."""
     formats = _formats()
     with refusing(path):
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:

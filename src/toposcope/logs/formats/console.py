@@ -163,13 +163,7 @@ def runs(path: Path) -> list[RawLog]:
 
 
 def parse(content: bytes, source: Path) -> list[RawLog]:
-    """Return what the content of a file says of its run.
-
-    Raises
-    ------
-    ToposcopeError
-        If no line states a loss.
-    """
+    """Return what the content of a file says of its run."""
     text, lost = _decoded(content)
     if not text.strip():
         raise ToposcopeError("the file is empty")
@@ -222,11 +216,6 @@ def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
     """Return the groups of a pattern in the lines that match it, a column each.
 
     The pattern is matched in a time that grows with the length of the text alone, whatever the pattern.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is no pattern, has no named group, or matches no line.
     """
     lines = pl.Series("line", list(_lines(_decoded(content)[0])), dtype=pl.String)
     try:

@@ -28,60 +28,26 @@ if TYPE_CHECKING:
 
 MIN_SIDE = 3
 MIN_POINTS = 9
-PATH_SHARE = 0.8
-"""Largest coordinate of a checkpoint in a plane spanned by the path."""
-PART = 1 << 20
-"""Entries of the weights that are widened to float64 at once."""
+PATH_SHARE = 0.8  # largest coordinate of a checkpoint in a plane spanned by the path
+PART = 1 << 20  # entries of the weights that are widened to float64 at once
 
 
 @dataclass(frozen=True, eq=False)
 class Axes:
-    """The directions that span a plane, and how well they are known.
+    """The directions that span a plane, and how well they are known."""
 
-    Attributes
-    ----------
-    vectors : Tensor, shape (2, p)
-    eigenvalues, residuals : tuple of float
-        Of eigenvectors of the Hessian: Rayleigh quotients, and the norms of Hv - value v, the error of the products
-        included. Empty of other directions.
-    converged : bool
-        Whether the directions are what they are called: eigenvectors may not be.
-    """
-
-    vectors: Tensor
+    vectors: Tensor  # shape (2, p)
+    # of eigenvectors of the Hessian: Rayleigh quotients, and the norms of Hv - value v, the error of the products
+    # included. Empty of other directions
     eigenvalues: tuple[float, ...] = ()
+    # of eigenvectors of the Hessian: Rayleigh quotients, and the norms of Hv - value v, the error of the products
+    # included. Empty of other directions
     residuals: tuple[float, ...] = ()
-    converged: bool = True
+    converged: bool = True  # whether the directions are what they are called: eigenvectors may not be
 
 
 def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int, *, count: int = 2) -> Tensor:
-    """Draw Gaussian directions, normalised filter by filter (Li et al. 2018, equation 1).
-
-    A filter is an output row of a matrix, or what follows the first index of a larger tensor; of an embedding it is the
-    vector of a token. The part of a direction that belongs to a filter has the filter's own length, and is orthogonal
-    to the parts of the other directions, so that whole directions are orthogonal too. One-dimensional parameters
-    (biases, gains of norms) and filters of fewer entries than there are directions stay where they are, as in the
-    paper; so do filters of zeros.
-
-    Parameters
-    ----------
-    point : Tensor, shape (p,)
-        The weights.
-    blocks : mapping of str to Block
-    seed : int
-        Each parameter has random numbers of its own, by its name.
-    count : int
-        Number of directions.
-
-    Returns
-    -------
-    Tensor, shape (count, p), of the dtype and on the device of the point
-
-    Raises
-    ------
-    ToposcopeError
-        If nothing would move.
-    """
+    """Draw Gaussian directions, normalised filter by filter (Li et al. 2018, equation 1)."""
     import torch
 
     directions = torch.zeros(count, len(point), dtype=point.dtype)
@@ -125,24 +91,7 @@ def _orthogonal(filters: Matrix, rng: np.random.Generator, count: int) -> list[M
 
 
 def eigenvector_directions(eigenvalues: Sequence[float], eigenvectors: Tensor) -> Tensor:
-    """Scale eigenvectors of the Hessian so that the quadratic approximation changes by one nat at coordinate 1.
-
-    Parameters
-    ----------
-    eigenvalues : sequence of float
-        In nats a token.
-    eigenvectors : Tensor, shape (count, p)
-        Orthonormal.
-
-    Returns
-    -------
-    Tensor, shape (count, p)
-
-    Raises
-    ------
-    ToposcopeError
-        If an eigenvalue is zero: the loss does not change along such a direction, which sets no scale.
-    """
+    """Scale eigenvectors of the Hessian so that the quadratic approximation changes by one nat at coordinate 1."""
     import torch
 
     if not all(np.isfinite(value) and value != 0 for value in eigenvalues):
@@ -159,25 +108,6 @@ def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matr
 
     The components are those of the differences to the point (Li et al. 2018, section 7), which are not centred, so that
     the plane goes through the point.
-
-    Parameters
-    ----------
-    point : Tensor, shape (p,)
-    path : sequence of Tensor, shape (p,)
-        Other checkpoints of the run.
-
-    Returns
-    -------
-    directions : Tensor, shape (2, p)
-    coordinates : ndarray, shape (n, 2)
-        Of the path's projection; the largest is 0.8 in size.
-    share : float
-        Of the squared distances from the point to the path, how much the plane holds.
-
-    Raises
-    ------
-    ToposcopeError
-        If the differences do not span a plane.
     """
     import torch
 
@@ -221,17 +151,10 @@ def _differences(point: Tensor, path: Sequence[Tensor], part: slice) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Points of a plane, in units of its directions.
+    """Points of a plane, in units of its directions."""
 
-    Attributes
-    ----------
-    coordinates : ndarray, shape (n, 2), float64
-        Along the first and the second direction; the checkpoint is the origin.
-    shape : (int, int) or None
-        Of a grid whose first index goes with the first direction, in C order; None of scattered points.
-    """
-
-    coordinates: Matrix
+    coordinates: Matrix  # shape (n, 2); along the first and the second direction; the checkpoint is the origin
+    # of a grid whose first index goes with the first direction, in C order; None of scattered points
     shape: tuple[int, int] | None
 
     def __len__(self) -> int:
@@ -262,26 +185,7 @@ class Sample:
 
 
 def grid_sample(shape: tuple[int, int], span: float | tuple[float, float]) -> Sample:
-    """Return a grid from -span to span in both directions, indexing ij: row i lies at the i-th first coordinate.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Points along the first and the second direction, each at least 3. The checkpoint is a point of the grid if both
-        are odd.
-    span : float or (float, float)
-        Largest coordinate along each direction.
-
-    Raises
-    ------
-    ToposcopeError
-        If the shape or the span is out of range.
-
-    Examples
-    --------
-    >>> grid_sample((3, 5), (1, 2)).coordinates[1]
-    array([-1., -1.])
-    """
+    """Return a grid from -span to span in both directions, indexing ij: row i lies at the i-th first coordinate."""
     spans = span if isinstance(span, tuple) else (span, span)
     if min(shape) < MIN_SIDE:
         raise ToposcopeError(f"plane: a grid of {shape[0]} x {shape[1]}; it needs at least {MIN_SIDE} points a side")
@@ -294,22 +198,7 @@ def grid_sample(shape: tuple[int, int], span: float | tuple[float, float]) -> Sa
 def scattered_sample(
     n: int, span: float | tuple[float, float], seed: int, how: Literal["latin", "uniform"] = "latin"
 ) -> Sample:
-    """Return the origin and random points of the rectangle from -span to span.
-
-    Parameters
-    ----------
-    n : int
-        Number of points, the origin included; at least 9.
-    span : float or (float, float)
-    seed : int
-    how : "latin" or "uniform"
-        A Latin hypercube (McKay, Beckman & Conover 1979) has one point in each of n - 1 equal slices of either axis.
-
-    Raises
-    ------
-    ToposcopeError
-        If the number or the span is out of range.
-    """
+    """Return the origin and random points of the rectangle from -span to span."""
     from scipy.stats import qmc
 
     spans = span if isinstance(span, tuple) else (span, span)

@@ -11,8 +11,7 @@ from toposcope.models.hessian_products import HessianProduct
 from toposcope.models.loss_planes.directions import Axes, eigenvector_directions
 from toposcope.progress import Progress, silent
 
-MAX_PRODUCTS = 400
-"""With the Hessian; what has not converged after them is said not to have."""
+MAX_PRODUCTS = 400  # with the Hessian; what has not converged after them is said not to have
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,26 +20,7 @@ if TYPE_CHECKING:
 
 
 def hessian_directions(loss: "SummedLoss", seed: int, progress: Progress = silent) -> Axes:
-    """Return the two eigenvectors of the Hessian with the largest eigenvalues, scaled by `eigenvector_directions`.
-
-    Parameters
-    ----------
-    loss : SummedLoss
-    seed : int
-        Of the start of Lanczos' algorithm.
-    progress : callable
-        Called with ``eigenvectors``, the products with the Hessian so far, and how many there may be at most.
-
-    Returns
-    -------
-    Axes
-        Converged if both are what they are called, by `extreme_eigenpairs`.
-
-    Raises
-    ------
-    ToposcopeError
-        If the model has a single parameter, or the Hessian is zero or not finite.
-    """
+    """Return the two eigenvectors of the Hessian with the largest eigenvalues, scaled by `eigenvector_directions`."""
     point = loss.point
     if len(point) == 1:
         raise ToposcopeError("directions: a model of one parameter has no plane")

@@ -23,59 +23,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """A plane through a checkpoint and the shape of the loss on it.
-
-    Attributes
-    ----------
-    surface : Surface
-    shape : Shape
-        Of the loss on the whole text at all points.
-    half : Shape
-        At half the resolution.
-    by_batch : list of Shape
-        Of the loss on each batch of the text; empty if there is one alone.
-    curvature : ndarray, shape (2, 2)
-        Second derivatives of the loss at the checkpoint, along the directions.
-    curvature_error : float
-        How far an eigenvalue of them may be wrong (see `slice_curvature`).
-    axes : Axes
-        What spans the plane.
-    """
+    """A plane through a checkpoint and the shape of the loss on it."""
 
     surface: Surface
-    shape: Shape
-    half: Shape
-    by_batch: list[Shape]
-    curvature: Matrix
-    curvature_error: float
-    axes: Axes
+    shape: Shape  # of the loss on the whole text at all points
+    half: Shape  # at half the resolution
+    by_batch: list[Shape]  # of the loss on each batch of the text; empty if there is one alone
+    curvature: Matrix  # shape (2, 2); second derivatives of the loss at the checkpoint, along the directions
+    curvature_error: float  # how far an eigenvalue of them may be wrong (see `slice_curvature`)
+    axes: Axes  # what spans the plane
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic over planes, and what it depends on.
+    """A statistic over planes, and what it depends on."""
 
-    Attributes
-    ----------
-    mean : float
-        Over the planes in which it is defined.
-    n_planes : int
-        How many these are.
-    planes, batches : float or None
-        Standard deviation (ddof 1) over planes, and over the batches of the text within a plane, averaged over planes;
-        None where fewer than two have the statistic.
-    resolution : float or None
-        Mean absolute difference to half the resolution.
-    error : float or None
-        Of values that are computed by products with the Hessian, the largest numerical error of a plane: of
-        eigenvalues of the Hessian the residual.
-    """
-
-    mean: float
-    n_planes: int
+    mean: float  # over the planes in which it is defined
+    n_planes: int  # how many these are
+    # standard deviation (ddof 1) over planes, and over the batches of the text within a plane, averaged over planes;
+    # None where fewer than two have the statistic
     planes: float | None = None
+    # standard deviation (ddof 1) over planes, and over the batches of the text within a plane, averaged over planes;
+    # None where fewer than two have the statistic
     batches: float | None = None
-    resolution: float | None = None
+    resolution: float | None = None  # mean absolute difference to half the resolution
+    # of values that are computed by products with the Hessian, the largest numerical error of a plane: of eigenvalues
+    # of the Hessian the residual
     error: float | None = None
 
 
@@ -89,25 +62,7 @@ def measure_plane(
     unfinished: Unfinished | None = None,
     progress: Progress = silent,
 ) -> Plane:
-    """Measure the loss on a plane and describe it.
-
-    Parameters
-    ----------
-    loss : SummedLoss
-    axes : Axes
-    sample : Sample
-    graph : "triangulation" or "nearest"
-    batches : int
-        Into how many the text is split, for the spread over texts.
-    unfinished : Unfinished, optional
-        Where points are kept until all are evaluated.
-    progress : callable
-
-    Raises
-    ------
-    ToposcopeError
-        As `evaluate` and `shape_of` do.
-    """
+    """Measure the loss on a plane and describe it."""
     surface = evaluate(loss, axes.vectors, sample, batches=batches, unfinished=unfinished, progress=progress)
     shape, half = shape_of(surface, graph), shape_of(surface.half(), graph)
     if "centre_height" in shape.statistics:  # the checkpoint need not be one of every second point
@@ -126,16 +81,7 @@ def measure_plane(
 
 
 def slice_curvature(loss: SummedLoss, directions: Tensor) -> tuple[Matrix, float]:
-    """Return the second derivatives of the loss at the checkpoint along some directions, by Hessian-vector products.
-
-    Returns
-    -------
-    derivatives : ndarray, shape (k, k), float64
-        Symmetric; nats a token per squared unit of the directions.
-    error : float
-        How far an eigenvalue of them may be wrong: by how much the products disagree about a mixed derivative, which
-        shows rounding, or by the error of finite differences, whichever is larger.
-    """
+    """Return the second derivatives of the loss at the checkpoint along some directions, by Hessian-vector products."""
     from toposcope.models.hessian_products import HessianProduct
 
     product = HessianProduct(loss, loss.point)

@@ -23,29 +23,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-SECONDS_BETWEEN_WRITES = 5.0
-"""What a kill can lose, beside the points that are being evaluated."""
+SECONDS_BETWEEN_WRITES = 5.0  # what a kill can lose, beside the points that are being evaluated
 
 
 def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:
     """Write points to a temporary file, one after the other, and return them as views of it.
 
     The file has no name and is gone with the last view.
-
-    Parameters
-    ----------
-    points : iterable of Tensor, each of shape (p,) and of one dtype
-        One is in memory at a time.
-
-    Returns
-    -------
-    list of Tensor, shape (p,)
-        On the CPU; the system reads the parts that are used, and drops them again where memory is short.
-
-    Raises
-    ------
-    ToposcopeError
-        If the disk is full.
     """
     import torch
 
@@ -71,17 +55,10 @@ def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A folder for what is known of planes.
-
-    Attributes
-    ----------
-    folder : Path
-    key : str
-        Digest of everything that the loss depends on besides its point: model, tokenizer, text, versions.
-    """
+    """A folder for what is known of planes."""
 
     folder: Path
-    key: str
+    key: str  # digest of everything that the loss depends on besides its point: model, tokenizer, text, versions
 
     def axes(self, point: Tensor, name: str, make: Callable[[], Axes]) -> Axes:
         """Return what spans planes through a point, from the folder if it is there; `name` is of how it is made."""
@@ -124,18 +101,11 @@ class Unfinished:
 
 @dataclass
 class KeptPoints:
-    """The losses that are known at the points of a plane, and the file that keeps them.
-
-    Attributes
-    ----------
-    path : Path
-    totals : ndarray, shape (n, batches), float64
-    known : ndarray, shape (n,), bool
-    """
+    """The losses that are known at the points of a plane, and the file that keeps them."""
 
     path: Path
-    totals: Matrix
-    known: NDArray[np.bool_]
+    totals: Matrix  # shape (n, batches)
+    known: NDArray[np.bool_]  # shape (n,)
     written: float = 0.0
 
     def add(self, points: slice, *, last: bool) -> None:

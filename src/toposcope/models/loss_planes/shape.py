@@ -30,57 +30,29 @@ Graph = Literal["triangulation", "nearest"]
 """Which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest."""
 CONNECTIVITY: dict[Graph, Literal["8", "freudenthal"]] = {"triangulation": "freudenthal", "nearest": "8"}
 N_NEIGHBOURS = 8
-N_LEVELS = 32
-"""Of a profile, beside those of minima and saddles."""
+N_LEVELS = 32  # of a profile, beside those of minima and saddles
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """The merge tree of the loss on a plane, and its statistics.
+    """The merge tree of the loss on a plane, and its statistics."""
 
-    Attributes
-    ----------
-    values : ndarray, shape (n,), float64
-        Losses, those that are not finite replaced by the largest finite one: as a plateau they are the highest place of
-        the plane, and a basin behind them persists at least as long as its bar.
-    n_not_finite : int
-    tree : Sublevel
-    statistics : dict of float
-        Those that are defined.
-    minimum_on_border : bool
-        Whether the lowest point lies on the border of the plane, so that the basin it belongs to goes on outside.
-    n_on_border : int
-        Minima on the border: their basins may go on outside, and their bars are those of the plane.
-    n_within_rounding : int
-        Bars no longer than a loss may be wrong by rounding.
-    """
-
+    # shape (n,); losses, those that are not finite replaced by the largest finite one: as a plateau they are the
+    # highest place of the plane, and a basin behind them persists at least as long as its bar
     values: Vector
     n_not_finite: int
     tree: Sublevel
-    statistics: dict[str, float]
+    statistics: dict[str, float]  # those that are defined
+    # whether the lowest point lies on the border of the plane, so that the basin it belongs to goes on outside
     minimum_on_border: bool
-    n_on_border: int
-    n_within_rounding: int
+    n_on_border: int  # minima on the border: their basins may go on outside, and their bars are those of the plane
+    n_within_rounding: int  # bars no longer than a loss may be wrong by rounding
 
 
 def shape_of(surface: Surface, graph: Graph = "triangulation") -> Shape:
     """Describe the loss on a plane.
 
     Statistics, in nats a token unless they are counts or shares:
-
-    - ``average_persistence``, ``max_persistence``, ``total_persistence``: of the finite bars of the merge tree; where
-      there are none, the first is undefined and the others are 0;
-    - ``smad``: saddle-minimum average distance; undefined where no two basins meet;
-    - ``minima``, ``saddles``: counts, saddles with their multiplicity; these only of a triangulation;
-    - ``side_basin_share``: of the area of the topological profile, the share of basins other than the deepest;
-    - ``range``: largest less smallest finite loss;
-    - ``centre_height``: the loss at the checkpoint less the smallest; undefined if it is no point of the sample.
-
-    Raises
-    ------
-    ToposcopeError
-        If no loss is finite.
     """
     measured = surface.values
     finite = np.isfinite(measured)

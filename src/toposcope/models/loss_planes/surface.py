@@ -28,35 +28,24 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
 """Estimated bytes of the activations of all points that go through the model together."""
-WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
-"""Bytes of their weights."""
+WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32  # bytes of their weights
 MIN_CHUNKS = 16
 """Of a plane, so that several threads have their share of it. Not by their number, so that no bit depends on it."""
 MAX_COPIED_BYTES = 1 << 28
 """Of the weights of a model that is copied for each thread; PyTorch shares out the operations of a larger one."""
-ROUNDING = 8
-"""Relative error of a loss, in units of the precision of the dtype it is computed in."""
+ROUNDING = 8  # relative error of a loss, in units of the precision of the dtype it is computed in
 
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """The loss on the points of a plane.
-
-    Attributes
-    ----------
-    sample : Sample
-    totals : ndarray, shape (n, batches), float64
-        Nats, summed over the tokens of each batch of the text. Not finite where the model's losses are not.
-    tokens : ndarray, shape (batches,), int64
-        Predicted tokens of each batch.
-    rounding : float
-        About how far a loss may be wrong by rounding, relative to it.
-    """
+    """The loss on the points of a plane."""
 
     sample: Sample
+    # shape (n, batches); nats, summed over the tokens of each batch of the text. Not finite where the model's losses
+    # are not
     totals: Matrix
-    tokens: Indices
-    rounding: float
+    tokens: Indices  # shape (batches,); predicted tokens of each batch
+    rounding: float  # about how far a loss may be wrong by rounding, relative to it
 
     @property
     def values(self) -> Vector:
@@ -93,25 +82,6 @@ def evaluate(
 
     Several points go through the model in one forward pass: weights have a leading dimension, those that the directions
     leave alone excepted.
-
-    Parameters
-    ----------
-    loss : SummedLoss
-    directions : Tensor, shape (2, p)
-    sample : Sample
-    batches : int
-        The sequences of the text are split, in their order, into so many batches, whose losses are kept apart.
-    together : int, optional
-        Points that go through the model together; by default as many as fit a fixed budget of memory.
-    unfinished : Unfinished, optional
-        Where points that are evaluated are kept; those that are there already are not evaluated again.
-    progress : callable
-        Called with ``landscape``, the points done and all that were to be done.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are more batches than sequences, or the loss at the checkpoint is not finite.
     """
     import torch
 

@@ -14,12 +14,9 @@ from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, Note, 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
 
 SPIKING = {"loss spike": "loss", "gradient spike": "grad_norm"}
-MIN_GRADIENT_SPIKE = 3.0
-"""Least factor by which a layer's gradient norm must rise to be a spike."""
-MIN_RANK_COLLAPSE = 1.4
-"""Least factor by which a layer's stable rank must fall to be a collapse."""
-MIN_NORM_RISE = 1.25
-"""Least factor by which a layer's weight norm must rise for an alert."""
+MIN_GRADIENT_SPIKE = 3.0  # least factor by which a layer's gradient norm must rise to be a spike
+MIN_RANK_COLLAPSE = 1.4  # least factor by which a layer's stable rank must fall to be a collapse
+MIN_NORM_RISE = 1.25  # least factor by which a layer's weight norm must rise for an alert
 
 
 class _Names(NamedTuple):
@@ -46,21 +43,6 @@ class Alerts:
 
     On runs in which only noise changes, all checks together raise at most one alert in 100,000 steps
     (``docs/methods/alerts.md``). Each fault raises one alert, and may raise another after a recovery.
-
-    Parameters
-    ----------
-    last_step : int, optional
-        Planned last step; from there on the learning rate is not checked.
-
-    Examples
-    --------
-    >>> from toposcope.monitor.alerts import Alerts
-    >>> from toposcope.monitor.events import Logged
-    >>> alerts = Alerts()
-    >>> alerts.logged(Logged(1, {"loss": 2.5}))
-    []
-    >>> alerts.logged(Logged(2, {"loss": float("nan")}))[0].message
-    'loss is nan at step 2.'
     """
 
     def __init__(self, last_step: int | None = None) -> None:

@@ -47,16 +47,11 @@ def alert_of_layers(
     return Alert(kind, event.step, min(last + 1, event.step), layers[0], message, numbers)
 
 
-N_LEVEL = 3
-"""Measurements whose median is the level of a layer; few, so that a trend does not count as noise."""
-N_LONG = 15
-"""Measurements of the long median, so that the return from an excursion is not a deviation."""
-N_NOISE = 64
-"""Differences between consecutive measurements whose median absolute value is the noise of a layer."""
-MIN_VALUES = 8
-"""Measurements of a layer before it is judged."""
-POOLED_WEIGHT = 8
-"""Weight of the median noise of all layers, in differences, if it exceeds the layer's own."""
+N_LEVEL = 3  # measurements whose median is the level of a layer; few, so that a trend does not count as noise
+N_LONG = 15  # measurements of the long median, so that the return from an excursion is not a deviation
+N_NOISE = 64  # differences between consecutive measurements whose median absolute value is the noise of a layer
+MIN_VALUES = 8  # measurements of a layer before it is judged
+POOLED_WEIGHT = 8  # weight of the median noise of all layers, in differences, if it exceeds the layer's own
 
 
 class Baseline(NamedTuple):
@@ -136,12 +131,9 @@ def _medians(values: Vector, counts: NDArray[np.int64]) -> Vector:
     return np.asarray(ordered[np.minimum(counts // 2, len(ordered) - 1), np.arange(ordered.shape[1])])
 
 
-MIN_UNITS = 8.0
-"""Least deviation that is reported, in units of noise."""
-MIN_MEASUREMENTS = 4
-"""Measurements whose largest deviation is known before any layer is judged."""
-MAX_FAULTY = 10
-"""Consecutive faulty measurements of a layer after which they become its new level."""
+MIN_UNITS = 8.0  # least deviation that is reported, in units of noise
+MIN_MEASUREMENTS = 4  # measurements whose largest deviation is known before any layer is judged
+MAX_FAULTY = 10  # consecutive faulty measurements of a layer after which they become its new level
 MAX_EXCLUDED_ALERTS = 2
 """Alerts whose deviations are excluded from the noise; those of further alerts count as noise of the run."""
 
@@ -222,12 +214,9 @@ class LayerCheck:
         self.history.add(columns[learnt], values[learnt])
 
 
-MIN_LEVEL_NOISE = 0.005
-"""Floor of the noise estimate, relative to the level."""
-RISE_TAIL_INDEX = 2.0
-"""Index of the heaviest tail of rises: that of Student's t with 2 degrees of freedom."""
-FALL_TAIL_INDEX = 1.0
-"""Index of the tail of falls, for values with a density near 0."""
+MIN_LEVEL_NOISE = 0.005  # floor of the noise estimate, relative to the level
+RISE_TAIL_INDEX = 2.0  # index of the heaviest tail of rises: that of Student's t with 2 degrees of freedom
+FALL_TAIL_INDEX = 1.0  # index of the tail of falls, for values with a density near 0
 
 
 class Departures:
@@ -265,24 +254,16 @@ class Departures:
         return [alert_of_layers(self._kind, event, last, [layers[k] for k in newly], len(layers), what, evidence)]
 
 
-MIN_STOP_NOISE = 0.02
-"""Floor of the noise estimate of gradients and updates, relative to the level."""
-MAX_TRANSIENTS = 2
-"""Transient zeros after which zeros must last twice as long to raise an alert, and so on."""
-MIN_STOP_FALL = 30.0
-"""Factor by which a gradient or an update must fall, relative to other layers."""
+MIN_STOP_NOISE = 0.02  # floor of the noise estimate of gradients and updates, relative to the level
+MAX_TRANSIENTS = 2  # transient zeros after which zeros must last twice as long to raise an alert, and so on
+MIN_STOP_FALL = 30.0  # factor by which a gradient or an update must fall, relative to other layers
 MAX_NORMAL_FALL = 6.0
 """Deepest transient fall, in units of noise, with which a single 0 is an alert; after deeper ones, it must last."""
-MIN_NOISE_VALUES = 16
-"""Values from which the noise of a layer is known well enough for that."""
-STOP_TAIL_INDEX = 1.0
-"""Index of the tail of falls, for values with a density near 0."""
-MIN_DEAD_NOISE = 0.005
-"""Floor of the noise estimate of the share of dead units."""
-MIN_DEAD_RISE = 0.1
-"""Least rise of the share of dead units that raises an alert."""
-DEAD_TAIL_INDEX = 3.0
-"""Index of the tail of rises of that share, which is bounded."""
+MIN_NOISE_VALUES = 16  # values from which the noise of a layer is known well enough for that
+STOP_TAIL_INDEX = 1.0  # index of the tail of falls, for values with a density near 0
+MIN_DEAD_NOISE = 0.005  # floor of the noise estimate of the share of dead units
+MIN_DEAD_RISE = 0.1  # least rise of the share of dead units that raises an alert
+DEAD_TAIL_INDEX = 3.0  # index of the tail of rises of that share, which is bounded
 
 
 class Stillness:
@@ -411,17 +392,12 @@ class _DeadUnitCheck:
         return alert_of_layers("dead units", event, last, [layers[k] for k in newly], len(layers), what, evidence)
 
 
-MIN_GROWTH = 5.0
-"""Growth over the highest level of the first half; a sum of updates grows by 4 under a linear warm-up."""
-MIN_ACCELERATION = 1.5
-"""That growth relative to the range over the second quarter of the run, both in logarithms."""
-MIN_GROWTH_NOISE = 0.001
-"""Floor of the noise estimate, relative to the level."""
-MIN_GROWTH_UNITS = 8.0
-"""That growth in units of the noise."""
+MIN_GROWTH = 5.0  # growth over the highest level of the first half; a sum of updates grows by 4 under a linear warm-up
+MIN_ACCELERATION = 1.5  # that growth relative to the range over the second quarter of the run, both in logarithms
+MIN_GROWTH_NOISE = 0.001  # floor of the noise estimate, relative to the level
+MIN_GROWTH_UNITS = 8.0  # that growth in units of the noise
 MIN_GROWTH_MEASUREMENTS = 32
-LEVEL_EVERY = 4
-"""Measurements from one stored level to the next."""
+LEVEL_EVERY = 4  # measurements from one stored level to the next
 MAX_LEVELS = 64
 
 

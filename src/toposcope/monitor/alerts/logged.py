@@ -12,49 +12,31 @@ from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
 from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, factor, number
 from toposcope.probes.feature import NETWORK
 
-MIN_SPIKE_VALUES = 50
-"""Values before any is judged."""
-MIN_SPIKE_UNITS = 8.0
-"""Least height of a spike in units of noise, however regular the stream."""
-N_SPIKE_LEVEL = 7
-"""Values whose median is the level; few, so that trends and slow waves do not count as noise."""
-N_SPIKE_NOISE = 64
-"""Differences between consecutive values whose median absolute value is the unit of noise."""
-MIN_CHANGES = 10
-"""Nonzero differences from which the rounding of a stream is estimated."""
-MAX_ROUNDING = 2.0**-8
-"""Relative rounding assumed before that: that of bfloat16."""
-MIN_TYPICAL = 0.05
-"""Least unit of noise as a share of the mean difference, for streams that rarely change."""
-SPIKE_RECOVERY = 8
-"""Normal values after the first alert before another."""
-RECOVERED = 0.5
-"""Share of a spike's height below which a value has recovered."""
-MAX_RAISED = 100
-"""Raised values after which they become the new level."""
-MAX_EXCLUDED_SPIKES = 2
-"""Spikes that are excluded from the noise; further spikes count as noise of the stream."""
-N_BLOCK = 16
-"""Values per block, whose median is stored as a past level."""
+MIN_SPIKE_VALUES = 50  # values before any is judged
+MIN_SPIKE_UNITS = 8.0  # least height of a spike in units of noise, however regular the stream
+N_SPIKE_LEVEL = 7  # values whose median is the level; few, so that trends and slow waves do not count as noise
+N_SPIKE_NOISE = 64  # differences between consecutive values whose median absolute value is the unit of noise
+MIN_CHANGES = 10  # nonzero differences from which the rounding of a stream is estimated
+MAX_ROUNDING = 2.0**-8  # relative rounding assumed before that: that of bfloat16
+MIN_TYPICAL = 0.05  # least unit of noise as a share of the mean difference, for streams that rarely change
+SPIKE_RECOVERY = 8  # normal values after the first alert before another
+RECOVERED = 0.5  # share of a spike's height below which a value has recovered
+MAX_RAISED = 100  # raised values after which they become the new level
+MAX_EXCLUDED_SPIKES = 2  # spikes that are excluded from the noise; further spikes count as noise of the stream
+N_BLOCK = 16  # values per block, whose median is stored as a past level
 MAX_BLOCKS = 128
 PAST_FRACTION = 4
 """A spike must exceed all levels since this fraction of the steps, so that a return to them is not a spike."""
 
 
 class Spike(NamedTuple):
-    """A value far above the level.
+    """A value far above the level."""
 
-    Attributes
-    ----------
-    value, level, noise, units, limit : float
-        The value is `units` times `noise` above `level`, and more than `limit` times is a spike.
-    """
-
-    value: float
-    level: float
-    noise: float
-    units: float
-    limit: float
+    value: float  # the value is `units` times `noise` above `level`, and more than `limit` times is a spike
+    level: float  # the value is `units` times `noise` above `level`, and more than `limit` times is a spike
+    noise: float  # the value is `units` times `noise` above `level`, and more than `limit` times is a spike
+    units: float  # the value is `units` times `noise` above `level`, and more than `limit` times is a spike
+    limit: float  # the value is `units` times `noise` above `level`, and more than `limit` times is a spike
 
 
 class PastLevels:
@@ -80,13 +62,7 @@ class PastLevels:
 
 
 class SpikeDetector:
-    """Detects spikes in one stream.
-
-    Parameters
-    ----------
-    check : str
-        Name of the check in `SHARES`, which sets its rate of false alarms.
-    """
+    """Detects spikes in one stream."""
 
     def __init__(self, check: str) -> None:
         self.check = check
@@ -181,30 +157,18 @@ class SpikeDetector:
         return max(noise, self._smallest_change)
 
 
-MIN_RATES = 10
-"""Values before any is judged."""
-MIN_RISE = 3.2
-"""Factor over the highest earlier rate; constant warm-ups end with a factor of 3."""
-MIN_FALL = 20.0
-"""Factor below the previous rate; step schedules divide by 10 at most."""
-MIN_SPEED_RATIO = 10.0
-"""Change per step relative to the fastest earlier change in the same direction."""
-MIN_SHARE = 0.1
-"""Least fall as a share of the highest rate, so that the end of a decay is not a jump."""
+MIN_RATES = 10  # values before any is judged
+MIN_RISE = 3.2  # factor over the highest earlier rate; constant warm-ups end with a factor of 3
+MIN_FALL = 20.0  # factor below the previous rate; step schedules divide by 10 at most
+MIN_SPEED_RATIO = 10.0  # change per step relative to the fastest earlier change in the same direction
+MIN_SHARE = 0.1  # least fall as a share of the highest rate, so that the end of a decay is not a jump
 MAX_INTERVAL = 0.05
 """Longest interval between two values as a share of the steps so far; a longer one may hide any schedule."""
-RATE_RECOVERY = 8
-"""Normal values after the first alert before another."""
+RATE_RECOVERY = 8  # normal values after the first alert before another
 
 
 class RateJumps:
-    """Detects jumps of one learning rate.
-
-    Parameters
-    ----------
-    name : str
-        Name of the logged value.
-    """
+    """Detects jumps of one learning rate."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -322,10 +286,8 @@ def _not_finite_alert(event: Measured, last: int, what: str, counts: Mapping[str
     return Alert(NOT_FINITE, event.step, min(last + 1, event.step), layers[0], message, evidence)
 
 
-TOLERANCE = 1e-6
-"""Largest relative difference between equal norms that are summed in different order."""
-EXACT = ("hash", "checksum", "digest")
-"""Words in the names of quantities that must be exactly equal."""
+TOLERANCE = 1e-6  # largest relative difference between equal norms that are summed in different order
+EXACT = ("hash", "checksum", "digest")  # words in the names of quantities that must be exactly equal
 MAX_NAMED_RANKS = 4
 
 
@@ -379,8 +341,7 @@ def _equal(a: float, b: float, exact: bool) -> bool:
     return not exact and math.isclose(a, b, rel_tol=TOLERANCE)
 
 
-MIN_HALF_WIDTHS = 3.0
-"""Least rise of a forecast, in upper half-widths of the earlier intervals."""
+MIN_HALF_WIDTHS = 3.0  # least rise of a forecast, in upper half-widths of the earlier intervals
 MAX_EARLIER = 64
 
 

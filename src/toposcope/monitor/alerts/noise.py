@@ -19,8 +19,7 @@ SHARES = {
     "norm running away": 0.09,
 }
 """Share of that rate by check; the rest is reserved for checks without a noise model."""
-MAX_GAP = 1000
-"""Longest gap between two values, in steps, over which a check's rate adds up."""
+MAX_GAP = 1000  # longest gap between two values, in steps, over which a check's rate adds up
 
 
 def rate_of(check: str, gap: int) -> float:
@@ -29,14 +28,7 @@ def rate_of(check: str, gap: int) -> float:
 
 
 class Latch:
-    """Decides whether a check may raise an alert for one place.
-
-    Parameters
-    ----------
-    recovery : int
-        Normal values that must follow the first alert before another. Each alert doubles the number, so that a run that
-        looks faulty now and then by its nature raises few alerts.
-    """
+    """Decides whether a check may raise an alert for one place."""
 
     def __init__(self, recovery: int) -> None:
         self._recovery = recovery
@@ -58,27 +50,18 @@ class Latch:
             self._left -= 1
 
 
-SMALLEST = 0.05
-"""Lower end of the histogram; smaller values count as this."""
+SMALLEST = 0.05  # lower end of the histogram; smaller values count as this
 BIN_RATIO = 1.05
-N_BINS = 480
-"""Bins of the histogram, which reach up to 7e8 times the noise."""
-MAX_COUNT = 4096
-"""Values after which all weights are halved, so that the tail follows slow changes."""
-MIN_WEIGHT = 0.3
-"""Least weight of a bin; halved below it, the bin is emptied."""
-PRIOR_SHAPE = 0.5
-"""Prior of the shape: that of the heaviest tail assumed, one over its index."""
-PRIOR_WEIGHT = 10
-"""Weight of the prior, in excesses."""
-N_STANDARD_ERRORS = 1.0
-"""Standard errors that are added to the shape."""
+N_BINS = 480  # bins of the histogram, which reach up to 7e8 times the noise
+MAX_COUNT = 4096  # values after which all weights are halved, so that the tail follows slow changes
+MIN_WEIGHT = 0.3  # least weight of a bin; halved below it, the bin is emptied
+PRIOR_SHAPE = 0.5  # prior of the shape: that of the heaviest tail assumed, one over its index
+PRIOR_WEIGHT = 10  # weight of the prior, in excesses
+N_STANDARD_ERRORS = 1.0  # standard errors that are added to the shape
 TAIL_SHARES = {0.4: 12, 0.15: 25}
 """Shares of the values to which a tail is fitted, and the least number of values for each."""
-MIN_OVER_LARGEST = 1.3
-"""Least limit relative to the largest value so far."""
-REFIT_GROWTH = 1.05
-"""Growth of the number of values after which the tail is fitted again."""
+MIN_OVER_LARGEST = 1.3  # least limit relative to the largest value so far
+REFIT_GROWTH = 1.05  # growth of the number of values after which the tail is fitted again
 
 _PER_LOG = 1 / math.log(BIN_RATIO)
 _EDGES: Vector = SMALLEST * np.float64(BIN_RATIO) ** np.arange(N_BINS, dtype=np.float64)

@@ -14,18 +14,7 @@ TAIL = 1 << 16
 
 
 class JsonlSink:
-    """Appends a line for each event; ``event`` is one of log, measurement, note, alert, forecast.
-
-    Parameters
-    ----------
-    path : Path
-        Created with its folder if needed. An incomplete last line, left by a killed process, is removed.
-
-    Raises
-    ------
-    ToposcopeError
-        If the file cannot be written, or has other content than JSON lines.
-    """
+    """Appends a line for each event; ``event`` is one of log, measurement, note, alert, forecast."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -9,8 +9,7 @@ from typing import Any
 from toposcope.monitor.events import Alert
 from toposcope.monitor.sinks.sink import Tracker
 
-MAX_METRICS = 1000
-"""MLflow's limit of metrics per request."""
+MAX_METRICS = 1000  # MLflow's limit of metrics per request
 MAX_TAG = 500
 
 

@@ -25,15 +25,7 @@ MAX_WAITING = 20_000
 
 
 class Outlets:
-    """Sends events to every sink.
-
-    Parameters
-    ----------
-    say : callable
-        Takes a message for the user: a sink failed, or could not keep up. Called on the threads of sinks.
-    spent : callable
-        Takes the CPU seconds that a sink spent on an event. Called on its thread.
-    """
+    """Sends events to every sink."""
 
     def __init__(self, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
         self._say, self._spent = say, spent
@@ -113,8 +105,7 @@ class _Outlet:
 
 
 PACKAGE = "toposcope.monitor.sinks"
-LOOKS = (1, 2, 4, 8)
-"""Measurements at which to search for trackers that were started since."""
+LOOKS = (1, 2, 4, 8)  # measurements at which to search for trackers that were started since
 
 
 @cache
@@ -129,18 +120,7 @@ def _makers_of(module: ModuleType) -> dict[str, SinkMaker]:
 
 
 class TrackerSearch:
-    """Finds the trackers that a run uses, including some that start after its monitor.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the run.
-
-    Attributes
-    ----------
-    failures : dict of Exception
-        By name, trackers that are in use but could not be opened; they are not tried again.
-    """
+    """Finds the trackers that a run uses, including some that start after its monitor."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -208,21 +188,7 @@ def open_sinks(
     webhook: str | None = None,
     quiet: bool = False,
 ) -> RunSinks:
-    """Open the sinks of a run. Call this on the training thread, where trackers know their active run.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the run.
-    spent : callable
-        Takes the CPU seconds that the threads of sinks spent.
-    jsonl : str or Path, optional
-        File to which every event is appended.
-    webhook : str, optional
-        URL to which alerts are posted.
-    quiet : bool
-        Show alerts only in the terminal.
-    """
+    """Open the sinks of a run. Call this on the training thread, where trackers know their active run."""
     sinks = RunSinks(directory, spent)
     if webhook is not None:
         sinks.add("webhook", WebhookSink(webhook, directory.resolve().name))

@@ -33,8 +33,7 @@ class SinkMaker(Protocol):
         """
 
 
-ALERTS = "toposcope/alerts"
-"""Name under which trackers get the number of alerts so far."""
+ALERTS = "toposcope/alerts"  # name under which trackers get the number of alerts so far
 _NOT_ALLOWED = re.compile(r"[^\w.-]+", re.ASCII)
 
 
@@ -43,11 +42,6 @@ def tracked_values(event: Event) -> dict[str, float]:
 
     Of a measurement, only the rows of the network are sent: hundreds of layers would flood a tracker, and are in the
     study.
-
-    Examples
-    --------
-    >>> tracked_values(Measured(100, {("network", "rips"): {"total": 1.5}, ("layers.0", "rips"): {"total": 2.0}}))
-    {'toposcope/network/rips/total': 1.5}
     """
     match event:
         case Measured(rows=rows):

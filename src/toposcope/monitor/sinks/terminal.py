@@ -9,23 +9,14 @@ from contextlib import suppress
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.probes.feature import NETWORK
 
-MIN_SECONDS_BETWEEN = 30.0
-"""Seconds between lines about measurements."""
+MIN_SECONDS_BETWEEN = 30.0  # seconds between lines about measurements
 MAX_ALERTS_PER_STEP = 5
 SHOWN = {("training", "gradient_norm"): "gradient norm", ("training", "update_ratio"): "update / weight"}
 """(probe, statistic) of the network -> its name in a line."""
 
 
 class TerminalSink:
-    """Writes lines that leave the progress bars of tqdm and Rich in place.
-
-    Parameters
-    ----------
-    hint : callable
-        Returns the text at the end of the first line, such as the command that shows the live page.
-    quiet : bool
-        Write lines for alerts and notes only.
-    """
+    """Writes lines that leave the progress bars of tqdm and Rich in place."""
 
     def __init__(self, hint: Callable[[], str] = str, *, quiet: bool = False) -> None:
         self._hint, self._quiet = hint, quiet

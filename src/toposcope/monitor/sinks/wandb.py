@@ -11,8 +11,7 @@ from toposcope.monitor.sinks.sink import Tracker
 
 STEP = "toposcope/step"
 MAX_TITLE = 63
-MIN_SECONDS_BETWEEN = 1.0
-"""Seconds between checks for a new row while values wait for one."""
+MIN_SECONDS_BETWEEN = 1.0  # seconds between checks for a new row while values wait for one
 
 
 class WandbSink(Tracker):

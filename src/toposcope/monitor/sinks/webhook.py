@@ -17,11 +17,9 @@ from toposcope.monitor.events import Alert, Event
 TIMEOUT_SECONDS = 5.0
 FIRST_WAIT_SECONDS, MAX_TRIES = 2.0, 6
 """Wait after a failed request, which quadruples after each further failure, and the number of tries."""
-MIN_SECONDS_BETWEEN = 1.0
-"""Alerts that come faster are sent in one request."""
+MIN_SECONDS_BETWEEN = 1.0  # alerts that come faster are sent in one request
 MAX_WAITING, MAX_LINES = 1000, 20
-RETRIED = (408, 425, 429)
-"""HTTP statuses below 500 after which a request is tried again."""
+RETRIED = (408, 425, 429)  # HTTP statuses below 500 after which a request is tried again
 
 
 class WebhookSink:
@@ -29,18 +27,6 @@ class WebhookSink:
 
     The URL is a secret: it appears in no message, file or log, and redirects are not followed, so that no other host
     learns it. A failed request is tried again a few times, with the events that came since.
-
-    Parameters
-    ----------
-    address : str
-        URL that begins with ``https://``, or ``http://`` on this machine.
-    run : str
-        Name of the run in messages.
-
-    Raises
-    ------
-    ToposcopeError
-        If the URL is not allowed.
     """
 
     def __init__(self, address: str, run: str) -> None:
@@ -114,13 +100,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def check_address(address: str) -> str:
-    """Return a URL to which alerts may be sent.
-
-    Raises
-    ------
-    ToposcopeError
-        If the URL is neither ``https://`` nor on this machine; the message does not contain it.
-    """
+    """Return a URL to which alerts may be sent."""
     try:
         parts = urlsplit(address)
         host, _ = parts.hostname or "", parts.port

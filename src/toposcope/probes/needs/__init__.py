@@ -77,13 +77,7 @@ class Need:
 
 @cache
 def needs() -> dict[str, Need]:
-    """Return every kind of input by name.
-
-    Raises
-    ------
-    ToposcopeError
-        If an installed package adds one that cannot be loaded, or whose name is taken.
-    """
+    """Return every kind of input by name."""
     return collect(__name__, "toposcope.needs", _need_of)
 
 
@@ -94,12 +88,7 @@ def needs_of(*probes: Probe | None) -> list[Need]:
 
 
 def check_needs(probe: type[Probe]) -> None:
-    """Refuse a probe that needs an input nothing provides.
-
-    Raises
-    ------
-    ToposcopeError
-    """
+    """Refuse a probe that needs an input nothing provides."""
     known = sorted({*needs(), *RELATIONS})
     for name in sorted(probe.NEEDS - set(known)):
         raise ToposcopeError(

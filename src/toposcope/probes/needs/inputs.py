@@ -50,18 +50,7 @@ def _text_loss(checkpoint: Checkpoint, run: RunContext) -> "Callable[..., Summed
 
 
 def load_loss(reader: Reader, sequences: int, length: int, dtype: "torch.dtype | None" = None) -> "SummedLoss":
-    """Return the loss on some windows of the text, as `language_modelling` cuts it, spread evenly.
-
-    Parameters
-    ----------
-    reader : Reader
-    sequences : int
-        How many windows; all, if the text has fewer.
-    length : int
-        Tokens of a window; at most the model's context.
-    dtype : float32 or float64, optional
-        In which it is computed; float32 if not given.
-    """
+    """Return the loss on some windows of the text, as `language_modelling` cuts it, spread evenly."""
     import torch
 
     from toposcope.models.summed_loss import text_loss

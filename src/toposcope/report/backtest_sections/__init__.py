@@ -20,16 +20,7 @@ def backtest_sections() -> tuple[ReportSection[BacktestMaterial], ...]:
 def backtest_page(
     backtest: BacktestResult, data: Path, *, workers: int | None = None, progress: Progress = silent
 ) -> Page[BacktestMaterial]:
-    """Return the page of a backtest.
-
-    Parameters
-    ----------
-    backtest : BacktestResult
-    data : Path
-        Where the runs are from; a study has checkpoints beside its losses.
-    workers : int, optional
-    progress : callable
-    """
+    """Return the page of a backtest."""
     sections = backtest_sections()
     study = Study.load(data if data.is_dir() else data.parent) if claims(data) else None
     return Page(sections, BacktestMaterial(backtest, makers_of(sections), study, workers=workers, progress=progress))

@@ -19,8 +19,7 @@ from toposcope.report.tables import Spec, table, text_of
 
 HEIGHT = 280
 LABEL_SHARE = 15 / HEIGHT
-NAMES_WIDTH = 100
-"""Pixels kept free at the right for the names of the forecasters."""
+NAMES_WIDTH = 100  # pixels kept free at the right for the names of the forecasters
 READ = "Bold: the default; the others are named at the right. Each run is held out together with all similar runs."
 
 

@@ -43,10 +43,8 @@ def largest_with_states(material: Material) -> tuple[str, Trajectory] | None:
     return (cloud, largest_run(runs, material.runs)) if cloud and runs else None
 
 
-MAX_BARS = 300
-"""Points drawn of each diagram, those of the longest bars."""
-PANEL = 170
-"""Width and height of a panel, in pixels."""
+MAX_BARS = 300  # points drawn of each diagram, those of the longest bars
+PANEL = 170  # width and height of a panel, in pixels
 
 
 def diagram_chart(material: Material) -> Chart | None:
@@ -161,34 +159,21 @@ def _bars(diagram: Diagram) -> Vector:
 
 
 MAX_CHECKPOINTS = 26
-N_VALUES = 48
-"""Filtration values of a curve."""
-MIN_CHANGE = 0.005
-"""A relative change below this is called none."""
-BETTI_PANEL = 270
-"""Width of a panel in a file, in pixels."""
+N_VALUES = 48  # filtration values of a curve
+MIN_CHANGE = 0.005  # a relative change below this is called none
+BETTI_PANEL = 270  # width of a panel in a file, in pixels
 RADIUS = "rms_radius"
-Read = Mapping[int, Mapping[str, Mapping[str, Diagram]]]
-"""Diagrams by step, layer and name."""
+Read = Mapping[int, Mapping[str, Mapping[str, Diagram]]]  # diagrams by step, layer and name
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Betti curves of one dimension over training.
+    """Betti curves of one dimension over training."""
 
-    Attributes
-    ----------
-    at : ndarray, shape (m,)
-        Filtration values.
-    counts : ndarray, shape (m, n)
-        By filtration value and checkpoint.
-    middle : ndarray, shape (n,)
-        The value by which half of the components have merged (the median death), or the mean value at which loops are
-        alive; NaN where there are none.
-    """
-
-    at: Vector
-    counts: Vector
+    at: Vector  # shape (m,); filtration values
+    counts: Vector  # shape (m, n); by filtration value and checkpoint
+    # shape (n,); the value by which half of the components have merged (the median death), or the mean value at which
+    # loops are alive; NaN where there are none
     middle: Vector
 
 

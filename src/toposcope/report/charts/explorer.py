@@ -9,8 +9,7 @@ from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
 
 ROWS = alt.NamedData("rows")
 HEIGHT = 190
-MAX_MAP_HEIGHT = 640
-"""Of the layer map, in pixels, unless it has hundreds of layers."""
+MAX_MAP_HEIGHT = 640  # of the layer map, in pixels, unless it has hundreds of layers
 ONE_VALUE = "datum.label === '0' && datum.value ? format(datum.value, '.3~g') : datum.label"
 """Labels of an axis: where there is one value only, Vega would round it to a whole number."""
 END_OF_NAME = "length(datum.label) > 28 ? '…' + slice(datum.label, -27) : datum.label"
@@ -19,24 +18,7 @@ _ZOOM = "wheel![event.shiftKey]"
 
 
 def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> dict[str, dict[str, Any]]:
-    """Return the explorer's charts by name.
-
-    Parameters
-    ----------
-    runs : list of str
-        In the study's order.
-    log_steps : bool
-        Whether checkpoints are evenly spaced in the logarithm of the step.
-    n_layers : int
-        The most of any run; the rows of the map are lower, the more there are.
-
-    Returns
-    -------
-    dict
-        Specifications by name. They read rows named ``rows``: over training ``run``, ``step``, ``value``, and on the
-        live page ``low``, ``high`` and ``forecast``; of scatters ``run``, ``step``, ``a``, ``b``; of the map ``layer``,
-        ``step``, ``value``; of diagrams ``birth``, ``death``, ``name``, ``when``.
-    """
+    """Return the explorer's charts by name."""
     with debug_mode(False):  # Altair would validate every part of every chart as it is made
         return _specifications(runs, log_steps, n_layers)
 

@@ -21,10 +21,8 @@ from toposcope.report.headline_table import (
 from toposcope.report.material import Material
 from toposcope.report.outcome import clocks_of
 
-MAX_RUNS = 5
-"""More runs than these are drawn as their median and range."""
-HEIGHT = 264
-"""Of the plotting area: with legend and axis the chart has 330 pixels."""
+MAX_RUNS = 5  # more runs than these are drawn as their median and range
+HEIGHT = 264  # of the plotting area: with legend and axis the chart has 330 pixels
 FACTS = (
     (BEYOND_TREND, "passes", "pass", "every test of what is left given the clocks"),
     (TOO_FEW_RUNS, "passes", "pass", "every test that so few runs allow"),

@@ -56,23 +56,7 @@ def plane_contour(
     path: Matrix | None = None,
     steps: Sequence[int] | None = None,
 ) -> Chart:
-    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, beside the merge tree.
-
-    Parameters
-    ----------
-    values : ndarray, shape (m, n)
-        Finite; `values[i, j]` at (x[i], y[j]).
-    x, y : ndarray, shape (m,) and (n,)
-        Ascending.
-    directions : str
-        What spans the plane, a key of `AXES`.
-    name : str
-        Of the chart.
-    path : ndarray, shape (k, 2), optional
-        Other checkpoints, in order.
-    steps : sequence of int, optional
-        Theirs.
-    """
+    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, beside the merge tree."""
     branches = sublevel_grid(values, connectivity="freudenthal").branches()
     return contour(
         values,

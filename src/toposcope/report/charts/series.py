@@ -13,8 +13,7 @@ from toposcope.probes.feature import Feature
 from toposcope.report.material import Material
 from toposcope.typing import Vector
 
-MAX_LOG_ROWS = 400
-"""Rows of the log drawn for each run; more than pixels only make the page large."""
+MAX_LOG_ROWS = 400  # rows of the log drawn for each run; more than pixels only make the page large
 
 
 def rows_of(trajectories: Iterable[Trajectory], value: Callable[[Trajectory], Vector | None]) -> pl.DataFrame:

@@ -142,8 +142,7 @@ def _embedded(trajectory: Trajectory, layer: str, statistic: str) -> Vector | No
 
 
 OF_DEPTH = ("rankme", "H0.total", "H1.total", "two_nn", "anisotropy")
-MAX_TICKS = 8
-"""Numbers of blocks that are written at an axis whose last place is no number."""
+MAX_TICKS = 8  # numbers of blocks that are written at an axis whose last place is no number
 
 
 def depth_charts(material: Material) -> list[Chart]:

@@ -14,42 +14,22 @@ from starlette.concurrency import run_in_threadpool
 from toposcope.report.live.assets import last_line, maker_command
 from toposcope.report.live.feed import Feed
 
-MIN_CHECKPOINTS = 8
-"""Measured steps that a run needs to be analysed."""
-MIN_GROWTH = 1.2
-"""Growth in measured steps after which a new analysis is due."""
-MIN_SECONDS = 180
-"""Least time between the end of one analysis and the start of the next."""
-START_SECONDS = 2
-"""Delay of an analysis, so that a page that was just opened can draw its charts first."""
+MIN_CHECKPOINTS = 8  # measured steps that a run needs to be analysed
+MIN_GROWTH = 1.2  # growth in measured steps after which a new analysis is due
+MIN_SECONDS = 180  # least time between the end of one analysis and the start of the next
+START_SECONDS = 2  # delay of an analysis, so that a page that was just opened can draw its charts first
 
 
 @dataclass
 class Analysis:
-    """State of the analysis of one study.
+    """State of the analysis of one study."""
 
-    Attributes
-    ----------
-    version : int
-        Number of finished analyses.
-    n_steps : int
-        Measured steps that the last analysis covers.
-    step : int
-        Last step that it covers.
-    ended : float
-        When it ended, in seconds of a monotonic clock.
-    fault : str
-        Why the last analysis failed; empty if it did not.
-    task : asyncio.Task, optional
-        The analysis in progress.
-    """
-
-    version: int = 0
-    n_steps: int = 0
-    step: int = 0
-    ended: float = 0.0
-    fault: str = ""
-    task: "asyncio.Task[None] | None" = None
+    version: int = 0  # number of finished analyses
+    n_steps: int = 0  # measured steps that the last analysis covers
+    step: int = 0  # last step that it covers
+    ended: float = 0.0  # when it ended, in seconds of a monotonic clock
+    fault: str = ""  # why the last analysis failed; empty if it did not
+    task: "asyncio.Task[None] | None" = None  # the analysis in progress
 
     def is_due(self, n: int, now: float) -> bool:
         """Return whether a study with `n` measured steps should be analysed now."""
@@ -59,12 +39,7 @@ class Analysis:
 
 
 class Analyses:
-    """The analyses of the studies of a feed, one at a time.
-
-    Parameters
-    ----------
-    feed : Feed
-    """
+    """The analyses of the studies of a feed, one at a time."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

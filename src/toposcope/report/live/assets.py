@@ -32,30 +32,14 @@ MAX_SECONDS = 120
 
 @dataclass(frozen=True)
 class Assets:
-    """The parts that every served page shares.
+    """The parts that every served page shares."""
 
-    Attributes
-    ----------
-    charts : mapping
-        Charts without runs, by name, in the form of `toposcope.report.page.page_data`.
-    vega : str
-        Vega as a script.
-    names : mapping of str to str
-        Keys of the main features, in order, and their names in the report.
-    defaults : mapping
-        Options of each probe, in order, with their default values.
-    layer_quantities : list of str
-        Quantities of layers, the main ones first.
-    map_height : int
-        Height of the layer map in pixels.
-    """
-
-    charts: Mapping[str, Any]
-    vega: str
-    names: Mapping[str, str]
-    defaults: Mapping[str, Mapping[str, Any]]
-    layer_quantities: list[str]
-    map_height: int
+    charts: Mapping[str, Any]  # charts without runs, by name, in the form of `toposcope.report.page.page_data`
+    vega: str  # vega as a script
+    names: Mapping[str, str]  # keys of the main features, in order, and their names in the report
+    defaults: Mapping[str, Mapping[str, Any]]  # options of each probe, in order, with their default values
+    layer_quantities: list[str]  # quantities of layers, the main ones first
+    map_height: int  # height of the layer map in pixels
 
     def label(self, probe: str, options: str) -> str:
         """Return the label of a probe: its name, and the options that differ from their defaults."""
@@ -88,13 +72,7 @@ def _with_runs(part: Any, runs: list[str]) -> Any:
 
 
 def load_assets() -> Assets:
-    """Return the assets from the cache folder, or make them.
-
-    Raises
-    ------
-    ToposcopeError
-        If they cannot be made.
-    """
+    """Return the assets from the cache folder, or make them."""
     folder = Path(os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope").expanduser()
     file = folder / f"page-{_key()}.json"
     try:
@@ -115,13 +93,7 @@ def maker_command(*arguments: str) -> list[str]:
 
 
 def run_maker(*arguments: str) -> bytes:
-    """Run such a process and return its output.
-
-    Raises
-    ------
-    ToposcopeError
-        If it fails, with the last line of its output.
-    """
+    """Run such a process and return its output."""
     try:
         done = subprocess.run(maker_command(*arguments), capture_output=True, timeout=MAX_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:

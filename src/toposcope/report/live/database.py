@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 from toposcope.databases import refuse_schema
 from toposcope.study.checksums import log_after
 
-MAX_ROWS = 800
-"""Rows of one chart over all its runs, at most half of them from one run, so that zooming stays smooth."""
-MIN_ROWS = 100
-"""Rows of each run, even with many runs."""
+MAX_ROWS = 800  # rows of one chart over all its runs, at most half of them from one run, so that zooming stays smooth
+MIN_ROWS = 100  # rows of each run, even with many runs
 
 
 class Row(NamedTuple):
@@ -69,13 +67,10 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-TAIL = 8
-"""Rows at the end of a log that are read again, since values may be added to them."""
-MAX_VALUE = 1e300
-"""Largest absolute value that is drawn."""
+TAIL = 8  # rows at the end of a log that are read again, since values may be added to them
+MAX_VALUE = 1e300  # largest absolute value that is drawn
 LOG_COLUMNS = ("loss", "validation_loss", "learning_rate", "grad_norm", "weight_norm")
-N_EXAMPLES = 8
-"""Steps of a run that are searched for measured quantities at first; every later step is searched."""
+N_EXAMPLES = 8  # steps of a run that are searched for measured quantities at first; every later step is searched
 MAX_ALERTS = 50
 
 _STEPS = (
@@ -106,13 +101,7 @@ class RunRow:
 
 
 class Database:
-    """A study's database, opened read-only and kept open; thread-safe.
-
-    Parameters
-    ----------
-    path : Path
-        Path of ``study.db``, which may appear later, be replaced or be deleted.
-    """
+    """A study's database, opened read-only and kept open; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -139,13 +128,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction, so that all reads see the same state.
-
-        Raises
-        ------
-        sqlite3.Error
-            If the file is missing, not a database, or of a schema that is not read.
-        """
+        """Open a transaction, so that all reads see the same state."""
         with self._lock:
             if self._connection is None:
                 self.has_changed()
@@ -231,18 +214,7 @@ def logged_columns(c: sqlite3.Connection, run: str) -> list[str]:
 
 
 def logged(c: sqlite3.Connection, run: str, column: str, after: int, until: int, at_most: int) -> list[Row]:
-    """Return a column of a run's log after a step, thinned by the database itself.
-
-    Parameters
-    ----------
-    c : sqlite3.Connection
-    run, column : str
-        A column of the table ``log``, or one of the further targets.
-    after, until : int
-        ``after < step <= until``.
-    at_most : int
-        Most rows to return; neighbours are merged to stay below it.
-    """
+    """Return a column of a run's log after a step, thinned by the database itself."""
     table, value, also = "log", column, ""
     if column not in LOG_COLUMNS:
         table, value, also = "log_targets", "value", "AND target = :target "

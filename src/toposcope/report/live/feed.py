@@ -34,12 +34,9 @@ TRAINING_NAMES = {
 }
 """Quantities that a monitor measures at each step, in display order."""
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
-MAX_STUDIES = 64
-"""Studies of a folder on one page; the page says how many more there are."""
-MAX_MAP_STEPS = 48
-"""Columns of the layer map; with more steps, neighbours share a column."""
-MAX_CELLS = 400_000
-"""Values in memory for one layer map; beyond that, only evenly spaced steps are read."""
+MAX_STUDIES = 64  # studies of a folder on one page; the page says how many more there are
+MAX_MAP_STEPS = 48  # columns of the layer map; with more steps, neighbours share a column
+MAX_CELLS = 400_000  # values in memory for one layer map; beyond that, only evenly spaced steps are read
 MAX_TABLES = 4
 
 Position = dict[str, Any]
@@ -48,23 +45,13 @@ Position = dict[str, Any]
 
 @dataclass(frozen=True)
 class View:
-    """What a page shows besides the loss of all runs.
+    """What a page shows besides the loss of all runs."""
 
-    Attributes
-    ----------
-    study : str
-        Name of one study of a folder; all of them if empty.
-    feature : str
-        Key of the quantity that is drawn for all runs.
-    run, quantity, layer : str
-        Selection of the layer map and of the line of one layer.
-    """
-
-    study: str = ""
-    feature: str = ""
-    run: str = ""
-    quantity: str = ""
-    layer: str = ""
+    study: str = ""  # name of one study of a folder; all of them if empty
+    feature: str = ""  # key of the quantity that is drawn for all runs
+    run: str = ""  # selection of the layer map and of the line of one layer
+    quantity: str = ""  # selection of the layer map and of the line of one layer
+    layer: str = ""  # selection of the layer map and of the line of one layer
 
 
 class StudyFeed:
@@ -135,19 +122,7 @@ class StudyFeed:
     def lines(
         self, c: sqlite3.Connection, run: str, shown: str, view: View, known: Position, at_most: int
     ) -> tuple[list[dict[str, Any]], Position]:
-        """Return the rows of a run that a page does not have, by chart, and the page's new position.
-
-        Parameters
-        ----------
-        c : sqlite3.Connection
-        run, shown : str
-            Names of the run in the database and on the page.
-        view : View
-        known : mapping
-            Position of the page; empty if it has nothing of the run.
-        at_most : int
-            Most rows of a line.
-        """
+        """Return the rows of a run that a page does not have, by chart, and the page's new position."""
         position = db.log_position(c, run)
         measured = [
             int(c.execute("SELECT COALESCE(MAX(id), 0) FROM measurements").fetchone()[0]),
@@ -263,14 +238,7 @@ class StudyFeed:
 
 
 class Feed:
-    """The studies of a folder, or one study.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of a study or of studies, which may be created later.
-    assets : Assets
-    """
+    """The studies of a folder, or one study."""
 
     def __init__(self, directory: Path, assets: Assets) -> None:
         self.directory = directory
@@ -312,14 +280,7 @@ class Feed:
         return any(changed)
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
-        """Return the message for a page with a view and a position, and the page's new position.
-
-        Returns
-        -------
-        dict
-            ``runs``, ``features``, ``layers``: the choices. ``lines``: rows of charts. ``statuses`` of the runs.
-            ``faults``: messages of studies that cannot be read now.
-        """
+        """Return the message for a page with a view and a position, and the page's new position."""
         lines: list[dict[str, Any]] = []
         now: Position = {}
         statuses: list[Status] = []
@@ -374,13 +335,7 @@ class Feed:
         return details
 
     def growth(self, name: str) -> tuple[int, int, int]:
-        """Return the numbers of measured steps of the longest run and of all runs, and the last step.
-
-        Raises
-        ------
-        sqlite3.Error
-            If the database cannot be read.
-        """
+        """Return the numbers of measured steps of the longest run and of all runs, and the last step."""
         with self.studies[name].database.reading() as c:
             rows = c.execute("SELECT COUNT(*), MAX(step) FROM checkpoints GROUP BY run").fetchall()
         return max((n for n, _ in rows), default=0), sum(n for n, _ in rows), max((s for _, s in rows), default=0)
@@ -409,12 +364,7 @@ class Feed:
 
 
 class LayerTable:
-    """One quantity of every layer at every measured step, which grows with the run.
-
-    Parameters
-    ----------
-    layers : sequence of str
-    """
+    """One quantity of every layer at every measured step, which grows with the run."""
 
     def __init__(self, layers: Sequence[str]) -> None:
         self.layers = list(layers)

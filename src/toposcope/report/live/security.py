@@ -43,16 +43,6 @@ class Guard:
 
     Another website can make a browser send requests to a server on its user's machine: under another name (DNS
     rebinding), which ``Host`` shows, or from another origin, which ``Origin`` or ``Sec-Fetch-Site`` shows.
-
-    Parameters
-    ----------
-    app
-        The application.
-    host : str
-        Host that the server listens on.
-    port : int
-    token : str
-        Token that a reader needs, in the URL once and then in a cookie; empty for none.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str = "") -> None:

@@ -32,13 +32,10 @@ from toposcope.report.live.status import forecast_rows, words
 from toposcope.report.page import live_parts, to_json, to_live_page
 
 POLL_SECONDS = 0.25
-POLLS_PER_SEARCH = 8
-"""Polls between searches for new studies."""
+POLLS_PER_SEARCH = 8  # polls between searches for new studies
 HEARTBEAT_SECONDS = 15
-MIN_SECONDS = 0.3
-"""Least time between two messages of a stream."""
-RETRY_MS = 1500
-"""Time after which a browser reconnects."""
+MIN_SECONDS = 0.3  # least time between two messages of a stream
+RETRY_MS = 1500  # time after which a browser reconnects
 MAX_STREAMS = 4
 """Open streams of one browser, which allows six connections to a server for all its tabs. With more tabs, the oldest
 stream is closed and the browser reopens it: the tabs take turns, and each gets all rows."""
@@ -47,13 +44,7 @@ Messages = Callable[[Position], Awaitable[tuple[dict[str, Any], Position]]]
 
 
 class Hub:
-    """Wakes the streams when something is new.
-
-    Parameters
-    ----------
-    look : callable
-        Takes whether to search for new studies too; returns whether anything is new. It may take a while.
-    """
+    """Wakes the streams when something is new."""
 
     def __init__(self, look: Callable[[bool], bool]) -> None:
         self._look = look
@@ -94,14 +85,7 @@ class Hub:
 
 
 class Stream:
-    """The events of one page.
-
-    Parameters
-    ----------
-    hub : Hub
-    client : str
-        Identifies a browser, the same for all its tabs.
-    """
+    """The events of one page."""
 
     def __init__(self, hub: Hub, client: str) -> None:
         self._hub = hub
@@ -143,11 +127,9 @@ class Stream:
 
 
 LINES = ("explore-loss", "explore-feature", "layer-lines")
-N_PORTS = 20
-"""Ports to try, from the default on, if none was chosen."""
+N_PORTS = 20  # ports to try, from the default on, if none was chosen
 DEFAULT_PORT = 8473
-STOP_SECONDS = 1
-"""Time for open streams to end when the server stops."""
+STOP_SECONDS = 1  # time for open streams to end when the server stops
 THINNED = (
     "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; "
     "zoom in to see single steps."
@@ -223,17 +205,7 @@ class LivePage:
 
 
 def make_app(directory: Path, assets: Assets, host: str, port: int, token: str = "") -> Starlette:
-    """Return the application that serves a study or a folder of studies.
-
-    Parameters
-    ----------
-    directory : Path
-    assets : Assets
-    host, port
-        Where the server listens.
-    token : str
-        Token that a reader needs; empty for none.
-    """
+    """Return the application that serves a study or a folder of studies."""
     live = LivePage(directory, assets)
 
     async def page(request: Request) -> Response:
@@ -311,13 +283,7 @@ def _is_position(position: Any) -> bool:
 
 
 def bound_socket(host: str, port: int | None) -> socket.socket:
-    """Return a socket bound to a port, or to the first free one from the default on.
-
-    Raises
-    ------
-    ToposcopeError
-        If no port is free, or the host is not an address of this machine.
-    """
+    """Return a socket bound to a port, or to the first free one from the default on."""
     ports = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + N_PORTS)
     fault: OSError | None = None
     for each in ports:
@@ -334,16 +300,7 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
 
 
 def serve(directory: Path, bound: socket.socket, host: str, token: str, started: Callable[[], None]) -> None:
-    """Serve until interrupted.
-
-    Parameters
-    ----------
-    directory : Path
-    bound : socket.socket
-    host, token : str
-    started : callable
-        Called once the page can be opened.
-    """
+    """Serve until interrupted."""
     port = bound.getsockname()[1]
     app = make_app(directory, load_assets(), host, port, token)
     config = uvicorn.Config(

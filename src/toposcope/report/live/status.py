@@ -11,61 +11,34 @@ from toposcope.report.live import database as db
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
-MAX_SKIPPED = 20
-"""Messages on skipped measurements that are shown."""
+MAX_SKIPPED = 20  # messages on skipped measurements that are shown
 
 
 @dataclass(frozen=True)
 class Status:
-    """Status of a run.
-
-    Attributes
-    ----------
-    name, status, kind : str
-    step, last_step : int, optional
-        Last logged or measured step, and the planned last step.
-    loss : float, optional
-        Mean of the last logged steps.
-    is_finite : bool
-        Whether the last logged loss is finite.
-    forecast : mapping, optional
-        The last forecast: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``.
-    alerts : list of mapping
-        The last alerts, newest first: ``step``, ``since``, ``check``, ``place``, ``message``.
-    n_alerts, n_measured : int
-    cost : float, optional
-        Seconds that the monitor took per second of training.
-    budget : float, optional
-    n_skipped : int
-        Measurements that the monitor skipped.
-    skipped : list of str
-        Measurements that it skipped at the last measured step, with reasons.
-    diverged : str
-        How the run diverged, or since when its loss is lost: it then has no forecast. Else empty.
-    updated : float, optional
-        Time at which its monitor last wrote, in seconds since 1970.
-    written : float
-        Time of the last write, in seconds since 1970.
-    """
+    """Status of a run."""
 
     name: str
     status: str
     kind: str
-    step: int | None
-    last_step: int | None
-    loss: float | None
-    is_finite: bool
+    step: int | None  # last logged or measured step, and the planned last step
+    last_step: int | None  # last logged or measured step, and the planned last step
+    loss: float | None  # mean of the last logged steps
+    is_finite: bool  # whether the last logged loss is finite
+    # the last forecast: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``
     forecast: Mapping[str, Any] | None
+    # the last alerts, newest first: ``step``, ``since``, ``check``, ``place``, ``message``
     alerts: list[dict[str, Any]]
     n_alerts: int
     n_measured: int
-    cost: float | None
+    cost: float | None  # seconds that the monitor took per second of training
     budget: float | None
-    n_skipped: int = 0
+    n_skipped: int = 0  # measurements that the monitor skipped
+    # measurements that it skipped at the last measured step, with reasons
     skipped: list[str] = field(default_factory=list)
-    diverged: str = ""
-    updated: float | None = None
-    written: float = 0.0
+    diverged: str = ""  # how the run diverged, or since when its loss is lost: it then has no forecast. Else empty
+    updated: float | None = None  # time at which its monitor last wrote, in seconds since 1970
+    written: float = 0.0  # time of the last write, in seconds since 1970
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as a JSON object."""
@@ -179,37 +152,14 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
 TRAINING = "running"
 STATUS_WORDS = {"complete": "finished"}
 COLUMNS = ("run", "step", "loss", "forecast (90%)", "alerts", "cost")
-MIN_SILENT_SECONDS = 900
-"""Age of the last write from which a run that should be training is reported."""
-MAX_ALERTS = 20
-"""Alerts on the page; the database has all."""
+MIN_SILENT_SECONDS = 900  # age of the last write from which a run that should be training is reported
+MAX_ALERTS = 20  # alerts on the page; the database has all
 
 
 def words(
     statuses: Sequence[Status], faults: Mapping[str, str], left_out: int, now: float, hrefs: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the first screen's texts.
-
-    Parameters
-    ----------
-    statuses : sequence of Status
-        Statuses of the runs on the page.
-    faults : mapping of str to str
-        Messages of studies that cannot be read now.
-    left_out : int
-        Number of studies of the folder that are not on the page.
-    now : float
-        Seconds since 1970.
-    hrefs : mapping of str to str
-        Links to the pages of the runs' studies.
-
-    Returns
-    -------
-    dict
-        ``first``, ``second``: sentences. ``chips``: number, text, tone. ``columns`` and ``rows`` of the table of runs.
-        ``alerts`` of all runs, newest first; ``is_watched``: whether a monitor checks for them. ``age``: seconds since
-        the last write.
-    """
+    """Return the first screen's texts."""
     alerts = sorted(
         ({"run": s.name, **alert} for s in statuses for alert in s.alerts), key=lambda a: a["step"], reverse=True
     )

@@ -61,8 +61,7 @@ SCALE = {"rho_given_scale": "given scale"}
 INK = {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
 """Where a number in a cell is not in the page's ink: purple cells come as dark as it, on any page, and orange
 ones are lighter than black."""
-CELL = 22
-"""Height of a cell in pixels."""
+CELL = 22  # height of a cell in pixels
 
 
 def association_heat_map(material: Material) -> Chart | None:
@@ -156,8 +155,7 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
     return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
 
 
-MIN_STRONG = 0.5
-"""The title counts correlations at least as strong as this."""
+MIN_STRONG = 0.5  # the title counts correlations at least as strong as this
 HEIGHT = 380
 
 
@@ -224,8 +222,7 @@ def _partial_title(rows: pl.DataFrame) -> str:
 
 
 MAX_RUNS_OF_SPECTRA = 5
-ROW = 12
-"""Height of the line of one run in pixels."""
+ROW = 12  # height of the line of one run in pixels
 DECIDED = "datum.low > 0 || datum.high < 0"
 SPECTRA = {
     **{name: CLOUD_STATISTICS[name] for name in ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")},

@@ -19,8 +19,7 @@ from toposcope.report.tables import number_of, plain, share, table, text_of, who
 
 PROBE, TABLE = "curvature", "curvature"
 RANKS = {"sharpness": "largest", "eigenvalue_2": "2nd", "eigenvalue_5": "5th", "eigenvalue_10": "10th"}
-LEAST_SHARE = 1e-6
-"""Shares below this are hardly above the axis."""
+LEAST_SHARE = 1e-6  # shares below this are hardly above the axis
 
 
 def curvature_rows(material: Material) -> pl.DataFrame:

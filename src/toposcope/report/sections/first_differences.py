@@ -34,12 +34,6 @@ def first_differences_frame(pairs: Sequence[Pair]) -> pl.DataFrame:
     """Compare pairs of runs at their common checkpoints.
 
     Layers and groups of layers are compared where both runs have the same layers.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``run, run_b``; ``level`` (``network``, ``group``, ``layer``), ``part`` (the name of the group or layer),
-        ``quantity``; ``n`` checkpoints; and what `FirstDifference` holds.
     """
     rows = [row for a, b in pairs for row in _rows(a, b)]
     return pl.DataFrame(rows, schema=SCHEMA)

@@ -47,8 +47,7 @@ from toposcope.report.tables import (
 )
 from toposcope.typing import Vector
 
-MAX_COLUMNS, MAX_ROWS = 60, 100
-"""Checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn."""
+MAX_COLUMNS, MAX_ROWS = 60, 100  # checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn
 
 
 def layer_heat_maps(material: Material) -> list[Chart]:
@@ -155,8 +154,7 @@ STATISTICS = {
     "H0.total": ("h0", "H0 total", "H0 total / weight norm"),
 }
 MAX_LAYERS = 18
-MIN_UNUSUAL_Z = 3.0
-"""Standard deviations from an ensemble's mean above which the ensemble does not explain a layer."""
+MIN_UNUSUAL_Z = 3.0  # standard deviations from an ensemble's mean above which the ensemble does not explain a layer
 
 
 def random_matrix_charts(material: Material) -> list[Chart]:
@@ -219,8 +217,7 @@ def _figure(rows: pl.DataFrame, names: dict[str, str], axis: str) -> alt.LayerCh
     ).properties(height=34 * len(names))
 
 
-WITHIN = 2.0
-"""Standard deviations within which a value is that of a random matrix."""
+WITHIN = 2.0  # standard deviations within which a value is that of a random matrix
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:

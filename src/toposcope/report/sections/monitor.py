@@ -13,8 +13,7 @@ from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of
 
-FINAL_SHARE = 0.02
-"""Share of the planned steps at the end whose mean loss is the final loss, as forecasts define it."""
+FINAL_SHARE = 0.02  # share of the planned steps at the end whose mean loss is the final loss, as forecasts define it
 MAX_ALERTS_SHOWN = 100
 
 

@@ -42,10 +42,8 @@ from toposcope.report.tables import (
 )
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 150, 2
-MIN_SKILL, MAX_SKILL = -0.3, 0.6
-"""Skills beyond are drawn at the edge."""
-MIN_SHOWN = 0.1
-"""The axis of skills reaches at least from minus this to this."""
+MIN_SKILL, MAX_SKILL = -0.3, 0.6  # skills beyond are drawn at the edge
+MIN_SHOWN = 0.1  # the axis of skills reaches at least from minus this to this
 X = alt.X("fraction:Q", title="share of training seen", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
 
 

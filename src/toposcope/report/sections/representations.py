@@ -41,8 +41,7 @@ STATE_QUANTITIES = Terms(
 )  # fmt: skip
 
 
-DEFAULT_CLOUD_NAME = "hidden states (default options)"
-"""Name in notes of the cloud with default options."""
+DEFAULT_CLOUD_NAME = "hidden states (default options)"  # name in notes of the cloud with default options
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:

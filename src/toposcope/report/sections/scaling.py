@@ -45,10 +45,8 @@ from toposcope.report.tables import (
 )
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 
-MAX_LEGEND_RUNS = 12
-"""With more runs than this there is no legend."""
-MIN_STEADY = 0.9
-"""Rank correlation with size below which a title names no direction."""
+MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend
+MIN_STEADY = 0.9  # rank correlation with size below which a title names no direction
 STEMS = {NP.key: "neural-persistence", H0.key: "h0-total", H1.key: "h1-total"}
 
 
@@ -119,8 +117,7 @@ OF_STATES = ("rankme", "H0.total", "H1.total")
 MAX_RATIO_SPREAD = 1e-6
 CLOCKS = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats per token)"}
 MAX_FEATURES = 3
-PANEL = 220
-"""Width of a panel in a file, in pixels."""
+PANEL = 220  # width of a panel in a file, in pixels
 
 
 def cross_size_charts(material: Material) -> list[Chart]:

@@ -18,10 +18,8 @@ MEASURES = {"cka": "CKA", "procrustes": "Procrustes distance", "rtd": "RTD"}
 SELF_SIMILARITY = {"cka": 1.0, "procrustes": 0.0, "rtd": 0.0}
 """The similarity of a representation to itself, which is known without measuring."""
 MAX_RUNS = 2
-MAX_CHECKPOINTS = 40
-"""Of more checkpoints, these are drawn, evenly spaced in their order."""
-SIZE = 250
-"""Of a matrix, in pixels."""
+MAX_CHECKPOINTS = 40  # of more checkpoints, these are drawn, evenly spaced in their order
+SIZE = 250  # of a matrix, in pixels
 LAST = "last"
 
 
@@ -154,8 +152,7 @@ def _largest_change(cells: pl.DataFrame, measure: str) -> str:
     return f"the last hidden state changes most between steps {before:,} and {after:,} of {run}"
 
 
-FIRST = "cka.first"
-"""The statistic that compares a checkpoint's last hidden state with that of the first checkpoint."""
+FIRST = "cka.first"  # the statistic that compares a checkpoint's last hidden state with that of the first checkpoint
 
 
 def _finding(material: Material) -> str:

@@ -18,15 +18,11 @@ from toposcope.report.material import Material
 from toposcope.report.section import Charts, ReportSection
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
 
-MAX_VINES = 40
-"""Drawn, those with the longest bars."""
-VINEYARD_SIZE = (330, 230)
-"""Of each of the two panels, in pixels."""
-MAX_CHECKPOINTS = 60
-"""Of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched."""
+MAX_VINES = 40  # drawn, those with the longest bars
+VINEYARD_SIZE = (330, 230)  # of each of the two panels, in pixels
+MAX_CHECKPOINTS = 60  # of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched
 MIN_CHECKPOINTS = 3
-MAX_POINTS = 5_000
-"""Larger diagrams are left out: matching them takes minutes."""
+MAX_POINTS = 5_000  # larger diagrams are left out: matching them takes minutes
 
 
 def vineyard_chart(material: Material) -> Chart | None:
@@ -68,15 +64,7 @@ def _followed(read: Mapping[int, Mapping[str, Diagram]]) -> tuple[str, dict[int,
 
 
 def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatChart:
-    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
-
-    Parameters
-    ----------
-    vines : sequence of Vine
-        At most 40 are drawn.
-    steps : sequence of int
-        Of the diagrams they go through.
-    """
+    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other."""
     shown = sorted(vines, key=lambda vine: -vine.longest)[:MAX_VINES]
     schema = {"vine": pl.Int64, "step": pl.Int64, **dict.fromkeys(("birth", "death", "longest"), pl.Float64)}
     rows = pl.DataFrame(
@@ -107,8 +95,7 @@ def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatCh
     return alt.concat(*panels, columns=2)
 
 
-SUMMARIES, POINTS = "weight_paths", "weight_path_points"
-"""Names of the tables of `toposcope.analysis.weight_paths`."""
+SUMMARIES, POINTS = "weight_paths", "weight_path_points"  # names of the tables of `toposcope.analysis.weight_paths`
 MAX_RUNS = 4
 COLUMNS = 2
 

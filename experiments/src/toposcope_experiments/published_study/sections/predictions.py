@@ -24,8 +24,7 @@ from toposcope.extend import (
 from toposcope_experiments.published_study.prediction_charts import prediction_charts
 from toposcope_experiments.published_study.predictions import predictions
 
-MIN_GROUPS = 15
-"""A comparison of forecasters needs at least as many groups of runs."""
+MIN_GROUPS = 15  # a comparison of forecasters needs at least as many groups of runs
 FORECASTERS = {
     "last": "last window",
     "paper_loss_only": "loss only",

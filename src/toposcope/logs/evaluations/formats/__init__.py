@@ -176,13 +176,7 @@ def _formats() -> list[ModuleType]:
 
 
 def read_raw(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations] | None:
-    """Return the evaluations in a file or folder, or None if no format claims it.
-
-    Raises
-    ------
-    ToposcopeError
-        If it is of a format and cannot be read.
-    """
+    """Return the evaluations in a file or folder, or None if no format claims it."""
     known = _formats()
     with refusing(path, "evaluations"):
         material = EvaluationFile(path)
