@@ -201,7 +201,7 @@ def test_a_header_that_claims_to_be_endless(server: RangeServer) -> None:
 def test_a_server_that_falls_silent(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     file = opened(server)
     monkeypatch.setattr(http_requests, "TIMEOUT", 0.02)
-    server.conduct.pause = 0.2
+    server.conduct.pause = 2.0
     refused(file, "unreachable", "no answer in time at byte 5", f"{http_requests.MAX_TRIES} times")
 
 

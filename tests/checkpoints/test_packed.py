@@ -82,7 +82,7 @@ def test_its_hashes_are_those_of_files_of_its_own(study: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ends=st.tuples(st.integers(0, 900), st.integers(0, 900)))
 def test_any_range_is_that_of_the_whole(tmp_path_factory: pytest.TempPathFactory, ends: tuple[int, int]) -> None:
     folder = tmp_path_factory.getbasetemp() / "ranges"

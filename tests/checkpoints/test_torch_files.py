@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from small_checkpoints import OPTIMIZER, assert_refused, family_weights, random_weights, refused
@@ -301,7 +301,7 @@ def test_rows_are_read_alone_with_their_header_or_behind_it(width: int, tmp_path
     assert torch.equal(tensor_of(layer), W)
 
 
-@examples(300, suppress_health_check=[HealthCheck.too_slow])
+@examples(300)
 @given(data=st.data(), zipped=st.booleans())
 def test_any_damage_is_refused_or_does_not_matter(
     data: st.DataObject, zipped: bool, tmp_path_factory: pytest.TempPathFactory

@@ -102,7 +102,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("double")
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options=st.lists(OPTIONS, min_size=2, max_size=4))
 def test_any_mixture_of_options_equals_each_alone(tmp_path_factory: Any, options: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("mixture")
@@ -157,7 +157,7 @@ def test_losses_and_gradients_are_those_of_each_model() -> None:
 
 
 @pytest.mark.usefixtures("double")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     rates=st.lists(st.sampled_from([1e-5, 3e-3, 0.5]), min_size=1, max_size=3),
     decay=st.sampled_from([0.0, 0.01, 2.0]),

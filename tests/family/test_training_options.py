@@ -170,7 +170,7 @@ def masks_of(seed: int, step: int, share: float, size: ModelSize = SIZE, batch: 
 
 
 # Rare masks have heavy tails; random examples would fail once in many thousands.
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 2**40), step=st.integers(1, 10_000), share=st.floats(0.1, 0.9))
 def test_masks_drop_their_share_evenly_and_independently(seed: int, step: int, share: float) -> None:
     mask = masks_of(seed, step, share)

@@ -44,7 +44,7 @@ def test_a_leaderboard(tmp_path: Path) -> None:
         assert name in said(evaluations)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6))
 @example(0)
 def test_any_leaderboard(tmp_path: Path, seed: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
@@ -41,7 +41,6 @@ def test_the_validation_loss_if_it_is_logged_as_often_as_the_training_loss() -> 
     assert log_from(table_of(100, 10, {"val_loss": 20})).target == "loss"
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(200, 3000),
     every=st.sampled_from([1, 2, 5, 10]),

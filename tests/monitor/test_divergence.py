@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monitored import model_of
 
@@ -73,7 +73,6 @@ def test_a_single_overflow_is_no_divergence(tmp_path: Path) -> None:
     assert [e for e in events if isinstance(e, Forecasted)]
 
 
-@settings(deadline=None)
 @given(n=st.integers(20, 3 * MAX_ROWS), n_lost=st.integers(MIN_LOST_ROWS, 2 * MAX_ROWS))
 def test_the_first_lost_step_of_a_long_log_is_exact(n: int, n_lost: int) -> None:
     log = ShortLog()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
@@ -37,7 +37,6 @@ decays = st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True)
 DESIGNS = ["random", "latin-hypercube"]
 
 
-@settings(deadline=None)
 @given(rates, decays)
 def test_a_grid_has_every_combination_once(learning_rates: list[float], weight_decays: list[float]) -> None:
     runs = runs_of({"learning_rate": learning_rates, "weight_decay": weight_decays}, design="grid")
@@ -47,7 +46,6 @@ def test_a_grid_has_every_combination_once(learning_rates: list[float], weight_d
     assert len({run.training.seed for run in runs}) == len(runs)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-6, 1e3), st.floats(1.001, 1e4), st.integers(1, 40), st.integers(0, 9), st.sampled_from(DESIGNS))
 def test_values_lie_in_their_range(low: float, factor: float, count: int, seed: int, design: str) -> None:
     high = low * factor
@@ -59,7 +57,6 @@ def test_values_lie_in_their_range(low: float, factor: float, count: int, seed: 
     assert len({run.name for run in runs}) == count
 
 
-@settings(deadline=None)
 @given(st.integers(2, 60), st.integers(0, 9))
 def test_a_latin_hypercube_has_one_value_in_each_part(count: int, seed: int) -> None:
     vary = {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}, "dropout": [0.0, 0.1, 0.2]}
@@ -71,7 +68,6 @@ def test_a_latin_hypercube_has_one_value_in_each_part(count: int, seed: int) -> 
     assert max(used) - min(used) <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 9))
 def test_a_longer_random_design_begins_with_the_same_runs(count: int, more: int, seed: int) -> None:
     vary = {"learning_rate": {"low": 1e-3, "high": 1e-1}, "schedule": ["cosine", "linear"]}
@@ -97,7 +93,6 @@ def test_whole_numbers_are_equally_likely_up_to_the_last() -> None:
     assert [sum(run.training.batch_size == n for run in runs) for n in (1, 2, 3, 4)] == [100] * 4
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
 def test_a_range_keeps_to_its_ends(share: float, low: float, width: float) -> None:
     assert low <= Range(low=low, high=low + width).at(share, whole=False) <= low + width

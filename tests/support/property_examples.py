@@ -14,4 +14,4 @@ SHARE = 1 if os.environ.get("PROPERTY_EXAMPLES") == "all" else 3
 
 def examples(count: int, **options: Any) -> settings:
     """Return the settings of a property that is tried on so many examples, or on a third of them."""
-    return settings(max_examples=max(min(count, MIN_EXAMPLES), count // SHARE), deadline=None, **options)
+    return settings(max_examples=max(min(count, MIN_EXAMPLES), count // SHARE), **options)
