@@ -16,7 +16,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.logs.formats.study import nan_steps
+from toposcope.logs.stored_nan import nan_steps
 from toposcope.probes import Measurement
 from toposcope.study import checksums, tables
 from toposcope.study.diagrams import Source, stored_diagrams

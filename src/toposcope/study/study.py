@@ -18,7 +18,8 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
-from toposcope.logs.formats.study import nan_steps, with_nan
+from toposcope.logs.formats.study import with_nan
+from toposcope.logs.stored_nan import nan_steps
 from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent

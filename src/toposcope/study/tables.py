@@ -17,7 +17,7 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
-from toposcope.logs.formats.study import lost_losses
+from toposcope.logs.stored_nan import lost_losses
 from toposcope.probes import Measurement
 from toposcope.study import checksums
 from toposcope.study.kinds import kind_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toposcope.logs.formats.study import nan_steps
+from toposcope.logs.stored_nan import nan_steps
 from toposcope.report.live import database as db
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
