@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from toposcope.checkpoints import formats as checkpoint_formats
 from toposcope.checkpoints import sources
 from toposcope.cli import _all_commands, toposcope
+from toposcope.extend import Entry, ToposcopeError, stacked
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.logs import formats as log_formats
 from toposcope.logs.evaluations import formats as evaluation_formats
@@ -306,3 +307,84 @@ def test_a_package_at_fault_is_refused_in_one_line(
     (line,) = [text for text in done.err.splitlines() if "careless" in text]
     assert f"careless, entry point bad = careless_module of toposcope.{group}: " in line
     assert reason in line
+
+
+@pytest.fixture
+def other(work: Path, monkeypatch: pytest.MonkeyPatch, fresh_registries: None) -> Path:
+    """The module of another package, a log format and a forecaster, yet to be written."""
+    distribution(
+        work / "site",
+        "careless",
+        {f"toposcope.{group}": {"other": "careless_module"} for group in ("logs", "forecasters")},
+    )
+    monkeypatch.syspath_prepend(work / "site")
+    return work / "site/careless_module.py"
+
+
+OTHER = """
+import polars as pl
+from toposcope.extend import RawLog
+ENDINGS = (".tiny",)
+def looks_like(head): return head.startswith(b"#tiny")
+def runs(path):
+    rows = [line.split(";") for line in path.read_text().splitlines()[1:]]
+    return [RawLog(path, "", pl.DataFrame(rows, schema=["step", "loss"], orient="row"))]
+class Careless:
+    name = "careless"
+    def fit(self, log, schedule, siblings): raise ValueError("singular")
+FORECASTERS = (Careless(),)
+"""
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.log", "a.csv", "a.xyz", "a"])
+def test_a_log_is_recognised_by_its_content_before_all_else_and_a_forecaster_that_fails_stops_no_other(
+    name: str, work: Path, other: Path
+) -> None:
+    other.write_text(OTHER)
+    (work / name).write_text("#tiny\n" + "".join(f"{t};{2 + 3 * t**-0.5}\n" for t in range(10, 400, 10)))
+    done = called("forecast", name, "--schedule", "cosine:steps=500", "--json")
+    assert done.code == 0, done.err
+    assert "careless" in json.loads(done.out)["refused"]
+    assert "it failed: ValueError: singular" in done.out
+
+
+def test_a_shape_may_be_a_list_and_a_statistic_that_a_layer_lacks_is_named() -> None:
+    assert Entry("w", [2, 3], "float32", lambda start, stop: np.zeros((stop - start, 3))).shape == (2, 3)  # type: ignore[arg-type]
+    with pytest.raises(ToposcopeError, match="'kurtosis' is not defined in all of them"):
+        stacked([{"kurtosis": 3.0}, {}], "kurtosis")
+
+
+SECTION = """
+from toposcope.extend import ReportSection
+def rows(material): return 1 / 0
+SECTION = ReportSection(anchor="other", title="Other", position=10, tables={"other": rows})
+"""
+COMMAND = """
+import click
+@click.command()
+def careless_module(): raise OSError("gone")
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "code", "words", "reason"),
+    [
+        ("sections", SECTION, ("report", "study"), "ZeroDivisionError: division by zero (careless_module.py, line 3)"),
+        ("commands", COMMAND, ("careless_module",), "OSError: gone (careless_module.py, line 4)"),
+    ],
+    ids=["section", "command"],
+)
+def test_what_fails_in_a_package_is_one_line_that_names_it(
+    group: str, code: str, words: tuple[str, ...], reason: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert called("study", "run", "checkpoints", "--out", "study", "--workers", "1").code == 0
+    distribution(work / "site", "careless", {f"toposcope.{group}": {"other": "careless_module"}})
+    (work / "site/careless_module.py").write_text(code)
+    monkeypatch.syspath_prepend(work / "site")
+    clear_registries()
+    done = called(*words)
+    clear_registries()
+    assert done.code == 1
+    assert (
+        f"Error: careless, entry point other = careless_module of toposcope.{group}: {reason}" in done.err.splitlines()
+    )

@@ -3,11 +3,13 @@
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
+from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import TypeVar
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 
 Item = TypeVar("Item")
 
@@ -53,8 +55,21 @@ def _contributions(
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise ToposcopeError(f"{owner}: cannot be loaded ({reason}); update or uninstall the package") from error
         if not items:
-            raise ToposcopeError(f"{owner}: holds nothing to add; update or uninstall the package")
+            raise ToposcopeError(f"{owner}: holds nothing to add to {group}; correct, update or uninstall the package")
         yield owner, items
+
+
+def fault_of_package(error: Exception) -> str:
+    """Return in one line what went wrong in which installed package and line, if it went wrong in one; else nothing."""
+    every = (entry for distribution in distributions() for entry in distribution.entry_points)
+    entries = [entry for entry in every if entry.group.startswith("toposcope.")]
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        module = str(frame.f_globals.get("__name__", ""))
+        for entry in entries:
+            if module.partition(".")[0] == entry.module.partition(".")[0]:
+                reason = f"{type(error).__name__}: {message_of(error)}"
+                return f"{_owner(entry)}: {reason} ({Path(frame.f_code.co_filename).name}, line {line})"
+    return ""
 
 
 def _modules_of(package: str) -> list[str]:

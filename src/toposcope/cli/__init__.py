@@ -11,7 +11,7 @@ import click
 from toposcope.cli.shared import INTERRUPTED, BadUse, Commands
 from toposcope.errors import ToposcopeError
 from toposcope.extras import missing
-from toposcope.plugins import collect
+from toposcope.plugins import collect, fault_of_package
 from toposcope.version import __version__
 
 GRACE_SECONDS = 0.5  # time that an interrupted task has to end by itself
@@ -75,11 +75,14 @@ def main() -> None:
             raise
         click.echo(f"Error: {' '.join(['toposcope', *sys.argv[1:2]])}: {advice}", err=True)
         sys.exit(BadUse.exit_code)
-    except OSError as error:
-        if error.filename is None:
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            click.echo(f"Error: {error.filename}: {(error.strerror or str(error)).lower()}", err=True)
+            sys.exit(BadUse.exit_code)
+        if not (fault := fault_of_package(error)):
             raise
-        click.echo(f"Error: {error.filename}: {(error.strerror or str(error)).lower()}", err=True)
-        sys.exit(BadUse.exit_code)
+        click.echo(f"Error: {fault}", err=True)
+        sys.exit(1)
 
 
 def _leave_long_tasks() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from toposcope.errors import message_of
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
@@ -66,6 +67,10 @@ def run_forecasters(
             made.append((forecaster, forecaster.fit(log, schedule, siblings)))
         except RefusedError as error:
             refused[forecaster.name] = str(error)
+        except Exception as error:
+            if type(forecaster).__module__.startswith("toposcope."):
+                raise
+            refused[forecaster.name] = f"it failed: {type(error).__name__}: {message_of(error)}"
     if not made:
         raise RefusedError(next(iter(refused.values())))
     losses = np.log([each.loss for _, each in made])

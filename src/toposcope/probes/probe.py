@@ -343,7 +343,9 @@ def each_layer(
 
 
 def stacked(rows: Sequence[Mapping[str, Value]], name: str) -> NDArray[np.float64]:
-    """Return one statistic of several layers, layers first."""
+    """Return one statistic of several layers, layers first; refused, by name, where a layer lacks it."""
+    if any(name not in row for row in rows):
+        raise ToposcopeError(f"not taken over the layers: {name!r} is not defined in all of them")
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 

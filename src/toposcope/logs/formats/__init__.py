@@ -6,8 +6,8 @@ is recognised by one of, or both
 
 - ``claims(path) -> bool``: is this file or folder of the format, by its name and the names in it? Asked first.
 - ``ENDINGS``, a tuple of endings of files in lower case, and ``looks_like(head) -> bool``: could a file that begins
-  with these bytes be of the format? Asked of a file that the user names and whose ending no format has; the formats
-  with ``SURE = True`` are asked first.
+  with these bytes be of the format? Asked of a file that the user names: formats of other packages before all else,
+  ours where no format has its ending, those with ``SURE = True`` first.
 
 What is wrong with a log is raised as a `ToposcopeError` without its place, which `refusing` adds.
 """
@@ -66,16 +66,22 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
     with refusing(path):
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
             raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
-        module = next((m for m in formats if _claims(m, path)), None)
-        if module is None and look and path.is_file():
-            with path.open("rb") as file:
-                head = file.read(HEAD)
-            module = next((m for m in formats if hasattr(m, "looks_like") and m.looks_like(head)), None)
+        can_look = [m for m in formats if hasattr(m, "looks_like")] if look and path.is_file() else []
+        head = _head(path) if can_look else b""
+        foreign = [m for m in can_look if not m.__name__.startswith(f"{__name__}.")]
+        module = next((m for m in foreign if m.looks_like(head)), None)
+        module = module or next((m for m in formats if _claims(m, path)), None)
+        module = module or next((m for m in can_look if m.looks_like(head)), None)
         for pattern in _READ_INSIDE if module and path.is_dir() else ():
             for inner in path.glob(pattern):
                 refuse_link(inner, root or path)
         found: list[RawLog] | None = module.runs(path) if module else None
     return found
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)
 
 
 def existing(path: str | Path) -> Path:
