@@ -15,7 +15,8 @@ PARALLEL := -n auto --dist worksteal
 EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs experiments/src experiments/docs --include='*.py' --include='*.md')
 
 # Only files with slow tests, or properties that are tried on more examples than in `make test`, are imported.
-SLOW = $(shell grep -rlE 'mark\.slow|@given' tests experiments/tests --include='test_*.py')
+SLOW = $(shell grep -rlE 'mark\.slow' tests experiments/tests --include='test_*.py')
+PROPERTIES = $(shell grep -rlE '@given' tests experiments/tests --include='test_*.py')
 
 # What docs/speed.md shows, and what the pages of methods cite.
 SPEED := neural_persistence point_clouds intrinsic_dimension loops curvature whole_model models hidden_states checkpoints \
@@ -27,7 +28,7 @@ CALIBRATION := multi_power forecast forecast_odd_runs scaling_laws downstream do
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow coverage doctest wheel extras check format bench calibrate compare docs clean
+.PHONY: help demo test test-slow properties coverage doctest wheel extras check format bench calibrate compare docs clean
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,8 +49,11 @@ demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report 
 test: $(READY)  ## set up and run the tests (minutes)
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
-test-slow: $(READY)  ## the slow tests: browsers, trainings, kills, whole studies; and properties on all their examples
-	PROPERTY_EXAMPLES=all $(BIN)/pytest $(PARALLEL) -m 'slow or hypothesis' $(SLOW)
+test-slow: $(READY)  ## the slow tests: browsers, trainings, kills, whole studies
+	PROPERTY_EXAMPLES=all $(BIN)/pytest $(PARALLEL) -m slow $(SLOW)
+
+properties: $(READY)  ## the quick properties on all their examples, three times as many as in `make test`
+	PROPERTY_EXAMPLES=all $(BIN)/pytest $(PARALLEL) -m 'hypothesis and not slow' $(PROPERTIES)
 
 coverage: $(READY)  ## the tests of `make test`, with branch coverage; fails below the floor in pyproject.toml
 	$(BIN)/pytest $(PARALLEL) -m 'not slow' --cov
