@@ -14,7 +14,7 @@ PARALLEL := -n auto --dist worksteal
 # What has examples. Pytest imports every module it is given; these need nothing that is optional.
 EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs experiments/src experiments/docs --include='*.py' --include='*.md')
 
-# Only files with slow tests, or properties that are tried on more examples than in `make test`, are imported.
+# Only files with slow tests, or with properties, are imported.
 SLOW = $(shell grep -rlE 'mark\.slow' tests experiments/tests --include='test_*.py')
 PROPERTIES = $(shell grep -rlE '@given' tests experiments/tests --include='test_*.py')
 
