@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: a third of them, or all where PROPERTY_EXAMPLES=all, as in `make properties`.
+"""How many examples a property is tried on: a third of them, or all where PROPERTY_EXAMPLES=all (`make properties`).
 
 Hypothesis draws other examples every time, so the quick runs add up to the thorough ones.
 """
