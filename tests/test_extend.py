@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from safetensors.numpy import save_file
 from toposcope.checkpoints import formats as checkpoint_formats
 from toposcope.checkpoints import sources
 from toposcope.cli import _all_commands, toposcope
-from toposcope.extend import Entry, ToposcopeError, stacked
+from toposcope.extend import NETWORK, Entry, Failure, Measurement, each_layer, stacked
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.logs import formats as log_formats
 from toposcope.logs.evaluations import formats as evaluation_formats
@@ -350,8 +351,11 @@ def test_a_log_is_recognised_by_its_content_before_all_else_and_a_forecaster_tha
 
 def test_a_shape_may_be_a_list_and_a_statistic_that_a_layer_lacks_is_named() -> None:
     assert Entry("w", [2, 3], "float32", lambda start, stop: np.zeros((stop - start, 3))).shape == (2, 3)  # type: ignore[arg-type]
-    with pytest.raises(ToposcopeError, match="'kurtosis' is not defined in all of them"):
-        stacked([{"kurtosis": 3.0}, {}], "kurtosis")
+    probe: Any = SimpleNamespace(combine=lambda rows: {"kurtosis": stacked(rows, "kurtosis").mean()})
+    known, layers = {"a": {"kurtosis": 3.0}, "b": {}}, [SimpleNamespace(name="a"), SimpleNamespace(name="b")]
+    subject: Any = SimpleNamespace(known=known, layers=layers, wanted={NETWORK})
+    (failure,) = each_layer(probe, subject, lambda layer: Measurement(layer.name, "", {}))
+    assert failure == Failure(NETWORK, "not taken over the layers: 'kurtosis' is not defined in all of them")
 
 
 SECTION = """

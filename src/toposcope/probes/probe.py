@@ -339,17 +339,19 @@ def each_layer(
         return
     ordered = [statistics[layer.name] for layer in subject.layers]
     if ordered:
-        yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, _numbers(probe.combine(ordered))))
+        yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, _over_layers(probe, ordered)))
 
 
 def stacked(rows: Sequence[Mapping[str, Value]], name: str) -> NDArray[np.float64]:
-    """Return one statistic of several layers, layers first; refused, by name, where a layer lacks it."""
-    if any(name not in row for row in rows):
-        raise ToposcopeError(f"not taken over the layers: {name!r} is not defined in all of them")
+    """Return one statistic of several layers, layers first."""
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
-def _numbers(combined: Mapping[str, Any]) -> dict[str, float]:
+def _over_layers(probe: Probe, rows: Sequence[Mapping[str, Value]]) -> dict[str, float]:
+    try:
+        combined = probe.combine(rows)
+    except KeyError as error:
+        raise ToposcopeError(f"not taken over the layers: {error} is not defined in all of them") from error
     return {name: float(value) for name, value in combined.items()}
 
 
