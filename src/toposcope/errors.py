@@ -1,6 +1,6 @@
 """The one error type of the library, what other errors say, and the advice on a name that does not exist."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from json import JSONDecodeError
 
 MAX_FOREIGN_MESSAGE = 200  # characters of another library's message
@@ -22,12 +22,6 @@ def message_of(error: BaseException) -> str:
     if message.startswith("Exceeds the limit (") and "integer string" in message:
         return "a whole number of more than 4,300 digits"
     return message if isinstance(error, ToposcopeError) else message[:MAX_FOREIGN_MESSAGE] or type(error).__name__
-
-
-def some_of(names: Sequence[str], most: int) -> str:
-    """Return the first of some names for a message, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def choices(name: str, known: Iterable[str]) -> str:

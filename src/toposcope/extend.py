@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         trajectories,
     )
     from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-    from toposcope.analysis.wording import counted, examples, joined
     from toposcope.charts.chart import Chart
     from toposcope.charts.training import step_axis, training_lines
     from toposcope.charts.zero import zero_line
@@ -174,6 +173,7 @@ if TYPE_CHECKING:
     from toposcope.study.published import SPECTRAL_QUANTITIES, Law, Published, Trace, is_quantity
     from toposcope.study.study import Study
     from toposcope.typing import Indices, Matrix, Steps, Vector
+    from toposcope.wording import counted, examples, joined
 
 # So that a package that adds one small thing does not import torch, numba or altair for all others.
 __getattr__, __dir__ = lazy_imports(__name__, __file__)

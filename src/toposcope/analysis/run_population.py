@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
-from toposcope.analysis.wording import counted
 from toposcope.logs import final_training_loss
 from toposcope.typing import Indices, Matrix, Steps, Vector
+from toposcope.wording import counted
 
 MIN_RUNS = 8  # runs of a size that are needed; with several sizes, as many runs less sizes as these leave
 MIN_LOGGED_SHARE = 0.98  # a loss must be known up to this share of a run's steps to count as its final loss

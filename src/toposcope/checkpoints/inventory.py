@@ -8,7 +8,7 @@ from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.matrices import BIAS, BUFFER, MASK, NO_NUMBERS, TABLE, VECTOR
 from toposcope.checkpoints.weights import Coverage
-from toposcope.errors import some_of
+from toposcope.wording import examples
 
 MAX_NAMES = 5  # tensors that a summary names; the rest are counted
 
@@ -99,7 +99,7 @@ class Inventory(msgspec.Struct, frozen=True):
         if kinds:
             lines.append("not layers: " + "; ".join(_counted(kind, names) for kind, names in kinds.items()))
         if self.unknown:
-            names = f"{len(self.unknown)}, measured as other: {some_of(self.unknown, MAX_NAMES)}"
+            names = f"{len(self.unknown)}, measured as other: {examples(self.unknown, MAX_NAMES)}"
             lines.append(f"unknown: {names}; give a role with --role REGEX=ROLE")
         lines += [f"cannot be read: {name}: {reason}" for name, reason in list(self.refused.items())[:MAX_NAMES]]
         if len(self.refused) > MAX_NAMES:
@@ -118,5 +118,5 @@ def _counted(kind: str, names: list[str]) -> str:
     words = _PLURALS.get(kind, kind.replace("part of", "parts of")) if len(names) > 1 else kind
     counted = f"{len(names)} {'with ' if kind[:1].isdigit() else ''}{words}"
     return (
-        counted if kind in {VECTOR, BIAS} or kind.startswith("part of") else f"{counted} ({some_of(names, MAX_NAMES)})"
+        counted if kind in {VECTOR, BIAS} or kind.startswith("part of") else f"{counted} ({examples(names, MAX_NAMES)})"
     )

@@ -14,7 +14,7 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
-from toposcope.errors import some_of
+from toposcope.wording import examples
 
 NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
 MAX_NAMES = 3
@@ -56,7 +56,7 @@ class Coverage(msgspec.Struct, frozen=True):
             if kind not in PLAIN_KINDS:
                 names.setdefault(kind, []).append(name)
         ordered = dict(sorted(counts.items(), key=lambda pair: -pair[1]))
-        named = {kind: f" ({some_of(of_kind, MAX_NAMES)})" for kind, of_kind in names.items()}
+        named = {kind: f" ({examples(of_kind, MAX_NAMES)})" for kind, of_kind in names.items()}
         return cls(sum(measured), len(measured), ordered, named)
 
     @property

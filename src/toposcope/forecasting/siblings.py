@@ -10,9 +10,9 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.wording import counted
 from toposcope.logs import Log, Logs
 from toposcope.typing import Steps, Vector
+from toposcope.wording import counted
 
 MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
 MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may have been written twice, or damaged

@@ -13,8 +13,3 @@ def short(value: float) -> str:
         if value >= unit * 0.9995:
             return f"{value / unit:.3g}{letter}"
     return f"{value:.3g}"
-
-
-def counted(n: int, one: str, many: str = "") -> str:
-    """Return a number and what it counts."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.errors import some_of
 from toposcope.typing import Vector
+from toposcope.wording import examples
 
 NOT_LOGGED = ("", "none", "null", "n/a", "na", "-")  # texts that stand for a missing number
 _SPACES = "[\u0020\u00a0\u2009\u202f]"
@@ -142,4 +142,4 @@ def plural(n: int, one: str, several: str) -> str:
 
 def join_names(names: list[str], max_names: int = 12) -> str:
     """Return names for a message: the first few, and how many more there are."""
-    return some_of([one_line(name) or "''" for name in names], max_names) if names else "none"
+    return examples([one_line(name) or "''" for name in names], max_names) if names else "none"

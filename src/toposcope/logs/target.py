@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.errors import ToposcopeError, some_of
+from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
+from toposcope.wording import examples
 
 MIN_VALIDATIONS = 20  # validations in the steps of the plan that make a curve of their own
 AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
@@ -97,7 +98,7 @@ def _unrecognised(table: pl.DataFrame) -> str:
         if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
     ]
     step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
-    names = some_of([repr(one_line(name)) for name in table.columns], MAX_NAMES)
+    names = examples([repr(one_line(name)) for name in table.columns], MAX_NAMES)
     return (
         f"no column is recognised as the loss or the step among {names}: name them, as in "
         f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"

@@ -8,7 +8,6 @@ import altair as alt
 import msgspec
 import polars as pl
 
-from toposcope.analysis.wording import counted
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import FAULT, MUTED, RUNS
 from toposcope.charts.training import step_axis
@@ -19,6 +18,7 @@ from toposcope.report.document import Block, Picture, csv, say
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of, whole
 from toposcope.report.writing import write_sections
+from toposcope.wording import counted
 
 EXAMINED = "examined"
 ROW_HEIGHT = 26

@@ -9,7 +9,6 @@ import polars as pl
 
 from toposcope.analysis.association import PARTIALLED
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.wording import examples
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
@@ -18,6 +17,7 @@ from toposcope.report.headline_table import word_of
 from toposcope.report.material import Material
 from toposcope.report.tables import signed
 from toposcope.typing import Matrix, Vector
+from toposcope.wording import examples
 
 MAX_LAYER_VALUES = 200_000
 """Values of single layers on the page, about 1 MB; of larger studies only the main quantities of a layer are there."""

@@ -10,13 +10,13 @@ from toposcope.analysis.between_runs import BEYOND as BEYOND_LOSS
 from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING
 from toposcope.analysis.nested_models.verdicts import OPEN as OPEN_CONTROLS
 from toposcope.analysis.verdict import BEYOND, LEVEL, LOSS, ON_FIXED_DATA, POWER, TREND, UNDETERMINED
-from toposcope.analysis.wording import counted, examples
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Chip, FirstScreen
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of, power_words
 from toposcope.report.tables import share as unsigned
+from toposcope.wording import counted, examples
 
 MAX_FIRST, MAX_SECOND = 110, 200  # letters of the two sentences
 MAX_NAMED = 3  # features named in a sentence, if there is room

@@ -13,7 +13,6 @@ import polars as pl
 
 from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_PERFECT_CORRELATION, PLANTED, POWER, RUNS, TREND, UNDETERMINED
-from toposcope.analysis.wording import counted
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Cell, HeadlineRow, HeadlineTable, Word
@@ -21,6 +20,7 @@ from toposcope.report.headline import H0, H1, NP, headline_features, named
 from toposcope.report.material import Material
 from toposcope.report.outcome import features_of
 from toposcope.report.tables import NOTHING, interval, signed
+from toposcope.wording import counted
 
 QUANTITIES = (NP.key, H0.key, H1.key, "rips H0.entropy", str(WEIGHT_NORM), "controls stable_rank")
 """The quantities of the first screen, where the study has them."""

@@ -8,10 +8,10 @@ import polars as pl
 
 from toposcope.analysis.power import SIZES
 from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_POWER, NONE, PLANTED, POWER, RUNS, TREND, UNDETERMINED
-from toposcope.analysis.wording import joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SCALED, has_scales, measured, primary
 from toposcope.report.material import Material
+from toposcope.wording import joined
 
 CLOCK_COLUMNS = {
     "rho_step": "the step",

@@ -15,12 +15,12 @@ from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation
 from toposcope.forecasting.downstream.translations import TranslationReport
-from toposcope.forecasting.wording import counted
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say, sentence
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
+from toposcope.wording import counted
 
 MAX_POINTS = 400  # runs left out that are drawn in a panel; of more, evenly chosen ones
 

@@ -19,7 +19,6 @@ from toposcope.analysis.verdict import (
     TREND,
     UNDETERMINED,
 )
-from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
@@ -36,6 +35,7 @@ from toposcope.report.outcome import (
     without_power,
 )
 from toposcope.report.tables import signed
+from toposcope.wording import counted, examples, joined
 
 MIN_TRACKING_CORRELATION = 0.9
 """A feature whose absolute rank correlation with the step is above this is said to track the step."""

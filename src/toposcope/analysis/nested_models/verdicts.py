@@ -12,7 +12,7 @@ from toposcope.analysis.nested_models.population import CONFIGURATIONS
 from toposcope.analysis.nested_models.tables import PLANTED, RIDGE, SHUFFLED, NestedModels, tested_rows
 from toposcope.analysis.power import POWER
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-from toposcope.analysis.wording import counted, joined
+from toposcope.wording import counted, joined
 
 ADDS, NO_MORE = "adds", "adds no more than a control"
 OPEN, NOTHING = "adds, controls missing", "adds nothing detectable"

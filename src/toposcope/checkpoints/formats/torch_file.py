@@ -44,7 +44,7 @@ from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, T
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
-from toposcope.errors import some_of
+from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
 MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
@@ -214,21 +214,21 @@ def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list
     if found.others:
         names = [text_of(other)[:60] for other in found.others]
         notes.append(
-            f"also holds {some_of(names, MAX_LISTED)}; to read one, add its key to the path, as in :{names[0]}"
+            f"also holds {examples(names, MAX_LISTED)}; to read one, add its key to the path, as in :{names[0]}"
         )
     if found.left:
-        notes.append(f"next to the model, left unread: {some_of(found.left, MAX_LISTED)}")
+        notes.append(f"next to the model, left unread: {examples(found.left, MAX_LISTED)}")
     if model.unread:
         notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
     if is_module(chosen) and isinstance(chosen, Placeholder):
         notes.append(f"a whole module was saved ({chosen.name[:80]}); its parameters and buffers are read")
     elif unknown:
-        notes.append(f"objects of other classes left unread: {some_of([name[:80] for name in unknown], MAX_LISTED)}")
+        notes.append(f"objects of other classes left unread: {examples([name[:80] for name in unknown], MAX_LISTED)}")
     return [note if note.isprintable() else ascii(note) for note in notes]
 
 
 def _some_unread(model: Model) -> str:
-    return some_of([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
+    return examples([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
 
 
 def model_within(file: StoredFile, content: Any) -> Model:

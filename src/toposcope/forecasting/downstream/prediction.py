@@ -31,11 +31,11 @@ from toposcope.forecasting.downstream.refusals import (
     refusal_of_width,
 )
 from toposcope.forecasting.downstream.selection import models_of
-from toposcope.forecasting.wording import counted
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 from toposcope.typing import Vector
+from toposcope.wording import counted
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart

@@ -7,9 +7,9 @@ import numpy as np
 from toposcope.forecasting.downstream.held_out import Mask
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, score_error
 from toposcope.forecasting.scaling.scaling_law import MIN_INDEPENDENT_SPREAD
-from toposcope.forecasting.wording import counted
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector
+from toposcope.wording import counted
 
 MIN_RUNGS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
 REACH_OF_FEW_SIZES = 4.0  # how many times the largest size the model may have if there are fewer

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecaster import LoggedRun, cached
 from toposcope.forecasting.schedules.recognised import CONSTANT, LoggedRates, Plan, logged_rates, rounding, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP
-from toposcope.forecasting.wording import counted
 from toposcope.logs import Log
 from toposcope.typing import Vector
+from toposcope.wording import counted
 
 MAX_MISFIT = 0.02
 """Root mean square difference of a sibling that agrees with the logged rates, as a share of their range."""

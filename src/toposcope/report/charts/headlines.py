@@ -5,7 +5,6 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.wording import counted
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import zero_line
@@ -20,6 +19,7 @@ from toposcope.report.headline_table import (
 )
 from toposcope.report.material import Material
 from toposcope.report.outcome import clocks_of
+from toposcope.wording import counted
 
 MAX_RUNS = 5  # more runs than these are drawn as their median and range
 HEIGHT = 264  # of the plotting area: with legend and axis the chart has 330 pixels

@@ -9,7 +9,6 @@ from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import SCALE as SCALE_STATISTIC
 from toposcope.analysis.verdict import BEYOND, UNDETERMINED, VERDICTS
-from toposcope.analysis.wording import counted, joined
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import diagonal, zero_line
@@ -53,6 +52,7 @@ from toposcope.report.tables import (
 )
 from toposcope.report.verdict import verdict
 from toposcope.study.kinds import PUBLISHED, feature_named
+from toposcope.wording import counted, joined
 
 MAX_PANELS = 4
 COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given clocks"}

@@ -17,7 +17,6 @@ from toposcope.analysis.between_runs import (
 )
 from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-from toposcope.analysis.wording import counted, examples, joined
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
 from toposcope.charts.zero import zero_line
@@ -27,6 +26,7 @@ from toposcope.report.headline import TRAJECTORIES, headline_features, named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, p_value, signed, table, text_of, whole
+from toposcope.wording import counted, examples, joined
 
 MAX_FEATURES = 5
 TESTS = {"": ("between-runs", "Alone"), "_given_all": ("between-runs-given", "Given the loss and the controls")}

@@ -6,7 +6,6 @@ from functools import partial
 import polars as pl
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.wording import counted, examples
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.probes.degeneracy import ESTIMATE, NO_ESTIMATE
@@ -16,6 +15,7 @@ from toposcope.report.document import Block, Picture, Terms, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.typing import Vector
+from toposcope.wording import counted, examples
 
 PROBE = "degeneracy"
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from toposcope.analysis.wording import counted, examples
 from toposcope.integrity.finding import short_steps
 from toposcope.report.document import Block, Heading, Picture, csv, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of
 from toposcope.study.study import with_flat_steps
+from toposcope.wording import counted, examples
 
 MAX_ERRORS_SHOWN = 100
 

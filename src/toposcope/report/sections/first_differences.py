@@ -8,7 +8,6 @@ import polars as pl
 
 from toposcope.analysis.first_difference import LEVEL, MIN_CHECKPOINTS, first_differences
 from toposcope.analysis.trajectories import Features, Trajectory
-from toposcope.analysis.wording import counted, joined
 from toposcope.probes.feature import NETWORK
 from toposcope.report.document import Block, Picture, csv, say
 from toposcope.report.headline import H0, NP, named, uncapitalised
@@ -16,6 +15,7 @@ from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Row, Spec, missing, number_of, table, tenths, text_of, whole
 from toposcope.typing import Vector
+from toposcope.wording import counted, joined
 
 TABLE = "first_differences"
 MAX_SENTENCES = 6

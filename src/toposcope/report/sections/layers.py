@@ -11,7 +11,6 @@ from toposcope.analysis.moves import onset_table
 from toposcope.analysis.references import reference_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
-from toposcope.analysis.wording import examples
 from toposcope.charts.chart import Chart
 from toposcope.charts.distances import step_heat_map
 from toposcope.charts.training import training_lines
@@ -46,6 +45,7 @@ from toposcope.report.tables import (
     whole,
 )
 from toposcope.typing import Vector
+from toposcope.wording import examples
 
 MAX_COLUMNS, MAX_ROWS = 60, 100  # checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from toposcope.analysis.wording import counted, examples
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.logs.anomalies import divergence
@@ -12,6 +11,7 @@ from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of
+from toposcope.wording import counted, examples
 
 FINAL_SHARE = 0.02  # share of the planned steps at the end whose mean loss is the final loss, as forecasts define it
 MAX_ALERTS_SHOWN = 100

@@ -9,7 +9,6 @@ import polars as pl
 
 from toposcope.analysis.moves import move, move_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.wording import counted, examples
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
@@ -45,6 +44,7 @@ from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, 
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 from toposcope.study.kinds import feature_named
 from toposcope.typing import Vector
+from toposcope.wording import counted, examples
 
 
 def loss_chart(material: Material) -> Chart | None:

@@ -21,7 +21,6 @@ from toposcope.analysis.nested_models.tables import (
     tested_rows,
 )
 from toposcope.analysis.nested_models.verdicts import RULE, SCHEMA, detectable_gain, finding, nested_verdicts
-from toposcope.analysis.wording import counted, examples
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.zero import zero_line
@@ -40,6 +39,7 @@ from toposcope.report.tables import (
     text_of,
     whole,
 )
+from toposcope.wording import counted, examples
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 150, 2
 MIN_SKILL, MAX_SKILL = -0.3, 0.6  # skills beyond are drawn at the edge

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from toposcope.analysis.wording import joined
 from toposcope.report.charts.diagrams import state_betti_charts, state_diagram_chart
 from toposcope.report.charts.series import direction_of
 from toposcope.report.charts.states import depth_charts, embedding_charts, representation_charts
@@ -10,6 +9,7 @@ from toposcope.report.document import Block, Picture, Terms, say
 from toposcope.report.headline import cloud_named, clouds_of, headlines_of
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.wording import joined
 
 STATE_QUANTITIES = Terms(
     (

@@ -10,7 +10,6 @@ import polars as pl
 from toposcope.analysis.matched import collapse_table, matched_table
 from toposcope.analysis.scaling import scaling_table, sizes_of_complete
 from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
-from toposcope.analysis.wording import counted
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
@@ -44,6 +43,7 @@ from toposcope.report.tables import (
     whole,
 )
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
+from toposcope.wording import counted
 
 MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend
 MIN_STEADY = 0.9  # rank correlation with size below which a title names no direction
