@@ -22,7 +22,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.extras import EXTRAS, require
 from toposcope.family import Corpus
 from toposcope.family.corpus import prepare
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 from toposcope.models import Origin, load_model
 from toposcope.models.tokenizers import FastTokenizer
 from toposcope.report.sections.provenance import versions
@@ -100,7 +100,8 @@ def test_a_name_whose_module_needs_an_extra(tmp_path: Path, monkeypatch: pytest.
     line = absent(monkeypatch, "torch")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "needing.py").write_text("import torch\n")
-    get, _ = lazy_names("package", {"name": "needing"})
+    (tmp_path / "package.py").write_text("if TYPE_CHECKING:\n    from needing import name\n")
+    get, _ = lazy_imports("package", str(tmp_path / "package.py"))
     with pytest.raises(ToposcopeError) as caught:
         get("name")
     assert str(caught.value) == f"package.name{line}"

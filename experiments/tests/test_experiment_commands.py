@@ -12,7 +12,7 @@ from section_tools import CORE
 import toposcope
 import toposcope_experiments
 from toposcope.cli import toposcope as commands
-from toposcope.cli.shared import EXPERIMENTS
+from toposcope.cli.group import EXPERIMENTS
 from toposcope.report.composing import Page
 from toposcope.report.sections import methods
 from toposcope.study import Declaration

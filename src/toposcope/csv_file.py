@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from toposcope.files import write_bytes, write_whole
+
 FORMULA = r"^\s*[=+\-@]|^[\t\r]"
 """How a text begins that a spreadsheet may run; names of runs, layers and columns come from files of others."""
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
@@ -26,9 +28,12 @@ def to_csv(table: pl.DataFrame) -> bytes:
     return plain.write_csv().encode()
 
 
-def write_csv(table: pl.DataFrame, path: Path) -> None:
-    """Write a table as `to_csv` returns it."""
-    path.write_bytes(to_csv(table))
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write a table whole: as Parquet if the path ends so, else as CSV."""
+    if path.suffix == ".parquet":
+        write_whole(path, table.write_parquet)
+    else:
+        write_bytes(path, to_csv(table))
 
 
 def _escaped(name: str) -> pl.Expr:

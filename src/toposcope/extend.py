@@ -91,16 +91,9 @@ if TYPE_CHECKING:
         StoredFile,
         check_range,
     )
-    from toposcope.cli.shared import (
-        BadUse,
-        Opening,
-        bad_use,
-        print_json,
-        print_table,
-        progress_bars,
-        series_options,
-        workers_option,
-    )
+    from toposcope.cli.options import BadUse, Opening, bad_use, series_options, workers_option
+    from toposcope.cli.output import print_json, print_table
+    from toposcope.cli.progress_bars import progress_bars
     from toposcope.cli.study import run_and_report
     from toposcope.csv_file import to_csv
     from toposcope.errors import ToposcopeError

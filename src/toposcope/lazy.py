@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,26 @@ from toposcope.errors import ToposcopeError
 from toposcope.extras import missing
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package."""
+def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package for what it imports for type checkers alone.
+
+    The names and their modules are read from its source, so that no second list of them is kept.
+    """
+    imports = (node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.ImportFrom))
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        is_module = homes[name] == package  # `from toposcope import homology`
         try:
-            home = import_module(homes[name])
+            home = import_module(f"{package}.{name}" if is_module else homes[name])
         except ModuleNotFoundError as error:
             if advice := missing(error):
                 raise ToposcopeError(f"{package}.{name}: {advice}") from error
             raise
-        value = home if homes[name] == f"{package}.{name}" else getattr(home, name)
+        value = home if is_module else getattr(home, name)
         setattr(sys.modules[package], name, value)
         return value
 
     return get, lambda: sorted(sys.modules[package].__all__)
-
-
-def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `lazy_names` of what a package imports for type checkers alone, read from its source: no second list."""
-    imports = (node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.ImportFrom))
-    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
-    return lazy_names(package, {n: f"{home}.{n}" if home == package else home for n, home in homes.items()})

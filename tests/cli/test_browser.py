@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toposcope.cli.browser import DISPLAYS, REMOTE, open_page
+from toposcope.cli.output import DISPLAYS, REMOTE, open_page
 
 AT_A_SCREEN = {"DISPLAY": ":0"}
 

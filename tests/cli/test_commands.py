@@ -24,7 +24,7 @@ import torch
 
 import toposcope
 from toposcope.cli import main
-from toposcope.cli.shared import parse_options
+from toposcope.cli.options import parse_options
 from toposcope.probes import make_probes
 
 COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "kind", "value", "flag"]

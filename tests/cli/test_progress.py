@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from toposcope.cli import shared
-from toposcope.cli.shared import _duration, _Stage, progress_bars
+from toposcope.cli import progress_bars as bars
+from toposcope.cli.progress_bars import _duration, _Stage, progress_bars
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(shared, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(bars, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -83,7 +83,7 @@ def test_bytes_have_their_pace_too(clock: SimpleNamespace) -> None:
 def test_a_line_now_and_then_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shared, "SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr(bars, "SECONDS_BETWEEN_LINES", -1)
     with progress_bars() as progress:
         for done in (0, 1_000, 50_000, 100_000, 100_000):
             progress("measure", done, 100_000)

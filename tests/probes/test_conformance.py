@@ -25,7 +25,7 @@ from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.checkpoints.roles import role_of
-from toposcope.cli.shared import parse_options
+from toposcope.cli.options import parse_options
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.models import Tokenizer

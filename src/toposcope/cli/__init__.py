@@ -8,7 +8,8 @@ from types import ModuleType
 
 import click
 
-from toposcope.cli.shared import INTERRUPTED, BadUse, Commands
+from toposcope.cli.group import Commands
+from toposcope.cli.options import INTERRUPTED, BadUse
 from toposcope.errors import ToposcopeError
 from toposcope.extras import missing
 from toposcope.plugins import collect, fault_of_package
@@ -16,21 +17,6 @@ from toposcope.version import __version__
 
 GRACE_SECONDS = 0.5  # time that an interrupted task has to end by itself
 EPILOG = "Start with: toposcope demo. The --help of each command has an example."
-
-
-class _Commands(Commands):
-    """The commands; credentials in an argument are refused before any message can show or store them."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if any(":" in argument for argument in args):
-            from toposcope.checkpoints.sources import refuse_credentials
-
-            try:
-                for argument in args:
-                    refuse_credentials(argument)
-            except ToposcopeError as error:
-                raise click.UsageError(str(error)) from error
-        return super().parse_args(ctx, args)
 
 
 def _command_of(module: ModuleType) -> dict[str, click.Command]:
@@ -45,7 +31,7 @@ def _all_commands() -> dict[str, click.Command]:
 
 
 @click.group(
-    cls=_Commands, collect=_all_commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Commands, collect=_all_commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="toposcope")
 def toposcope() -> None:

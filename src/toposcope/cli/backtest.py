@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.forecast import columns_of, columns_option
-from toposcope.cli.shared import BadUse, bad_use, print_json, print_table, progress_bars, workers_option
+from toposcope.cli.options import BadUse, bad_use, columns_of, json_option, log_options, page_option, workers_option
+from toposcope.cli.output import print_json, print_table
+from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,9 +39,9 @@ NOT_PRINTED = ("forecasts", "scores", "skills", "families")
     help="Shares of a run that are seen before forecasting.",
 )
 @workers_option
-@columns_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the report to.")
+@log_options
+@json_option
+@page_option
 def backtest(
     data: Path,
     split: Split,

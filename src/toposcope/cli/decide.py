@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.shared import BadUse, bad_use, print_report, print_table, progress_bars
+from toposcope.cli.options import BadUse, bad_use, json_option, page_option
+from toposcope.cli.output import print_report, print_table
+from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
@@ -45,8 +47,8 @@ EXISTING = click.Path(exists=True, path_type=Path)
 )
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task (default: all); repeatable.")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the evaluations that the points are of.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to.")
+@json_option
+@page_option
 def decide(
     points: Path | None,
     siblings: Path | None,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import BadUse, progress_bars, workers_option
+from toposcope.cli.options import BadUse, workers_option
+from toposcope.cli.progress_bars import progress_bars
 
 
 @click.command()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import Opening, bad_use, print_table, progress_bars, series_options
+from toposcope.cli.options import Opening, bad_use, json_option, page_option, series_options
+from toposcope.cli.output import print_table
+from toposcope.cli.progress_bars import progress_bars
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("spec")
 @click.option("--deep", is_flag=True, help="Also read every tensor and check its values.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write a page to.")
+@json_option
+@page_option
 @series_options
 def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Opening) -> None:
     """Check whether a series of checkpoints is what it claims to be.

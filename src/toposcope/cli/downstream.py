@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.forecast import columns_of
-from toposcope.cli.shared import (
+from toposcope.cli.options import (
     BadUse,
     bad_use,
-    check_out,
-    finite_or_null,
+    column_option,
+    columns_of,
     is_folder,
-    print_report,
-    print_table,
-    progress_bars,
+    json_option,
+    page_or_figure_option,
 )
+from toposcope.cli.output import finite_or_null, print_report, print_table, write_out
+from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from toposcope.forecasting.downstream.prediction import DownstreamReport
@@ -57,16 +57,10 @@ COLUMNS = {
 )
 @click.option("--method", default="default", metavar="NAME", help="A method, in place of the best on rungs left out.")
 @click.option("--chance", "chances", multiple=True, metavar="TASK=SHARE", help="Score of guessing; repeatable.")
-@click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="WHAT=NAME",
-    help="Meaning of a column whose name is not recognised, such as N=size; repeatable.",
-)
+@column_option("N=size")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the resampling.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the page, or a figure: .svg, .png, .pdf.")
+@json_option
+@page_or_figure_option
 def downstream(
     evaluations: Path,
     models: tuple[str, ...],
@@ -95,7 +89,6 @@ def downstream(
       toposcope downstream scores.csv --model run-7,D=1T --ladder 'small-*'
       toposcope downstream scores.csv --model N=3B,D=60B --recipe new-data --to c4 --to hellaswag
     """
-    check_out(out)
     if ladder and recipe is not None:
         raise BadUse("--recipe and --ladder: give one of them; the runs of --ladder count as one recipe")
     if names and (not recipe or tasks):
@@ -174,12 +167,9 @@ def _print(report: DownstreamReport) -> None:
 
 def _write(report: DownstreamReport, out: Path) -> str:
     """Write the page or the figure; return a line that says where."""
-    if is_folder(out):
-        from toposcope.report.downstream import write_downstream
+    from toposcope.report.downstream import write_downstream
 
-        return f"page: {write_downstream(out, report).resolve()}"
-    report.plot().save(str(out))
-    return f"figure: {out}"
+    return write_out(out, lambda folder: write_downstream(folder, report), report.plot)
 
 
 TRANSLATION_COLUMNS = ("model", "of", "what", "predicted", "low", "high", "method", "left-out error", "intervals held")

@@ -1,6 +1,5 @@
 """``toposcope export``."""
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -19,8 +18,7 @@ def export(directory: Path, out: Path | None, kind: str) -> None:
     Example:
       toposcope export paper --format csv
     """
-    from toposcope.csv_file import write_csv
-    from toposcope.files import write_whole
+    from toposcope.csv_file import write_table
     from toposcope.study import Study
     from toposcope.study.study import with_flat_steps
 
@@ -31,5 +29,5 @@ def export(directory: Path, out: Path | None, kind: str) -> None:
         if name == "findings" and kind == "csv":
             frame = with_flat_steps(frame)
         path = folder / f"{'features' if name == 'frame' else name}.{kind}"
-        write_whole(path, frame.write_parquet if kind == "parquet" else partial(write_csv, frame))
+        write_table(frame, path)
         click.echo(f"{path} ({len(frame)} rows)")

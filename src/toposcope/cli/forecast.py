@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import INTERRUPTED, BadUse, bad_use, check_out, is_folder, print_json, print_table
+from toposcope.cli.options import (
+    INTERRUPTED,
+    BadUse,
+    bad_use,
+    columns_of,
+    json_option,
+    log_options,
+    page_or_figure_option,
+)
+from toposcope.cli.output import print_json, print_report, print_table, write_out
 from toposcope.errors import choices
 
 if TYPE_CHECKING:
@@ -17,35 +26,6 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.siblings import CompleteRuns
     from toposcope.logs.evaluations import Evaluations
-
-
-def columns_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--column``, ``--unit`` and ``--pattern``; the command takes the first as pairs."""
-    command = click.option(
-        "--pattern",
-        default="",
-        metavar="REGEX",
-        help="How to read the lines of a console log, with groups such as (?P<step>[0-9]+) and (?P<loss>[0-9.]+).",
-    )(command)
-    command = click.option("--unit", metavar="UNIT", help="Unit of the losses: nats, bits, 'bits per byte'.")(command)
-    return click.option(
-        "--column",
-        "columns",
-        multiple=True,
-        metavar="WHAT=NAME",
-        help="Meaning of a column whose name is not recognised, such as loss=ce; repeatable.",
-    )(command)
-
-
-def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return the names of columns by their meaning."""
-    columns = {}
-    for pair in pairs:
-        what, equals, name = pair.partition("=")
-        if not equals or not what.strip() or not name.strip():
-            raise BadUse(f"--column {pair}: expected WHAT=NAME, such as loss=ce")
-        columns[what.strip()] = name.strip()
-    return columns
 
 
 @click.command()
@@ -62,7 +42,7 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option(
     "--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if log and siblings lack it."
 )
-@columns_option
+@log_options
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
 @click.option(
     "--ladder", type=click.Path(exists=True, path_type=Path), help="Evaluations of other runs: also predict scores."
@@ -70,8 +50,8 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task of the ladder (default: all); repeatable.")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the ladder that the log is of.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the page, or a figure: .svg, .png, .pdf.")
+@json_option
+@page_or_figure_option
 @click.option(
     "--watch", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Repeat as the log grows."
 )
@@ -106,7 +86,6 @@ def forecast(
       toposcope forecast log.csv --siblings runs --watch 60
       toposcope forecast log.csv --ladder scores.csv --task hellaswag
     """
-    check_out(out)
     names = columns_of(columns)
     _check(schedule, names, unit)
     if ladder is None and (tasks or loss or recipe is not None):
@@ -143,12 +122,7 @@ def forecast(
     with bad_use():
         report = make()
     written = _write(report, out) if out is not None else ""
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        _print(report)
-    if written:
-        click.echo(written, err=as_json)
+    print_report(report.to_dict, lambda: _print(report), as_json=as_json, written=written)
     _exit(report)
 
 
@@ -258,9 +232,6 @@ def _scores(report: ForecastReport) -> list[str]:
 
 def _write(report: ForecastReport, out: Path) -> str:
     """Write the page or the figure; return a line that says where."""
-    if is_folder(out):
-        from toposcope.report.forecast import write_forecast
+    from toposcope.report.forecast import write_forecast
 
-        return f"page: {write_forecast(out, report).resolve()}"
-    report.plot().save(str(out))
-    return f"figure: {out}"
+    return write_out(out, lambda folder: write_forecast(folder, report), report.plot)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from toposcope.cli.measure import resolved_place
-from toposcope.cli.shared import (
+from toposcope.cli.options import (
     BadUse,
     Opening,
     bad_use,
-    check_out,
-    is_folder,
-    print_report,
-    print_table,
-    progress_bars,
+    json_option,
+    page_or_figure_option,
+    resolved_place,
     series_options,
+    tokenizer_option,
 )
+from toposcope.cli.output import print_report, print_table, write_out
+from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from toposcope.study.landscape_report import LandscapeReport
@@ -54,14 +54,9 @@ UNFINISHED = "unfinished-planes"
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Planes of random directions.")
 @click.option("--text", default="", metavar="FILE", help="Text that the model reads (default: a built-in one).")
-@click.option(
-    "--tokenizer",
-    default="",
-    metavar="PLACE",
-    help="Tokenizer to use instead of the model's: a tokenizer.json, its folder, hf:owner/name, or characters.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the page, or a figure: .svg, .png, .pdf.")
+@tokenizer_option
+@json_option
+@page_or_figure_option
 @series_options
 def landscape(
     checkpoint: str,
@@ -89,7 +84,6 @@ def landscape(
       toposcope landscape checkpoints/ --step 1000 --directions hessian
       toposcope landscape checkpoints/ --directions trajectory --out path.svg
     """
-    check_out(out)
     if not math.isfinite(span):
         raise BadUse(f"--span {span}: it must be finite and above 0")
     given = click.get_current_context().get_parameter_source("seeds") is ParameterSource.COMMANDLINE
@@ -144,11 +138,7 @@ def _print(report: LandscapeReport) -> None:
 
 def _write(report: LandscapeReport, out: Path) -> str:
     """Write the page or the figure; return a line that says where."""
-    if is_folder(out):
-        from toposcope.report.landscape import write_landscape
-
-        return f"page: {write_landscape(out, report).resolve()}"
     from toposcope.report.charts.planes import plane_charts
+    from toposcope.report.landscape import write_landscape
 
-    plane_charts(report, most=1)[0].save(str(out))
-    return f"figure: {out}"
+    return write_out(out, lambda folder: write_landscape(folder, report), lambda: plane_charts(report, most=1)[0])

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import click
 
-from toposcope.cli.shared import Opening, print_table, series_options
+from toposcope.cli.options import Opening, json_option, series_options
+from toposcope.cli.output import print_table
 
 
 @click.command()
 @click.argument("spec")
 @click.option("--step", type=click.IntRange(min=0), help="Step of the checkpoint (default: the last).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @series_options
 def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None:
     """Show the layers of one checkpoint, how each was recognised, and what the other tensors are.

@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.shared import (
-    BadUse,
+from toposcope.cli.options import (
     Opening,
     bad_use,
     engine_option,
     named_series,
     parse_options,
-    print_errors,
-    print_table,
-    progress_bars,
+    resolved_place,
     selection_options,
+    tokenizer_option,
     workers_option,
 )
+from toposcope.cli.output import print_errors, print_table
+from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,12 +84,7 @@ def _as_toml(value: Any) -> str:
     metavar="FILE",
     help="Text that the models read, for hidden states and losses, or python-docs.",
 )
-@click.option(
-    "--tokenizer",
-    default="",
-    metavar="PLACE",
-    help="Tokenizer to use instead of the model's: a tokenizer.json, its folder, hf:owner/name, or characters.",
-)
+@tokenizer_option
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @selection_options
 @engine_option
@@ -120,6 +114,7 @@ def measure(
       toposcope measure 'hf:EleutherAI/pythia-14m@step*' --log-spaced 20 --out pythia.csv
       toposcope measure checkpoints/ --text book.txt --probe language_modelling --probe 'hidden_states:layers=[0,0.5]'
     """
+    from toposcope.csv_file import write_table
     from toposcope.files import extended
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
@@ -151,7 +146,7 @@ def measure(
             )
         frame = study.frame()
         if out is not None and not (errors and frame.is_empty()):
-            _write(frame, out)
+            write_table(frame, out)
         _print(study, frame, out, as_json)
         if not as_json and (coverage := study.coverage()):
             click.echo(f"{coverage}.")
@@ -168,25 +163,6 @@ def measure(
 def _probe(text: str) -> dict[str, Any]:
     name, _, options = text.partition(":")
     return {"name": name, **parse_options(options, f"--probe {name}")}
-
-
-def resolved_place(spec: str, option: str, names: tuple[str, ...]) -> str:
-    """Return the value of an option, with a path made absolute; refuse a path that does not exist."""
-    from toposcope.checkpoints.sources import is_remote
-
-    if not spec or spec in names or is_remote(spec):
-        return spec
-    path = Path(spec).expanduser()
-    if not path.exists():
-        raise BadUse(f"{option} {spec}: no such file or folder")
-    return str(path.absolute())
-
-
-def _write(frame: pl.DataFrame, out: Path) -> None:
-    from toposcope.csv_file import write_csv
-    from toposcope.files import write_whole
-
-    write_whole(out, frame.write_parquet if out.suffix == ".parquet" else partial(write_csv, frame))
 
 
 def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:

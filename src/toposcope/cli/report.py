@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import BadUse, progress_bars
+from toposcope.cli.options import BadUse
+from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import Method
@@ -68,7 +69,7 @@ def write_and_print(
     directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",), workers: int | None = None
 ) -> None:
     """Write a study's report; print its verdict and its path, and open it where there is a screen."""
-    from toposcope.cli.browser import open_page
+    from toposcope.cli.output import open_page
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.report.composing import MAX_WORKERS
@@ -98,7 +99,7 @@ def is_up_to_date(study: Study) -> bool:
 
 def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
     """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
-    from toposcope.cli.browser import open_page
+    from toposcope.cli.output import open_page
     from toposcope.report import write_comparison
     from toposcope.report.composing import MAX_WORKERS
     from toposcope.study import Study

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import INTERRUPTED, bad_use
+from toposcope.cli.options import INTERRUPTED, bad_use
 from toposcope.errors import ToposcopeError
 
 TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so that the token survives a restart
@@ -61,7 +61,7 @@ def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None =
     address = f"http://{name}:{number}/{f'?token={token}' if token else ''}"
 
     def started() -> None:
-        from toposcope.cli.browser import is_at_a_screen
+        from toposcope.cli.output import is_at_a_screen
 
         click.echo(f"live page: {address}")
         if not token:

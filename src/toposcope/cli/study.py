@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import (
+from toposcope.cli.group import Commands
+from toposcope.cli.options import (
     BadUse,
-    Commands,
     Opening,
     bad_use,
     engine_option,
+    json_option,
     named_series,
-    print_errors,
-    print_table,
-    progress_bars,
     selection_options,
     workers_option,
 )
+from toposcope.cli.output import print_errors, print_table
+from toposcope.cli.progress_bars import progress_bars
 from toposcope.plugins import collect
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _run_opened(
 
 @study.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def status(directory: Path, as_json: bool) -> None:
     """Show how far each run is and what failed. The exit code is 1 if anything did.
 

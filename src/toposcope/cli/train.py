@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import bad_use, parse_options, print_errors, progress_bars, workers_option
+from toposcope.cli.options import bad_use, parse_options, workers_option
+from toposcope.cli.output import print_errors
+from toposcope.cli.progress_bars import progress_bars
 
 
 @click.command()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from toposcope.family.corpus import Corpus
 from toposcope.family.run import SIZES, ModelSize, Run, TrainingOptions
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "TrainingOptions", "build", "train"]
 
@@ -13,11 +13,4 @@ if TYPE_CHECKING:
     from toposcope.family.training import train
 
 # They import torch, which declarations and other checkpoints can do without.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "GPT": "toposcope.family.model",
-        "build": "toposcope.family.model",
-        "train": "toposcope.family.training",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = [
     "COLUMNS",
@@ -22,12 +22,4 @@ if TYPE_CHECKING:
     from toposcope.logs.table import COLUMNS, LogTable
 
 # Polars is imported when a log is read: the doctor can mostly do without.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(("UNITS", "Log", "final_losses", "final_training_loss"), "toposcope.logs.log"),
-        **dict.fromkeys(("Logs", "read_log", "read_logs"), "toposcope.logs.reading"),
-        **dict.fromkeys(("COLUMNS", "LogTable"), "toposcope.logs.table"),
-        "log_beside": "toposcope.logs.reading",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from toposcope.family.together.packs import packs
-from toposcope.lazy import lazy_names
+from toposcope.lazy import lazy_imports
 
 __all__ = ["packs", "train_pack", "train_together"]
 
@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from toposcope.family.together.training import train_pack, train_together
 
 # It imports torch.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "train_pack": "toposcope.family.together.training",
-        "train_together": "toposcope.family.together.training",
-    },
-)
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -1,0 +1,68 @@
+"""Groups of commands: listed with their whole first sentence, credentials refused, missing ones explained."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from toposcope.cli.options import BadUse
+from toposcope.errors import ToposcopeError
+
+MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
+EXPERIMENTS = {"toposcope": ("grokking", "regularisation", "stopping"), "study": ("import",)}
+"""Commands of the other distribution, by their group."""
+
+
+class Commands(click.Group):
+    """A group of commands; those that `collect` returns join it when a command is asked for.
+
+    A module with one can then be imported by itself.
+    """
+
+    def __init__(
+        self, *arguments: Any, collect: Callable[[], Mapping[str, click.Command]] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._collect = collect
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse credentials in an argument before any message can show or store them."""
+        if any(":" in argument for argument in args):
+            from toposcope.checkpoints.sources import refuse_credentials
+
+            try:
+                for argument in args:
+                    refuse_credentials(argument)
+            except ToposcopeError as error:
+                raise click.UsageError(str(error)) from error
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        self._complete()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command."""
+        self._complete()
+        return super().get_command(ctx, cmd_name)
+
+    def _complete(self) -> None:
+        if self._collect is not None:
+            self.commands.update(self._collect())
+            self._collect = None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; one of the experiments that is not installed says how to install it."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and name in EXPERIMENTS.get(self.name or "", ()):
+            raise BadUse(f"{name}: this command comes with the experiments; pip install toposcope-experiments")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        listed = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(MAX_SUMMARY)) for name, command in listed])

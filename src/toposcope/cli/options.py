@@ -1,0 +1,322 @@
+"""Options that several commands have, and mistakes in them: exit code 2 and a line that names the option."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import click
+
+from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints import Access, Series
+    from toposcope.study.declaration import DeclaredSeries
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
+FIGURE_ENDINGS = (".svg", ".png", ".pdf")
+
+
+class BadUse(click.ClickException):
+    """A mistake in what the user declared."""
+
+    exit_code = 2
+
+
+@contextmanager
+def bad_use() -> Iterator[None]:
+    """Turn an error in what the user declared into exit code 2."""
+    try:
+        yield
+    except ToposcopeError as error:
+        raise BadUse(str(error)) from error
+
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Number of processes (default: all processors). Results do not depend on it.",
+)
+
+
+def _engine(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    if name not in ("pool", "ray") and not name.startswith("ray://"):
+        raise click.BadParameter(f"{name!r}: choose pool, ray or ray://ADDRESS")
+    return name
+
+
+engine_option = click.option(
+    "--engine",
+    default="pool",
+    show_default=True,
+    callback=_engine,
+    metavar="pool|ray|ray://ADDRESS",
+    help="Where tasks run: processes of this machine, or a Ray cluster.",
+)
+
+
+def is_folder(out: Path) -> bool:
+    """Return whether ``--out`` names the folder of a page, not a figure."""
+    return out.is_dir() or not out.suffix
+
+
+def _page_or_figure(_context: click.Context, _parameter: click.Parameter, out: Path | None) -> Path | None:
+    """Refuse an ``--out`` that is neither the folder of a page nor a figure."""
+    if out is None:
+        return None
+    endings = ", ".join(FIGURE_ENDINGS)
+    if not is_folder(out) and out.suffix.lower() not in FIGURE_ENDINGS:
+        raise BadUse(f"--out {out}: a figure ends in {endings}; the name of a new folder has no dot")
+    if not out.suffix and out.is_file():
+        raise BadUse(f"--out {out}: this is a file; name a new folder, or a figure that ends in {endings}")
+    return out
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+page_option = click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to."
+)
+page_or_figure_option = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    callback=_page_or_figure,
+    help="Folder for the page, or a figure: .svg, .png, .pdf.",
+)
+tokenizer_option = click.option(
+    "--tokenizer",
+    default="",
+    metavar="PLACE",
+    help="Tokenizer to use instead of the model's: a tokenizer.json, its folder, hf:owner/name, or characters.",
+)
+
+
+def resolved_place(spec: str, option: str, names: tuple[str, ...]) -> str:
+    """Return the value of an option, with a path made absolute; refuse a path that does not exist."""
+    from toposcope.checkpoints.sources import is_remote
+
+    if not spec or spec in names or is_remote(spec):
+        return spec
+    path = Path(spec).expanduser()
+    if not path.exists():
+        raise BadUse(f"{option} {spec}: no such file or folder")
+    return str(path.absolute())
+
+
+def column_option(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return ``--column``, whose pairs `columns_of` reads."""
+    return click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        metavar="WHAT=NAME",
+        help=f"Meaning of a column whose name is not recognised, such as {example}; repeatable.",
+    )
+
+
+def log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--column``, ``--unit`` and ``--pattern``, by which a training log is read."""
+    command = click.option(
+        "--pattern",
+        default="",
+        metavar="REGEX",
+        help="How to read the lines of a console log, with groups such as (?P<step>[0-9]+) and (?P<loss>[0-9.]+).",
+    )(command)
+    command = click.option("--unit", metavar="UNIT", help="Unit of the losses: nats, bits, 'bits per byte'.")(command)
+    return column_option("loss=ce")(command)
+
+
+def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Return the names of columns by their meaning."""
+    columns = {}
+    for pair in pairs:
+        what, equals, name = pair.partition("=")
+        if not equals or not what.strip() or not name.strip():
+            raise BadUse(f"--column {pair}: expected WHAT=NAME, such as loss=ce")
+        columns[what.strip()] = name.strip()
+    return columns
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The options with which a command opens its series."""
+
+    step_pattern: str
+    roles: dict[str, str]
+    access: Access
+    steps: list[int] = field(default_factory=list)
+    every: int = 0
+    log_spaced: int = 0
+
+    def declared(self, spec: str, name: str, tokenizer: str = "") -> DeclaredSeries:
+        """Return a series as a study declares it."""
+        from toposcope.study.declaration import DeclaredSeries
+
+        return DeclaredSeries(
+            path=spec,
+            name=name,
+            steps=self.steps,
+            every=self.every,
+            log_spaced=self.log_spaced,
+            step_pattern=self.step_pattern,
+            roles=self.roles,
+            tokenizer=tokenizer,
+        )
+
+    def is_used(self) -> bool:
+        """Return whether any option selects checkpoints or reads names."""
+        return bool(self.steps or self.every or self.log_spaced or self.step_pattern or self.roles)
+
+    def open(self, spec: str) -> Series:
+        """Open a series; a mistake in what the user named is bad use."""
+        from toposcope.checkpoints import series
+
+        check_exists(spec)
+        return series(
+            spec,
+            steps=self.steps or None,
+            every=self.every,
+            log_spaced=self.log_spaced,
+            pattern=self.step_pattern,
+            roles=self.roles,
+            access=self.access,
+        )
+
+
+def check_exists(spec: str) -> None:
+    """Refuse a path that does not exist, with or without the key of one of several models."""
+    from toposcope.checkpoints.series import split_key
+    from toposcope.checkpoints.sources import is_remote, local_path
+
+    with bad_use():
+        path, _ = split_key(spec)
+        if not is_remote(path) and not local_path(path).exists():
+            raise BadUse(f"{spec}: no such file or folder")
+
+
+def named_series(specs: tuple[str, ...], opening: Opening, tokenizer: str = "") -> list[DeclaredSeries]:
+    """Name each series by the last parts of its path or address, as many as make the names differ."""
+    from toposcope.checkpoints.sources import is_remote, local_path
+
+    for spec in specs:
+        check_exists(spec)
+    # A link has its own name, not its target's.
+    absolute = [spec if is_remote(spec) else os.path.abspath(local_path(spec)) for spec in specs]  # noqa: PTH100
+    parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
+    longest = max(map(len, parts))
+    for depth in range(1, longest + 1):
+        names = ["-".join(names_of_spec[-depth:]).replace(":", "-") or "root" for names_of_spec in parts]
+        if len(set(names)) == len(names):
+            break
+    else:
+        raise click.BadParameter("the same series is given twice; drop one")
+    from toposcope.study.declaration import shortened_name
+
+    names = [shortened_name(name) for name in names]
+    return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
+
+
+def access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--keep`` and ``--offline``; the command takes them as ``access``."""
+
+    @click.option(
+        "--keep",
+        default="lru:10GB",
+        show_default=True,
+        metavar="none|lru:SIZE|all",
+        help="Size of the cache of fetched bytes.",
+    )
+    @click.option("--offline", is_flag=True, help="Use only the cache, not the network.")
+    @functools.wraps(command)
+    def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
+        from toposcope.checkpoints.sources import Access
+        from toposcope.checkpoints.sources.range_cache import parse_keep
+
+        with bad_use():
+            access = Access(keep=parse_keep(keep), offline=offline)
+        command(*arguments, access=access, **options)
+
+    return with_access
+
+
+def series_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options with which a series is opened; the command takes them as ``opening``."""
+
+    @click.option("--step-pattern", default="", metavar="REGEX", help="How a name gives its step: one group of digits.")
+    @click.option(
+        "--role",
+        "roles",
+        multiple=True,
+        metavar="REGEX=ROLE",
+        help="Role of the tensors whose names match; repeatable.",
+    )
+    @access_options
+    @functools.wraps(command)
+    def with_opening(
+        *arguments: Any, step_pattern: str, roles: tuple[str, ...], access: Access, **options: Any
+    ) -> None:
+        from toposcope.checkpoints.roles import checked
+        from toposcope.checkpoints.steps import step_pattern as compiled
+
+        pairs = [text.rpartition("=") for text in roles]
+        for text, (pattern, _, _) in zip(roles, pairs, strict=True):
+            if not pattern:
+                raise BadUse(f"--role {text}: expected REGEX=ROLE, such as 'mixer.*weight=mlp.in'")
+        roles_by_pattern = {pattern: role for pattern, _, role in pairs}
+        with bad_use():
+            checked(roles_by_pattern)
+            if step_pattern:
+                compiled(step_pattern)
+        command(*arguments, opening=Opening(step_pattern, roles_by_pattern, access), **options)
+
+    return with_opening
+
+
+def selection_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `series_options` and those that select checkpoints."""
+
+    @click.option("--steps", default="", metavar="STEP,...", help="Use only these steps.")
+    @click.option(
+        "--every", type=click.IntRange(min=1), metavar="N", help="Use only every N-th checkpoint, from the first on."
+    )
+    @click.option(
+        "--log-spaced",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Use only N checkpoints, evenly spaced in log(step).",
+    )
+    @functools.wraps(command)
+    def with_selection(
+        *arguments: Any, opening: Opening, steps: str, every: int | None, log_spaced: int | None, **options: Any
+    ) -> None:
+        try:
+            selected = [int(step) for step in steps.split(",") if step.strip()]
+        except ValueError as error:
+            raise BadUse(f"--steps {steps}: expected whole numbers, such as 0,100,1000") from error
+        selection = replace(opening, steps=selected, every=every or 0, log_spaced=log_spaced or 0)
+        command(*arguments, opening=selection, **options)
+
+    return series_options(with_selection)
+
+
+def parse_options(text: str, what: str) -> dict[str, Any]:
+    """Read ``a=1,b=true,c=[0.5,1]`` with TOML values; a value that is not TOML is taken as text."""
+    import tomllib
+
+    from toposcope.probes.feature import split_options
+
+    options: dict[str, Any] = {}
+    for part in split_options(text):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{what}: expected option=value, got {part!r}")
+        try:
+            options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key.strip()] = value
+    return options
