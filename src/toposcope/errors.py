@@ -7,7 +7,7 @@ MAX_FOREIGN_MESSAGE = 200  # characters of another library's message
 
 
 class ToposcopeError(Exception):
-    """Something the user can mend: one line that names the thing at fault and the mend."""
+    """Something the user can fix: one line that names the thing at fault and how to fix it."""
 
 
 def message_of(error: BaseException) -> str:
@@ -25,7 +25,7 @@ def message_of(error: BaseException) -> str:
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """Return the mend of a wrong name: the one that was probably meant, and all that exist."""
+    """Return a hint for a wrong name: the one that was probably meant, and all that exist."""
     from difflib import get_close_matches  # slow to import
 
     plain = {each.lower().replace("-", "_"): each for each in known if each}

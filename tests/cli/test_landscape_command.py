@@ -15,7 +15,7 @@ from toposcope.cli.landscape import UNFINISHED
 from toposcope.family.model import build
 from toposcope.models.loss_planes import Estimate
 from toposcope.probes.landscape import LandscapeProbe
-from toposcope.study.landscape_report import WORDS, LandscapeReport, landscape_report
+from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport, landscape_report
 
 OPTIONS = ("--resolution", "9", "--seeds", "2")
 
@@ -44,7 +44,7 @@ def test_random_planes(run: Path) -> None:
     assert (found["step"], found["directions"], found["planes"]) == (10, "random", 2)
     assert 7 * 127 < found["n_tokens"] <= 8 * 127
     assert 4 < found["loss"] < 6
-    assert found["statistics"].keys() <= WORDS.keys()
+    assert found["statistics"].keys() <= STATISTIC_NAMES.keys()
     ranges = found["statistics"]["range"]
     assert ranges["planes"] == 2
     assert all(ranges[f"noise_{what}"] > 0 for what in ("planes", "batches", "resolution"))
@@ -57,7 +57,7 @@ def test_what_is_said(run: Path) -> None:
     assert done.code == 0
     assert done.out.startswith("step 20: ")
     assert "2 planes of 9 x 9 points along random filter-normalised directions, span 1" in done.out
-    assert WORDS["range"] in done.out
+    assert STATISTIC_NAMES["range"] in done.out
     assert "between two planes: bottleneck" in done.out
     assert "Traceback" not in done.err
 
@@ -187,7 +187,9 @@ def test_a_spread_over_the_text_that_is_larger_than_the_number_is_said() -> None
         "saddles": Estimate(0.0, 1, batches=0.1),
     }
     report = LandscapeReport("here", 0, "a text", 2.0, 10, "hessian", LandscapeProbe(), [], estimates, {}, [])
-    assert f"spread over parts of the text larger than the mean: {WORDS['max_persistence']}" in report.remarks()
+    assert (
+        f"spread over parts of the text larger than the mean: {STATISTIC_NAMES['max_persistence']}" in report.remarks()
+    )
 
 
 def test_mistakes(run: Path, tmp_path: Path) -> None:

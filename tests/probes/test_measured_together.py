@@ -26,7 +26,8 @@ from toposcope.progress import silent
 from toposcope.study import run_study, tasks, work
 from toposcope.study.declaration import Declaration, DeclaredSeries
 from toposcope.study.tasks import MeasureTask, measure_tasks
-from toposcope.study.work import MAX_GROUP_MS, MAX_GROUPED, groups, run_in_groups
+from toposcope.study.tuning import MAX_GROUP_MS, MAX_GROUPED
+from toposcope.study.work import groups, run_in_groups
 
 PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},

@@ -37,8 +37,8 @@ from toposcope.study import Declaration, Study, run_study, runner, study, survey
 from toposcope.study import work as work_module
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, measure_tasks, read_tasks
+from toposcope.study.tuning import LONG_TASK_MS
 from toposcope.study.work import (
-    LONG_TASK_MS,
     WORK,
     CheckpointSize,
     WorkProgress,
@@ -53,7 +53,8 @@ def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monk
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["trained"], ALL_PROBES, [found])
     assert run_study(declaration, tmp_path / "together", workers=1) == {}
-    monkeypatch.setattr(work_module, "BATCH_SECONDS", 1)
+    for module in (work_module, survey):
+        monkeypatch.setattr(module, "BATCH_SECONDS", 0)
     assert run_study(declaration, tmp_path / "apart", workers=1) == {}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
 
@@ -65,7 +66,8 @@ def test_a_layer_that_fails_fails_the_network_and_nothing_else(tmp_path: Path, m
     write_weights(checkpoint_file(found, 5), weights)
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS, CONTROLS])
     together = run_study(declaration, tmp_path / "together", workers=1)
-    monkeypatch.setattr(work_module, "BATCH_SECONDS", 1)
+    for module in (work_module, survey):
+        monkeypatch.setattr(module, "BATCH_SECONDS", 0)
     assert run_study(declaration, tmp_path / "apart", workers=1) == together
     assert {(unit.step, unit.layer) for unit in together} == {(5, "layers.0.mlp.fc1.weight"), (5, "network")}
     assert_same_study(tmp_path / "together", tmp_path / "apart")

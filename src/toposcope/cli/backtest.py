@@ -29,7 +29,7 @@ NOT_PRINTED = ("forecasts", "scores", "skills", "families")
     type=click.Choice(["size", "group", "family"]),
     default="size",
     show_default=True,
-    help="Which runs are left out with each run: those of its size, its kind of schedule, or its family.",
+    help="Which runs are held out with each run: those of its size, its kind of schedule, or its family.",
 )
 @click.option(
     "--fractions",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 UNFINISHED = "unfinished-planes"
-"""Folder of what is evaluated, beside a figure or in the folder of a page, until that is written."""
+"""Folder of what is evaluated, next to a figure or in the folder of a page, until that is written."""
 
 
 @click.command()
@@ -119,17 +119,17 @@ def landscape(
 
 
 def _print(report: LandscapeReport) -> None:
-    from toposcope.study.landscape_report import WORDS
+    from toposcope.study.landscape_report import STATISTIC_NAMES
 
     click.echo(report.headline())
-    click.echo(f"loss at the checkpoint: {report.loss:.6g} nats a token, {report.n_tokens:,} tokens of {report.text}")
+    click.echo(f"loss at the checkpoint: {report.loss:.6g} nats per token, {report.n_tokens:,} tokens of {report.text}")
     click.echo(report.planes_line())
     rows = [
-        (WORDS[name], found.mean, found.planes, found.batches, found.resolution, found.error)
+        (STATISTIC_NAMES[name], found.mean, found.planes, found.batches, found.resolution, found.error)
         for name, found in report.estimates.items()
     ]
     columns = ("statistic", "mean", "sd over planes", "sd over texts", "change at half resolution", "numerical error")
-    print_table(columns, rows, "nats a token, counts and shares")
+    print_table(columns, rows, "nats per token, counts and shares")
     for name, value in report.between.items():
         click.echo(f"between two planes: {name} {value:.3g} nats")
     for remark in report.remarks():

@@ -40,7 +40,7 @@ REPORTED = "reported.sha256"  # in a study's folder: the digest of what its repo
     "kinds",
     multiple=True,
     type=click.Choice(["png", "pdf"]),
-    help="Further formats of the figures' files, beside SVG; repeatable.",
+    help="Further formats of the figures' files, besides SVG; repeatable.",
 )
 def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
     """Write the report of a study, or of two side by side: a page, with its figures and tables as files.

@@ -60,7 +60,7 @@ def run(
 
     Run it again to resume. A series is a folder of checkpoints, a URL, or revisions of a model on the hub, as for
     `toposcope measure`; the default probes measure it, into the folder NAME-study. What `toposcope measure --out` has
-    measured of it is taken over from its folder OUT.study, if that is here, beside the checkpoints or beside --out.
+    measured of it is taken over from its folder OUT.study, if that is here, next to the checkpoints or next to --out.
 
     \b
     Example:
@@ -70,8 +70,8 @@ def run(
     with bad_use():
         declaration, directory = _declared(places, opening)
     directory = out or directory
-    beside = [Path(place).resolve().parent for place in places if Path(place).exists()]
-    folders = [Path.cwd(), *beside, directory.resolve().parent]
+    parents = [Path(place).resolve().parent for place in places if Path(place).exists()]
+    folders = [Path.cwd(), *parents, directory.resolve().parent]
     run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders, show=show)
 
 
@@ -121,7 +121,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
             click.echo(f"{name}: {len(opened)} checkpoints, {steps}")
             try:
                 if opened.source is None or log_beside(opened.source) is None:
-                    click.echo(f"note: {name}: no training log beside it, so its loss is not known", err=True)
+                    click.echo(f"note: {name}: no training log next to it, so its loss is not known", err=True)
             except ToposcopeError as error:
                 click.echo(f"note: {name}: its log cannot be read: {error}", err=True)
     write_text(file, draft_toml(declaration, file))

@@ -21,7 +21,6 @@ from toposcope.monitor.events import Alert, Event, Forecasted, Note
 from toposcope.monitor.measuring import StepMeasurements
 from toposcope.monitor.watching import stored_names
 from toposcope.probes import Probe
-from toposcope.probes.training import TrainingProbe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
 from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams
 from toposcope.study.runner import locked
@@ -224,7 +223,7 @@ class Recording:
     def earlier(self) -> Earlier:
         """Return what is stored of the run before it was interrupted."""
         facts = json.loads(self._store.meta(f"monitor {self.run}") or "{}")
-        n_updates = self._store.n_steps_with(self.run, TrainingProbe.name(), "update_norm")
+        n_updates = self._store.n_measured_updates(self.run)
         return Earlier(float(facts.get("trained_seconds", 0)), float(facts.get("cost_seconds", 0)), n_updates)
 
     def close(self, status: str, last_step: int) -> None:

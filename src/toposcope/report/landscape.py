@@ -11,7 +11,7 @@ from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 from toposcope.report.writing import write_sections
-from toposcope.study.landscape_report import WORDS, LandscapeReport
+from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
 
 
 def write_landscape(folder: Path, report: LandscapeReport) -> Path:
@@ -25,7 +25,7 @@ Data = ReportData[LandscapeReport]
 def estimates_frame(report: LandscapeReport) -> pl.DataFrame:
     """Return ``statistic, name, mean, planes, noise_planes, noise_batches, noise_resolution, noise_numerical``."""
     rows = [
-        (name, WORDS[name], each.mean, each.n_planes, each.planes, each.batches, each.resolution, each.error)
+        (name, STATISTIC_NAMES[name], each.mean, each.n_planes, each.planes, each.batches, each.resolution, each.error)
         for name, each in report.estimates.items()
     ]
     names = ("noise_planes", "noise_batches", "noise_resolution", "noise_numerical")

@@ -110,7 +110,7 @@ class OtherLosses(msgspec.Struct, frozen=True):
     """The content of ``other_corpora.json`` in the folder of a run."""
 
     sha256: str  # of the text of the corpus
-    losses: dict[int, float | None]  # in nats a token, by step; None where it is not finite
+    losses: dict[int, float | None]  # in nats per token, by step; None where it is not finite
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     name : str
         By default the last part of the path.
     log : str
-        A training log in any format that `toposcope.logs.read_log` reads, in place of the one beside the checkpoints;
+        A training log in any format that `toposcope.logs.read_log` reads, in place of the one next to the checkpoints;
         a relative path starts at the TOML file. ``{name}`` in it stands for the name of the series; of a log of
         several runs, the one of that name is meant.
     features : str
@@ -165,7 +165,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         More runs, by what varies between them.
     series : list of DeclaredSeries
     probes : list of dict
-        ``name`` and options of each; if left out, `DEFAULT_PROBES`, or `PUBLISHED_PROBES` where the protocol is
+        ``name`` and options of each; by default `DEFAULT_PROBES`, or `PUBLISHED_PROBES` where the protocol is
         ``published``.
     protocol : "exact" or "published"
         The choices behind the headline numbers: all rows, all deaths and a trusted loss, or those of the published

@@ -219,7 +219,7 @@ def _check_list(name: str, values: Sequence[Any]) -> None:
 
 
 def readable(error: Exception, kind: type[msgspec.Struct], whole: str = "top level") -> str:
-    """Return what is wrong and the mend, from the message of a conversion into `kind`, called `whole`."""
+    """Return what is wrong and a hint, from the message of a conversion into `kind`, called `whole`."""
     message, _, place = str(error).partition(" - at `$")
     path = re.sub(r"\[(?:\d*|\.\.\.)\]", "", place).strip("`.")
     parts = path.split(".") if path else []
@@ -267,7 +267,7 @@ def expanded(text: str) -> list[str]:
     """Return the texts that one with braces stands for, the last braces varying first."""
     if re.search(r"\{[^{}]*\{[^{}]*(,|\.\.)", text):
         raise ToposcopeError(
-            f"{text!r}: braces within braces; write one list {{a,b}} or range {{1..9}} beside the other"
+            f"{text!r}: braces within braces; write one list {{a,b}} or range {{1..9}} next to the other"
         )
     texts = [""]
     for literal, inner in _literals_and_braces(text):

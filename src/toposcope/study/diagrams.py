@@ -27,7 +27,7 @@ from toposcope.probes import Probe
 SEPARATOR = "|"
 STATES = "states"
 """In place of a diagram's name: stored hidden states."""
-CHECKSUM = f"{SEPARATOR}checksum"  # a tensor beside the others: CRC-32 of the diagrams, states and metadata
+CHECKSUM = f"{SEPARATOR}checksum"  # one more tensor: CRC-32 of the diagrams, states and metadata
 BIRTHS = ".births"  # suffix of the births of all points, which a diagram of landmarks carries
 
 

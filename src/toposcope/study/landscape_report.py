@@ -28,7 +28,7 @@ Directions = Literal["random", "hessian", "trajectory"]
 BUILT_IN_TEXT = "python-docs"
 MAX_RELATIVE_CHANGE = 0.1
 """At half the resolution, or by numerical errors; a statistic that changes by more has not converged."""
-WORDS = {
+STATISTIC_NAMES = {
     "average_persistence": "average persistence",
     "max_persistence": "largest persistence",
     "total_persistence": "total persistence",
@@ -54,7 +54,7 @@ class LandscapeReport:
     location: str  # of the checkpoint
     step: int
     text: str  # the source of the text
-    loss: float  # at the checkpoint, nats a token
+    loss: float  # at the checkpoint, nats per token
     n_tokens: int  # predicted tokens of the text
     directions: Directions
     probe: LandscapeProbe  # its options
@@ -128,7 +128,7 @@ class LandscapeReport:
             ),
         ):
             if names:
-                remarks.append(f"{what}: {', '.join(WORDS[name] for name in names)}")
+                remarks.append(f"{what}: {', '.join(STATISTIC_NAMES[name] for name in names)}")
         return remarks
 
     def to_dict(self) -> dict[str, Any]:

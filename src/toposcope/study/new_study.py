@@ -17,7 +17,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries, load_declaration
 
 _OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-SUFFIX = ".study"  # of the folder beside a table of features: the study that it was written from
+SUFFIX = ".study"  # of the folder next to a table of features: the study that it was written from
 
 
 def draft(series: Sequence[DeclaredSeries]) -> Declaration:
@@ -34,7 +34,7 @@ def draft_toml(declaration: Declaration, file: Path) -> str:
         "# Every field: docs/study.md. Unknown fields are refused.",
         *_toml({"name": declaration.name}),
         "",
-        "# A training log beside the checkpoints is found by itself: log.csv, training_log.json, trainer_state.json.",
+        "# A training log next to the checkpoints is found by itself: log.csv, training_log.json, trainer_state.json.",
     ]
     for series in declaration.series:
         fields = {**msgspec.to_builtins(series), "path": _path_from(series.path, file)}

@@ -37,11 +37,11 @@ from toposcope.study.survey import Survey
 from toposcope.study.tables import Unit
 from toposcope.study.tasks import DOCTOR, Examined, ExamineTask, examine_task
 from toposcope.study.training import StudyTraining
+from toposcope.study.tuning import MANY_CHECKPOINTS
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
 MAX_NAMED = 5  # steps, or damaged groups of rows, that a note names; the rest are counted
-MANY_CHECKPOINTS = 500  # from so many on, the doctor is worth the start of further processes
 WHOLE_RUN = -1  # the step under which an error of a whole run is stored
 
 
@@ -156,8 +156,8 @@ def locked(directory: Path) -> Iterator[None]:
         raise ToposcopeError(f"{directory}: {other} this study; wait for it, or stop it") from None
     except OSError as error:
         lock.release()
-        mend = "free some space, or choose another directory" if error.errno == ENOSPC else "choose another directory"
-        raise ToposcopeError(f"{directory}: cannot be used: {error.strerror or error}; {mend}") from error
+        hint = "free some space, or choose another directory" if error.errno == ENOSPC else "choose another directory"
+        raise ToposcopeError(f"{directory}: cannot be used: {error.strerror or error}; {hint}") from error
     try:
         yield
     finally:
@@ -357,7 +357,7 @@ class _Runner:
         self._put_log(name, self.logs[name], published)
 
     def _put_log(self, name: str, log: LogTable | None, published: PublishedRun | None) -> None:
-        """Store a training log, completed with the columns published beside the features."""
+        """Store a training log, completed with the columns published with the features."""
         if published:
             log = log.filled_from(published.log) if log else published.log
         if name in self.runs and log:

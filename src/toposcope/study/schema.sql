@@ -17,10 +17,10 @@ CREATE TABLE IF NOT EXISTS runs (
     source       TEXT NOT NULL             -- folder, file, hf:owner/name@revisions, or URL
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
+CREATE TABLE IF NOT EXISTS log (           -- the training log, one row per step
     run             TEXT NOT NULL,
     step            INTEGER NOT NULL,      -- updates made; the loss is that of the batch of this update
-    loss            REAL,                  -- nats a token
+    loss            REAL,                  -- nats per token
     learning_rate   REAL,
     grad_norm       REAL,                  -- L2, before clipping
     tokens          REAL,                  -- seen so far
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS log_targets (   -- losses and accuracies in the log beside those two, one row a value
+CREATE TABLE IF NOT EXISTS log_targets (   -- further losses and accuracies in the log, one row per value
     run    TEXT NOT NULL,
     step   INTEGER NOT NULL,
     target TEXT NOT NULL,                  -- name of its column in the log
@@ -135,7 +135,7 @@ CREATE TABLE IF NOT EXISTS forecasts (      -- of the final loss, made while a r
     run       TEXT NOT NULL,
     step      INTEGER NOT NULL,
     last_step INTEGER NOT NULL,
-    loss      REAL NOT NULL,               -- nats a token
+    loss      REAL NOT NULL,               -- nats per token
     low       REAL NOT NULL,               -- the interval is of 90%
     high      REAL NOT NULL,
     advice    TEXT NOT NULL,               -- whether to go on, in a sentence, or empty

@@ -22,9 +22,7 @@ from toposcope.study import checksums, tables
 from toposcope.study.diagrams import Source, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
-
-MAX_ROW_BYTES = 1 << 16
-"""Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
+from toposcope.study.tuning import MAX_ROW_BYTES
 
 _WITH_STEPS = (
     *("log", "log_targets", "log_nan", "checkpoints", "layers", "evidence"),
@@ -205,10 +203,10 @@ class Store:
             found.setdefault((probe, options), {})[layer] = file
         return found
 
-    def n_steps_with(self, run: str, probe: str, statistic: str) -> int:
-        """Return the number of steps of a run at which a probe measured a statistic."""
+    def n_measured_updates(self, run: str) -> int:
+        """Return the number of steps of a run at which a monitor measured the update."""
         query = "SELECT COUNT(DISTINCT step) FROM measurements JOIN features ON measurement = id"
-        rows = self._rows(f"{query} WHERE run = ? AND probe = ? AND statistic = ?", run, probe, statistic)
+        rows = self._rows(f"{query} WHERE run = ? AND probe = 'training' AND statistic = 'update_norm'", run)
         return int(rows[0][0])
 
     def checkpoint_steps(self, run: str) -> set[int]:
@@ -458,7 +456,7 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise ToposcopeError(f"{self.path}: {error}; {_mend(str(error))}") from error
+            raise ToposcopeError(f"{self.path}: {error}; {_hint(str(error))}") from error
 
 
 def write_large_diagrams(directory: Path, contents: Mapping[str, bytes]) -> None:
@@ -466,7 +464,7 @@ def write_large_diagrams(directory: Path, contents: Mapping[str, bytes]) -> None
     write_all_bytes({directory / file: content for file, content in contents.items() if len(content) > MAX_ROW_BYTES})
 
 
-def _mend(message: str) -> str:
+def _hint(message: str) -> str:
     if "full" in message or "disk I/O" in message:
         return "free some disk space and run the same command again"
     if "locked" in message:

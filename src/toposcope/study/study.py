@@ -27,6 +27,7 @@ from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
+from toposcope.study.tuning import MAX_MEASUREMENTS, ROWS_READ
 from toposcope.version import __version__
 
 Schema = dict[str, type[pl.DataType] | pl.DataType]
@@ -49,8 +50,6 @@ def _categorical(names: str) -> Schema:
 FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind, value, flag")
 ALERT_SCHEMA = _schema("run, check, step, since, place, message, evidence")
 FORECAST_SCHEMA = _schema("run, step, last_step, loss, low, high, advice")
-ROWS_READ = 1 << 16  # rows that are Python objects at a time, as SQLite hands them out
-MAX_MEASUREMENTS = 1 << 13  # measurements of a part of a frame, each with about ten statistics
 
 
 class Study:
@@ -193,14 +192,12 @@ class Study:
 
         Among them is, for a run trained here, the validation loss on each corpus that other runs are trained on.
         """
-        columns = "run, step, target, unit, value"
-        return self._of_runs("log_targets", columns, _schema(columns))
+        return self._of_runs("log_targets", _schema("run, step, target, unit, value"))
 
     def progress(self) -> pl.DataFrame:
         """Return `runs` with how many checkpoints carry a measurement, and how many errors there are, by run."""
         done = self._query(
-            "SELECT DISTINCT run, step, probe, options FROM measurements",
-            _schema("run, step, probe, options"),
+            "SELECT DISTINCT run, step, probe, options FROM measurements", _schema("run, step, probe, options")
         )
         declared = done.filter(pl.col("probe") != PUBLISHED).join(self.labels(), on=["probe", "options"], how="semi")
         measured = declared.group_by("run").agg(measured=pl.col("step").n_unique())
@@ -214,22 +211,15 @@ class Study:
 
     def log(self) -> pl.DataFrame:
         """Return the training logs, NaN where that was logged, null where nothing was; see ``schema.sql`` for units."""
-        frame = self._query(
-            f"SELECT l.run, l.step, {', '.join(COLUMNS)} FROM log l JOIN runs r ON r.run = l.run "
-            "ORDER BY position, l.step",
-            {"run": pl.String, "step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)},
-        )
-        logs = frame.filter(pl.col("run").is_in(self._run_names())).partition_by("run", maintain_order=True)
+        frame = self._of_runs("log", {"run": pl.String, "step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)})
+        logs = frame.partition_by("run", maintain_order=True)
         with self._connected() as connection:
             logs = [with_nan(log, nan_steps(connection, log["run"][0])) for log in logs]
         return pl.concat([frame.clear(), *logs])
 
     def checkpoints(self) -> pl.DataFrame:
         """Return the readable checkpoints: ``run, step, path``."""
-        return self._query(
-            "SELECT c.run, c.step, c.path FROM checkpoints c JOIN runs r ON r.run = c.run ORDER BY position, c.step",
-            _schema("run, step, path"),
-        ).filter(pl.col("run").is_in(self._run_names()))
+        return self._of_runs("checkpoints", _schema("run, step, path"))
 
     def errors(self) -> pl.DataFrame:
         """Return the errors of the last run of the study; step -1 stands for a whole run."""
@@ -240,13 +230,8 @@ class Study:
 
     def findings(self) -> pl.DataFrame:
         """Return the doctor's findings of the last run of the study; an empty layer stands for the whole checkpoint."""
-        rows = self._query(
-            "SELECT f.run, check_name, severity, steps, layer, message FROM findings f JOIN runs r ON r.run = f.run "
-            "ORDER BY r.position, f.position",
-            _schema("run, check, severity, steps, layer, message"),
-        )
-        rows = rows.with_columns(pl.col("steps").str.json_decode(pl.List(pl.Int64)))
-        return rows.filter(pl.col("run").is_in(self._run_names()))
+        rows = self._of_runs("findings", _schema("run, check, severity, steps, layer, message"), "position")
+        return rows.with_columns(pl.col("steps").str.json_decode(pl.List(pl.Int64)))
 
     def alerts(self) -> pl.DataFrame:
         """Return what a monitor noticed while runs trained, in that order.
@@ -256,7 +241,7 @@ class Study:
         polars.DataFrame
             Columns ``run, check, step, since, place, message, evidence``; ``evidence`` is JSON.
         """
-        return self._of_runs("alerts", "run, check_name, step, since, place, message, evidence", ALERT_SCHEMA)
+        return self._of_runs("alerts", ALERT_SCHEMA, "position")
 
     def forecasts(self) -> pl.DataFrame:
         """Return the forecasts of the final loss that a monitor made while runs trained, in that order.
@@ -264,15 +249,14 @@ class Study:
         Returns
         -------
         polars.DataFrame
-            Columns ``run, step, last_step, loss, low, high, advice``; nats a token, the interval is of 90%.
+            Columns ``run, step, last_step, loss, low, high, advice``; nats per token, the interval is of 90%.
         """
-        return self._of_runs("forecasts", "run, step, last_step, loss, low, high, advice", FORECAST_SCHEMA)
+        return self._of_runs("forecasts", FORECAST_SCHEMA)
 
-    def _of_runs(self, table: str, columns: str, schema: Schema) -> pl.DataFrame:
-        """Return a table, of the declared runs, in their order."""
-        listed = ", ".join(f"t.{name}" for name in columns.split(", "))
-        order = "t.position" if table == "alerts" else "t.step"
-        query = f"SELECT {listed} FROM {table} t JOIN runs r ON r.run = t.run ORDER BY r.position, {order}"
+    def _of_runs(self, table: str, schema: Schema, order: str = "step") -> pl.DataFrame:
+        """Return the rows of the declared runs in a table, in the order of the runs."""
+        listed = ", ".join(f"t.{'check_name' if name == 'check' else name}" for name in schema)
+        query = f"SELECT {listed} FROM {table} t JOIN runs r ON r.run = t.run ORDER BY r.position, t.{order}"
         return self._query(query, schema).filter(pl.col("run").is_in(self._run_names()))
 
     def examined(self) -> list[str]:
@@ -280,7 +264,7 @@ class Study:
         return [run for run in self._run_names() if int(self.meta(f"examined {run}") or 0)]
 
     def notes(self) -> list[str]:
-        """Return what was left out of the study without an error, a sentence each."""
+        """Return what the study passed over without an error, one sentence each."""
         series = [name for name, declared in self.declaration.named_series().items() if declared.path]
         dropped = self.meta("dropped")
         notes = [f"study.db was damaged: {dropped}: deleted and made again"] if dropped else []
@@ -305,8 +289,8 @@ class Study:
 
     def coverage(self) -> str:
         """Return which share of the parameters was measured, of the run where it is least; empty if none was read."""
-        told = {name: text for name in self._run_names() if (text := self.meta(f"coverage {name}"))}
-        known = {name: msgspec.json.decode(text, type=Coverage) for name, text in told.items()}
+        stored = {name: text for name in self._run_names() if (text := self.meta(f"coverage {name}"))}
+        known = {name: msgspec.json.decode(text, type=Coverage) for name, text in stored.items()}
         if not known:
             return ""
         least = min(known, key=lambda name: known[name].share)

@@ -32,9 +32,16 @@ from toposcope.study.tasks import (
     or_failure,
     read_tasks,
 )
-from toposcope.study.work import (
+from toposcope.study.tuning import (
     BATCH_SECONDS,
+    BYTES_READ_PER_MS,
+    COMPILE_MS,
     LONG_TASK_MS,
+    OPENING_MS,
+    OPENING_THREADS,
+    START_SECONDS,
+)
+from toposcope.study.work import (
     CheckpointSize,
     RunStep,
     WorkProgress,
@@ -46,12 +53,6 @@ from toposcope.study.work import (
     portions,
     run_in_groups,
 )
-
-OPENING_THREADS = 8  # remote checkpoints whose headers are fetched side by side
-BYTES_READ_PER_MS = 100_000  # about what is read, hashed and summarised for the doctor
-OPENING_MS = 2  # expected milliseconds of reading a checkpoint, and of each probe on it, whatever its size
-START_SECONDS = 2.0  # about what the start of processes takes, each with its imports
-COMPILE_MS = 8000  # expected milliseconds of compiling, once on a machine
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The tasks of a worker: train a run, read a checkpoint, measure a checkpoint with one probe. Plain data in and out."""
+"""The tasks of a worker: read a checkpoint, examine a series, measure with one probe. Plain data in and out."""
 
 import hashlib
 import math
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial, wraps
 from importlib import resources
-from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
@@ -16,8 +15,6 @@ from toposcope.checkpoints.sources import small_files_held, without_credentials
 from toposcope.checkpoints.weights import Coverage
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
-from toposcope.family import Run
-from toposcope.family.run_folder import Outcome
 from toposcope.integrity import CheckpointSummary, Finding, diagnose
 from toposcope.integrity.diagnosis import coverage_of, remarks_of
 from toposcope.integrity.series_summaries import summarise_together
@@ -26,33 +23,13 @@ from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States, Weights
 from toposcope.study.tables import CheckpointRow, LayerRow
+from toposcope.study.tuning import MAX_OPEN_CHECKPOINTS
 from toposcope.study.work import WORK, milliseconds
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
 DOCTOR = "doctor"  # what examining a series reports: the rules that were applied, of how many
-MAX_OPEN_CHECKPOINTS = 64  # checkpoints a process keeps open, as far as their headers
-
-
-@dataclass(frozen=True)
-class TrainTask:
-    """Train one run, or go on with it."""
-
-    run: Run
-    corpus: Path
-    directory: Path
-
-
-@dataclass(frozen=True)
-class PackTask:
-    """Train runs of one shape as one model, or go on with them; `folder` holds the packs of the study."""
-
-    runs: tuple[Run, ...]
-    corpora: tuple[Path, ...]
-    directories: tuple[Path, ...]
-    folder: Path
-    device: str
 
 
 @dataclass(frozen=True)
@@ -133,11 +110,6 @@ class MeasureTask:
     n_bytes: int = 0
 
 
-def import_training() -> None:
-    """Import what training needs: seconds, where nothing of it is in the memory of the machine yet."""
-    import toposcope.family.training  # noqa: F401
-
-
 def or_failure(function: Callable[P, Result]) -> Callable[P, Result | TaskFailure]:
     """Return a function whose errors are results, which stop no other task; kept as rows of the study."""
 
@@ -151,22 +123,6 @@ def or_failure(function: Callable[P, Result]) -> Callable[P, Result | TaskFailur
             return TaskFailure(one_line(error))
 
     return guarded
-
-
-@or_failure
-def train_task(task: TrainTask) -> Outcome:
-    """Train a run."""
-    from toposcope.family import train
-
-    return train(task.run, task.corpus, task.directory, report)
-
-
-@or_failure
-def pack_task(task: PackTask) -> list[Outcome]:
-    """Train runs as one model."""
-    from toposcope.family.together import train_pack
-
-    return train_pack(task.runs, task.corpora, task.directories, task.folder, device=task.device, progress=report)
 
 
 def read_tasks(tasks: Sequence[ReadTask]) -> list[Read | TaskFailure]:

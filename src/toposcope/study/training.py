@@ -5,15 +5,56 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toposcope.engine.pool import TaskFailure, Workers
+from toposcope.engine.pool import TaskFailure, Workers, report
 from toposcope.family import Run
-from toposcope.family.run_folder import finished
+from toposcope.family.run_folder import Outcome, finished
 from toposcope.progress import Progress
 from toposcope.study.corpora import StudyCorpora
 from toposcope.study.store import Store
-from toposcope.study.tasks import PackTask, TrainTask, import_training, pack_task, train_task
+from toposcope.study.tasks import or_failure
 
 NO_GPU = 'device = "cuda" under [population], and this machine has no GPU that torch can use; leave device out'
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Train one run, or go on with it."""
+
+    run: Run
+    corpus: Path
+    directory: Path
+
+
+@dataclass(frozen=True)
+class PackTask:
+    """Train runs of one shape as one model, or go on with them; `folder` holds the packs of the study."""
+
+    runs: tuple[Run, ...]
+    corpora: tuple[Path, ...]
+    directories: tuple[Path, ...]
+    folder: Path
+    device: str
+
+
+def import_training() -> None:
+    """Import what training needs: seconds, where nothing of it is in the memory of the machine yet."""
+    import toposcope.family.training  # noqa: F401
+
+
+@or_failure
+def train_task(task: TrainTask) -> Outcome:
+    """Train a run."""
+    from toposcope.family import train
+
+    return train(task.run, task.corpus, task.directory, report)
+
+
+@or_failure
+def pack_task(task: PackTask) -> list[Outcome]:
+    """Train runs as one model."""
+    from toposcope.family.together import train_pack
+
+    return train_pack(task.runs, task.corpora, task.directories, task.folder, device=task.device, progress=report)
 
 
 @dataclass

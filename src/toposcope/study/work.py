@@ -13,24 +13,18 @@ from toposcope.engine.pool import Engine, Result, TaskFailure, do_nothing
 from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Probe, Shape
 from toposcope.progress import Progress
-
-BATCH_SECONDS = 1.0  # expected seconds of the layers in one task; a layer that takes longer is a task by itself
-
-LONG_TASK_MS = 10_000
-"""Milliseconds from which a task starts before all others, so that it does not run alone at the end."""
-
-MAX_GROUPED = 64  # tasks that a process gets at once, at most
-
-MAX_GROUP_MS = 1000
-"""Expected milliseconds of tasks that a process gets at once; one that takes longer is handed out by itself."""
+from toposcope.study.tuning import (
+    BATCH_SECONDS,
+    GROUPS_PER_WORKER,
+    MAX_GROUP_MS,
+    MAX_GROUPED,
+    MAX_ITEMS,
+    MAX_WAIT_SECONDS,
+)
 
 WORK = "work"  # what tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done
-
-GROUPS_PER_WORKER = 8  # groups of tasks for each process, at least, as long as there are as many tasks
 Item = TypeVar("Item")
 RunStep = tuple[str, int]  # a run and a step
-MAX_ITEMS = 64  # items that are written together at most
-MAX_WAIT_SECONDS = 0.5  # time that a finished item waits for others
 
 
 class Expected(Protocol):
