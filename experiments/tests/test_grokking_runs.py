@@ -24,8 +24,8 @@ from toposcope_experiments.grokking.design import (
 )
 from toposcope_experiments.grokking.networks import N_HEADS, Parameters, forward_of, initial_weights
 from toposcope_experiments.grokking.training import BETAS, WARMUP_STEPS, Pairs, train
-from toposcope_experiments.small_networks import trainer
-from toposcope_experiments.small_networks.optimizer import EPSILON, AdamW
+from toposcope_experiments.small_networks import training as trainer
+from toposcope_experiments.small_networks.training import EPSILON, AdamW
 
 MODULUS = 13
 SMALL = Design(modulus=MODULUS, seeds=2, steps=12, every=2)

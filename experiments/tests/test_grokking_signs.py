@@ -18,11 +18,10 @@ from toposcope_experiments.grokking.comparison import (
     in_all_architectures,
 )
 from toposcope_experiments.grokking.design import CONDITIONS, CONTROLS, MLP, TRANSFORMER, TREATED, GrokkingRun
+from toposcope_experiments.grokking.experiment import change_table, jump_table, measure_runs
 from toposcope_experiments.grokking.features import FEATURES, FOURIER, TWINS, embedding_features, fourier_share
-from toposcope_experiments.grokking.jumps import jump_table
-from toposcope_experiments.grokking.measured import change_table, measure_runs
 from toposcope_experiments.grokking.training import LOGGED, Trained
-from toposcope_experiments.small_networks.two_groups import least_p, two_groups
+from toposcope_experiments.small_networks.group_difference import least_p, two_groups
 
 P = 59
 EVERYWHERE = {condition.name: 1.0 for condition in CONDITIONS}

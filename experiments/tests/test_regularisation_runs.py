@@ -46,7 +46,7 @@ from toposcope_experiments.regularisation.networks import (
     logits,
 )
 from toposcope_experiments.regularisation.training import LOGGED, TEST_ACCURACY, TRAIN_LOSS, train
-from toposcope_experiments.small_networks import trainer
+from toposcope_experiments.small_networks import training as trainer
 
 WIDTH = 12
 SMALL = Design(seeds=3, epochs=4, width=WIDTH)

@@ -9,7 +9,6 @@ from made_up_digits import STEPS, made_up
 
 from toposcope.analysis.verdict import UNDETERMINED
 from toposcope_experiments.early_stopping.stopping_rules import NEURAL_PERSISTENCE, out_of_patience
-from toposcope_experiments.regularisation.accuracy import accuracy_table
 from toposcope_experiments.regularisation.comparison import (
     AGAINST,
     AS_PUBLISHED,
@@ -24,8 +23,8 @@ from toposcope_experiments.regularisation.comparison import (
     compare,
 )
 from toposcope_experiments.regularisation.design import CONDITIONS, CONTRASTS, PLAIN
+from toposcope_experiments.regularisation.experiment import MeasuredRuns, accuracy_table
 from toposcope_experiments.regularisation.features import BEYOND, FEATURES, NORM, NP, PLACEBO, STABLE_RANK, TESTED
-from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.stopping import (
     CALLED,
     barycentre_table,
@@ -35,7 +34,7 @@ from toposcope_experiments.regularisation.stopping import (
     stop_table,
 )
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS, VALIDATION_LOSS
-from toposcope_experiments.small_networks.two_groups import least_p
+from toposcope_experiments.small_networks.group_difference import least_p
 
 SHOWN = {AS_PUBLISHED, AS_PUBLISHED_TOO, DIFFERENT, DIFFERENT_TOO, AGAINST}
 

@@ -8,8 +8,7 @@ from experiment_material import material, phases, with_states
 from section_tools import section_of
 
 from toposcope.report.material import Material
-from toposcope_experiments.representation_phases.chart import representation_phase_charts
-from toposcope_experiments.representation_phases.description import describe_phases
+from toposcope_experiments.representation_phases.chart import describe_phases, representation_phase_charts
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from toposcope_experiments.regularisation.design import CONDITIONS, EARLY_STEPS, STEPS_PER_EPOCH, Condition, DigitRun
+from toposcope_experiments.regularisation.experiment import MeasuredRuns
 from toposcope_experiments.regularisation.features import FEATURES
-from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import LOGGED, TEST_ACCURACY, TRAIN_LOSS, VALIDATION_LOSS
 
 STEPS = np.array([*EARLY_STEPS, *(STEPS_PER_EPOCH * epoch for epoch in range(1, 21))])

@@ -6,8 +6,8 @@ import numpy as np
 
 from toposcope.analysis.change_points import ChangePoint
 from toposcope_experiments.grokking.design import CONDITIONS, MLP, TREATED, Architecture, GrokkingRun
+from toposcope_experiments.grokking.experiment import FOLLOWED, MeasuredRuns
 from toposcope_experiments.grokking.features import FEATURES
-from toposcope_experiments.grokking.measured import FOLLOWED, MeasuredRuns
 
 STEPS = np.arange(0, 420, 20)
 GENERALISES = 200

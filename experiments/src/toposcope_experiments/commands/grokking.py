@@ -6,22 +6,15 @@ from pathlib import Path
 
 import click
 
-from toposcope.extend import bad_use, progress_bars, workers_option
+from toposcope.extend import bad_use, progress_bars
+from toposcope_experiments.commands.options import experiment_options
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("grokking"),
-    show_default=True,
-    help="Folder for what is trained, the tables and the page.",
-)
+@experiment_options("grokking")
 @click.option("--modulus", type=int, default=59, show_default=True, help="Number of residues that are added.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Runs of each network and condition.")
 @click.option("--steps", type=int, default=1200, show_default=True, help="Updates of each run.")
-@workers_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def grokking(out: Path, modulus: int, seeds: int, steps: int, workers: int | None, as_json: bool) -> None:
     """Test whether topology of embeddings is a sign of generalisation, or rises without it too.
 
@@ -35,7 +28,7 @@ def grokking(out: Path, modulus: int, seeds: int, steps: int, workers: int | Non
     from toposcope_experiments.grokking.design import Design
     from toposcope_experiments.grokking.experiment import run_experiment
     from toposcope_experiments.grokking.page_sections import grokking_page
-    from toposcope_experiments.small_networks.command_output import write_and_print
+    from toposcope_experiments.small_networks.commands import write_and_print
 
     with bad_use():
         design = Design(modulus=modulus, seeds=seeds, steps=steps)

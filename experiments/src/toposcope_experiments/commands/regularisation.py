@@ -6,21 +6,14 @@ from pathlib import Path
 
 import click
 
-from toposcope.extend import bad_use, progress_bars, workers_option
+from toposcope.extend import bad_use, progress_bars
+from toposcope_experiments.commands.options import experiment_options
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("regularisation"),
-    show_default=True,
-    help="Folder for what is trained, the tables and the page.",
-)
+@experiment_options("regularisation")
 @click.option("--seeds", type=int, default=12, show_default=True, help="Runs of each condition.")
 @click.option("--epochs", type=int, default=60, show_default=True, help="Epochs of each run.")
-@workers_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def regularisation(out: Path, seeds: int, epochs: int, workers: int | None, as_json: bool) -> None:
     """Test whether neural persistence orders regularised networks as published, or plain norms do so too.
 
@@ -35,7 +28,7 @@ def regularisation(out: Path, seeds: int, epochs: int, workers: int | None, as_j
     from toposcope_experiments.regularisation.experiment import run_experiment
     from toposcope_experiments.regularisation.features import NP
     from toposcope_experiments.regularisation.page_sections import regularisation_page
-    from toposcope_experiments.small_networks.command_output import write_and_print
+    from toposcope_experiments.small_networks.commands import write_and_print
 
     with bad_use():
         design = Design(seeds=seeds, epochs=epochs)

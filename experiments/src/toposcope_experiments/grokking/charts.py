@@ -13,9 +13,8 @@ from toposcope_experiments.grokking.comparison import (
     Comparison,
 )
 from toposcope_experiments.grokking.design import CONDITIONS, CONTROLS
+from toposcope_experiments.grokking.experiment import CLAIMED, MeasuredRuns, window_of
 from toposcope_experiments.grokking.features import FOURIER, KINDS, TWINS
-from toposcope_experiments.grokking.jumps import window_of
-from toposcope_experiments.grokking.measured import CLAIMED, MeasuredRuns
 from toposcope_experiments.grokking.page import GrokkingMaterial
 from toposcope_experiments.small_networks.course_chart import course_panel, course_rows
 

@@ -8,10 +8,9 @@ import polars as pl
 
 from toposcope.extend import LEVEL, UNDETERMINED, Indices, Matrix, adjusted
 from toposcope_experiments.grokking.design import CONTROLS, TREATED
+from toposcope_experiments.grokking.experiment import MeasuredRuns
 from toposcope_experiments.grokking.features import FEATURES, KINDS
-from toposcope_experiments.grokking.measured import MeasuredRuns
-from toposcope_experiments.small_networks.group_difference import GroupDifference
-from toposcope_experiments.small_networks.two_groups import two_groups
+from toposcope_experiments.small_networks.group_difference import GroupDifference, two_groups
 
 MAX_CONTROL_SHARE = 0.5  # a sign's change in every control is less than this share of that in the runs that generalise
 MIN_TREATED = 2  # runs with true labels that must generalise

@@ -37,8 +37,8 @@ class Architecture:
     name: str
     learning_rate: float  # of AdamW
     weight_decay: float  # of AdamW
-    width: int = 32  # dimensions of the embedding, and units of the hidden layer
-    hidden: int = 128  # dimensions of the embedding, and units of the hidden layer
+    width: int = 32  # dimensions of the embedding
+    hidden: int = 128  # units of the hidden layer
 
 
 MLP = Architecture("mlp", learning_rate=0.01, weight_decay=1.0)

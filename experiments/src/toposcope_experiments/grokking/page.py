@@ -16,8 +16,8 @@ from toposcope_experiments.grokking.comparison import (
     in_all_architectures,
 )
 from toposcope_experiments.grokking.design import TREATED
+from toposcope_experiments.grokking.experiment import CLAIMED, MeasuredRuns
 from toposcope_experiments.grokking.features import FOURIER, KINDS
-from toposcope_experiments.grokking.measured import CLAIMED, MeasuredRuns
 
 VERBS = {
     SIGN: "is a sign of generalisation",

@@ -31,16 +31,17 @@ from toposcope.extend import (
 from toposcope_experiments.grokking.charts import control_charts, course_charts
 from toposcope_experiments.grokking.comparison import RULE
 from toposcope_experiments.grokking.design import CONDITIONS, TREATED
-from toposcope_experiments.grokking.jumps import jump_table
-from toposcope_experiments.grokking.measured import (
+from toposcope_experiments.grokking.experiment import (
     MIN_GENERALISED,
     MIN_MEMORISED,
     MeasuredRuns,
     change_table,
     feature_table,
+    jump_table,
     run_table,
 )
 from toposcope_experiments.grokking.page import GrokkingMaterial, lead, left_out, signed_plain
+from toposcope_experiments.small_networks.page_tables import P_VALUES, reasons
 
 
 def _verdicts(material: GrokkingMaterial) -> pl.DataFrame:
@@ -59,11 +60,10 @@ def _sign_blocks(material: GrokkingMaterial, pictures: Sequence[Picture]) -> Ite
         number_of("at the start", "start", plain),
         number_of("once generalised", "value", plain),
         text_of("nearest control", "nearest"),
-        number_of("p", "p", p_value),
-        number_of("p, adjusted", "p_adjusted", p_value),
+        *P_VALUES,
         number_of("separate from step", "separate_from", whole),
         text_of("verdict", "verdict"),
-        *([text_of("why", "reason", prose=True)] if verdicts["reason"].str.len_chars().sum() else []),
+        *reasons(verdicts),
     )
     each: tuple[Spec, ...] = (
         text_of("network", "architecture", names_row=True),

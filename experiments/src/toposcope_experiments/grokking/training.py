@@ -14,8 +14,7 @@ from toposcope.engine import one_thread
 from toposcope.extend import Progress, silent
 from toposcope_experiments.grokking.design import Architecture, Design, GrokkingRun, pairs
 from toposcope_experiments.grokking.networks import Forward, forward_of, initial_weights
-from toposcope_experiments.small_networks.optimizer import AdamW
-from toposcope_experiments.small_networks.trainer import Trainer
+from toposcope_experiments.small_networks.training import AdamW, Trainer
 
 BETAS, WARMUP_STEPS = (0.9, 0.98), 10  # of AdamW
 LOGGED = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
@@ -85,19 +84,15 @@ class _Trainer(Trainer):
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of each run, with their labels."""
+    """The pairs of each run, with their labels.
 
-    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
-    # weights of a run add up to 1
+    The first four, of shape (runs, n), are trained on: runs with fewer pairs than others have further ones of weight 0,
+    and the weights of a run add up to 1.
+    """
+
     first: Tensor
-    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
-    # weights of a run add up to 1
     second: Tensor
-    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
-    # weights of a run add up to 1
     label: Tensor
-    # shape (runs, n); the pairs that are trained on; runs with fewer than others have further pairs of weight 0. The
-    # weights of a run add up to 1
     weight: Tensor
     # shape (runs, modulus^2); of all pairs, in the order of `toposcope_experiments.grokking.design.pairs`
     labels: Tensor

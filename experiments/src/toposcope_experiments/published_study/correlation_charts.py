@@ -6,8 +6,7 @@ import polars as pl
 
 from toposcope.charts import Chart
 from toposcope.extend import Material, Published, runs_of, zero_line
-from toposcope_experiments.published_study.findings import StudyTables
-from toposcope_experiments.published_study.names import NAMES, chart_name
+from toposcope_experiments.published_study.findings import NAMES, StudyTables, chart_name
 
 SOURCES = ("published", "ours, published protocol", "ours, exact", "the step alone")
 SHAPES = ("square", "cross", "circle", "triangle-up")

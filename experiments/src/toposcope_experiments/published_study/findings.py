@@ -9,7 +9,23 @@ import polars as pl
 from toposcope.analysis import Trajectory
 from toposcope.extend import NETWORK, PUBLISHED, STATES, TEXT_LOSS
 from toposcope.probes import Feature
-from toposcope_experiments.published_study.names import STEP
+
+STEP = "step"  # in place of a quantity: the correlation of the step with the loss
+FORECASTERS = ("loss_only", "tda_only", "combined")  # those of the published study
+NAMES = {
+    "np_mean": "Mean neural persistence",
+    "H0.total": "H0 total",
+    "H1.total": "H1 total",
+    "H1.entropy": "H1 entropy",
+    "effective_rank": "Effective rank",
+    "top_eigenvalue": "Top eigenvalue",
+}
+
+
+def chart_name(prefix: str, quantity: str) -> str:
+    """Return the name of the chart of a quantity."""
+    return f"{prefix}-{quantity.lower().replace('.', '-').replace('_', '-')}"
+
 
 BATCH_LOSS = "batch_loss"
 Subject = Literal["weights", "hidden_states"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toposcope.extend import Law, Published, ToposcopeError, canonical_name, is_quantity
-from toposcope_experiments.published_study.names import FORECASTERS
+from toposcope_experiments.published_study.findings import FORECASTERS
 
 MAX_NAME_LENGTH = 100  # characters of a name of a run, as in files of features
 ANALYSIS_FIELDS = ("correlations", "transitions", "scaling", "prediction_maes")

@@ -8,8 +8,7 @@ import polars as pl
 
 from toposcope.analysis import Trajectory
 from toposcope.extend import NETWORK, PUBLISHED, SPECTRAL_QUANTITIES, STATES, TEXT_LOSS, Published, two_sided
-from toposcope_experiments.published_study.findings import BATCH_LOSS, StudyTables, feature_of
-from toposcope_experiments.published_study.names import STEP
+from toposcope_experiments.published_study.findings import BATCH_LOSS, STEP, StudyTables, feature_of
 
 SCHEMA = {
     "table": pl.String,

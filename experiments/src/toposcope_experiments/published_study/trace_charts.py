@@ -17,8 +17,7 @@ from toposcope.extend import (
     run_names,
     training_lines,
 )
-from toposcope_experiments.published_study.findings import StudyTables
-from toposcope_experiments.published_study.names import NAMES, chart_name
+from toposcope_experiments.published_study.findings import NAMES, StudyTables, chart_name
 
 TRACED = {"weights": ("np_mean", "H0.total"), "hidden_states": ("effective_rank", "H0.total", "H1.entropy")}
 """Quantities whose course is drawn, by what a publication measured."""

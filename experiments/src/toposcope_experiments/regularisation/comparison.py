@@ -8,8 +8,8 @@ import polars as pl
 
 from toposcope.extend import LEVEL, UNDETERMINED, Indices, Matrix, Vector, adjusted
 from toposcope_experiments.regularisation.design import CONTRASTS, HIGHER, Contrast
+from toposcope_experiments.regularisation.experiment import MeasuredRuns
 from toposcope_experiments.regularisation.features import CONTROLS_OF, FEATURES, KINDS, TESTED
-from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS
 from toposcope_experiments.small_networks.group_difference import GroupDifference
 

@@ -21,11 +21,11 @@ class Labelled:
 
 @dataclass(frozen=True)
 class DigitSets:
-    """The digits of several runs."""
+    """The digits of several runs; the labels of the first two may be random, those of the test are true."""
 
-    training: Labelled  # the labels of the first two may be random; those of the test are true
-    validation: Labelled  # the labels of the first two may be random; those of the test are true
-    test: Labelled  # the labels of the first two may be random; those of the test are true
+    training: Labelled
+    validation: Labelled
+    test: Labelled
 
     def parts(self) -> tuple[Labelled, Labelled, Labelled]:
         """Return training, validation and test digits."""

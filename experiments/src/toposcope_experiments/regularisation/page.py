@@ -23,8 +23,8 @@ from toposcope_experiments.regularisation.comparison import (
     compare,
 )
 from toposcope_experiments.regularisation.design import PLAIN
+from toposcope_experiments.regularisation.experiment import MeasuredRuns
 from toposcope_experiments.regularisation.features import NORM, NP
-from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.stopping import CALLED, stop_early
 
 LEAST_POINTS = 0.05  # percentage points of accuracy that are worth a word

@@ -27,21 +27,25 @@ from toposcope.extend import (
     text_of,
     whole,
 )
-from toposcope_experiments.regularisation.accuracy import accuracy_table
 from toposcope_experiments.regularisation.charts import condition_chart, course_chart, stopping_charts
 from toposcope_experiments.regularisation.comparison import RULE, SEPARATOR
 from toposcope_experiments.regularisation.design import N_TRAINING, N_VALIDATION, STEPS_PER_EPOCH
+from toposcope_experiments.regularisation.experiment import MeasuredRuns, accuracy_table, run_table
 from toposcope_experiments.regularisation.features import CONTROLS_OF, FEATURES, NP, PLACEBO
-from toposcope_experiments.regularisation.measured import MeasuredRuns, run_table
 from toposcope_experiments.regularisation.page import RegularisationMaterial, accuracy_lead, lead, stopping_lead
 from toposcope_experiments.regularisation.stopping import CALLED, barycentre_table, grid_table, stop_table
 from toposcope_experiments.regularisation.training import LOGGED
-from toposcope_experiments.small_networks.run_tables import measurement_table
+from toposcope_experiments.small_networks.page_tables import P_VALUES, measurement_table, reasons
 
 
 def three_digits(value: float | None) -> str:
     """Write a number to three significant digits."""
     return plain(value, 3)
+
+
+def signed_two(value: float | None) -> str:
+    """Write a number with its sign to two decimals."""
+    return signed(value, 2)
 
 
 PAIR: tuple[Spec, ...] = (
@@ -73,7 +77,7 @@ def _condition_blocks(material: RegularisationMaterial, pictures: Sequence[Pictu
         number_of("p, adjusted", "p_adjusted", p_value),
         text_of("verdict", "verdict", prose=True),
         (Column("controls"), _n_controls),
-        *([text_of("why", "reason", prose=True)] if verdicts["reason"].str.len_chars().sum() else []),
+        *reasons(verdicts),
     )
     feature = text_of("measure", "feature", names_row=True)
     main, others = verdicts.filter(feature=NP), verdicts.filter(pl.col("feature") != NP)
@@ -97,10 +101,10 @@ def _condition_blocks(material: RegularisationMaterial, pictures: Sequence[Pictu
 def _accuracy_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs: tuple[Spec, ...] = (
         text_of("quantity", "feature", names_row=True),
-        number_of("rho", "rho_conditions", lambda value: signed(value, 2), group="between conditions"),
+        number_of("rho", "rho_conditions", signed_two, group="between conditions"),
         number_of("p", "p_conditions", p_value, group="between conditions"),
         number_of("p, adjusted", "p_conditions_adjusted", p_value, group="between conditions"),
-        number_of("rho", "rho_runs", lambda value: signed(value, 2), group="within conditions"),
+        number_of("rho", "rho_runs", signed_two, group="within conditions"),
         number_of("p", "p_runs", p_value, group="within conditions"),
         number_of("p, adjusted", "p_runs_adjusted", p_value, group="within conditions"),
     )
@@ -126,8 +130,7 @@ def _stopping_blocks(material: RegularisationMaterial, pictures: Sequence[Pictur
         number_of("epochs saved", "saved", share),
         number_of("points lost", "paid", signed_two),
         number_of("a fixed epoch loses", "paid_fixed", signed_two),
-        number_of("p", "p", p_value),
-        number_of("p, adjusted", "p_adjusted", p_value),
+        *P_VALUES,
         text_of("verdict", "verdict"),
     )
     barycentres: tuple[Spec, ...] = (
@@ -174,11 +177,6 @@ def _stopping_blocks(material: RegularisationMaterial, pictures: Sequence[Pictur
         folded(table("by-condition", "The same by condition", barycentres, by_condition.to_dicts()), "By condition"),
         folded(table("grid", "Every setting", settings, tables["grid"].to_dicts(), sortable=True), "Every setting"),
     )
-
-
-def signed_two(value: float | None) -> str:
-    """Write a number with its sign to two decimals."""
-    return signed(value, 2)
 
 
 def _run_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:

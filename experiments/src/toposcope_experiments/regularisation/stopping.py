@@ -17,8 +17,8 @@ from toposcope_experiments.early_stopping.stopping_rules import (
 )
 from toposcope_experiments.early_stopping.tried_rules import Course, TriedRules, Watched, try_rules
 from toposcope_experiments.regularisation.design import STEPS_PER_EPOCH
+from toposcope_experiments.regularisation.experiment import MeasuredRuns
 from toposcope_experiments.regularisation.features import NORM, NP
-from toposcope_experiments.regularisation.measured import MeasuredRuns
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS, VALIDATION_LOSS
 
 POINTS = 100  # accuracies are lost in percentage points

@@ -21,8 +21,7 @@ from toposcope_experiments.regularisation.networks import (
     layer_matrices,
     logits,
 )
-from toposcope_experiments.small_networks.optimizer import AdamW
-from toposcope_experiments.small_networks.trainer import Trainer
+from toposcope_experiments.small_networks.training import AdamW, Trainer
 
 BETAS = (0.9, 0.999)  # of Adam
 TRAIN_LOSS, VALIDATION_LOSS, TEST_ACCURACY = "train_loss", "validation_loss", "test_accuracy"

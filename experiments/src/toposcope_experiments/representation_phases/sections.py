@@ -24,8 +24,11 @@ from toposcope.extend import (
     text_of,
     whole,
 )
-from toposcope_experiments.representation_phases.chart import representation_phase_charts
-from toposcope_experiments.representation_phases.description import describe_phases, rows_of_clouds
+from toposcope_experiments.representation_phases.chart import (
+    describe_phases,
+    representation_phase_charts,
+    rows_of_clouds,
+)
 from toposcope_experiments.representation_phases.phases import PER_SCALE, representation_phases
 
 

@@ -1,0 +1,58 @@
+"""What the commands of experiments share: running tasks in processes, and what is written and printed."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import polars as pl
+
+from toposcope.engine import Engine, TaskFailure
+from toposcope.extend import MaterialType, Page, Progress, ToposcopeError, print_table, silent, write_page
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def run_all(
+    engine: Engine,
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    name: Callable[[Task], str],
+    progress: Progress = silent,
+    done: Callable[[int], None] = lambda _: None,
+) -> list[Result]:
+    """Return the results of tasks in the order of the tasks, which need not be that in which they finish."""
+    results: dict[str, Result] = {}
+    for n_done, (task, result) in enumerate(engine.run(function, tasks, progress), start=1):
+        if isinstance(result, TaskFailure):
+            raise ToposcopeError(f"{name(task)}: {result.message}")
+        results[name(task)] = result
+        done(n_done)
+    return [results[name(task)] for task in tasks]
+
+
+def write_and_print(
+    out: Path,
+    title: str,
+    page: Page[MaterialType],
+    shown: pl.DataFrame,
+    caption: str,
+    printed: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Write the page; print a table and the sentences at its top, or JSON."""
+    summary = write_page(out, title, page)
+    if as_json:
+        tables = page.tables()
+        values = {name: tables[name].fill_nan(None).to_dicts() for name in printed}
+        click.echo(json.dumps({**values, "summary": summary, "notes": page.notes()}, sort_keys=True))
+    else:
+        print_table(shown.columns, shown.fill_nan(None).iter_rows(), caption)
+        for sentence in summary:
+            click.echo(sentence)
+        for note in page.notes():
+            click.echo(f"note: {note}", err=True)
+    click.echo(f"page: {(out / 'index.html').resolve()}", err=as_json)
