@@ -9,7 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from small_studies import NEURAL_PERSISTENCE, SIZE, series_study, small_corpus, write_series
+from small_runs import SIZE, small_corpus
+from small_studies import NEURAL_PERSISTENCE, series_study, write_series
 
 from toposcope.family import TrainingOptions
 from toposcope.monitor import demonstration

@@ -26,7 +26,6 @@ LAW = {"exponent": 0.2, "r_squared": 0.9}
     [
         ({"prediction_errors": {"loss_only": {"abc": 1}}}, ["prediction_errors.loss_only", "'abc'", "between 0 and 1"]),
         ({"prediction_errors": {"loss_only": {"1.0": 1}}}, ["prediction_errors.loss_only", "'1.0'"]),
-        ({"prediction_errors": {"loss_only": {"nan": 1}}}, ["prediction_errors.loss_only", "'nan'"]),
         ({"prediction_errors": {"loss_only": {"0.2": -1}}}, ["prediction_errors.loss_only.0.2", "at least 0"]),
         ({"prediction_errors": {"mine": {"0.2": 1}}}, ["'mine'", "loss_only, tda_only, combined"]),
         ({"correlations": {"np_mean": {"a": 1.5}}}, ["correlations.np_mean.a", "from -1 to 1"]),

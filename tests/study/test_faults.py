@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from small_models import save, some_lines
+from small_runs import some_text
 from small_studies import (
     ALL_PROBES,
     WEIGHT_PROBES,
@@ -24,7 +25,6 @@ from small_studies import (
     measurement_ids,
     n_measured,
     series_study,
-    some_text,
     write_series,
 )
 
@@ -245,20 +245,6 @@ def train(text: Path, directory: Path, *arguments: str) -> list[str | Path]:
         "2",
         *arguments,
     )
-
-
-def test_a_killed_training_goes_on_and_ends_the_same(text: Path, trained: Path, tmp_path: Path, start: Start) -> None:
-    directory = tmp_path / "study"
-    draw = random.Random(2)
-    for moment in sorted(draw.sample(range(1, n_done(trained)), 3)):
-        process = start(train(text, directory))
-        wait_until(lambda moment=moment: n_done(directory) >= moment, process)  # type: ignore[misc]
-        time.sleep(draw.uniform(0, 0.02))
-        # The whole tree at once, as when a machine stops.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    work(train(text, directory))
-    assert differing(file_bytes(directory, "runs"), file_bytes(trained, "runs")) == []
 
 
 def complaints(told: str) -> list[str]:

@@ -2,9 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ import pytest
 import torch
 from diagram_damage import change_diagrams, deleted, diagram_source
 from safetensors.torch import load_file, save_file
-from small_studies import TRAINING, assert_same_study, frame, measurement_ids, n_measured, small_corpus, some_text
+from small_runs import small_corpus, some_text
+from small_studies import TRAINING, assert_same_study, frame, measurement_ids
 
 from toposcope.family import ModelSize, TrainingOptions
 from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserstein
@@ -45,7 +43,7 @@ READS_TEXT = {"hidden_states", "language_modelling", "similarity", "distances"}
 
 def write_text(folder: Path, seed: int = 1) -> Text:
     path = folder / "read.txt"
-    path.write_text(some_text(seed)[:2000], encoding="utf-8")
+    path.write_text(some_text(seed=seed)[:2000], encoding="utf-8")
     return Text(source=str(path))
 
 
@@ -249,7 +247,7 @@ def series(tmp_path: Path) -> Path:
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = sorted(set(some_text(1).split()))
+    words = sorted(set(some_text(seed=1).split()))
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["?", *words])}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     config = transformers.GPTNeoXConfig(
@@ -368,30 +366,8 @@ def test_equal_states_of_a_model_of_zeros(series: Path, tmp_path: Path) -> None:
     connection.close()
     assert flags == {"degenerate"}
     # Nothing is known, so every word is as likely.
-    n_words = len(set(some_text(1).split())) + 1
+    n_words = len(set(some_text(seed=1).split())) + 1
     assert told.filter(statistic="perplexity")["value"][0] == pytest.approx(n_words)
-
-
-@pytest.mark.slow
-def test_killed_again_and_again_it_ends_the_same(finished: Path, folder: Path, tmp_path: Path) -> None:
-    toml, directory = tmp_path / "declared.toml", tmp_path / "study"
-    toml.write_text(declared(folder).to_toml(), encoding="utf-8")
-    command: list[str | Path] = [
-        sys.executable,
-        Path(__file__).parents[1] / "support" / "run_declared.py",
-        toml,
-        directory,
-        "1",
-    ]
-    n_rows = n_measured(finished)
-    for some in (1, n_rows // 3, 2 * n_rows // 3):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while n_measured(directory) < some and process.poll() is None:
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
-    assert run_study(declared(folder), directory, workers=1) == {}
-    assert_same_study(finished, directory)
 
 
 def test_other_roles_are_other_embeddings(tmp_path: Path) -> None:

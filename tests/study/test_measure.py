@@ -125,19 +125,7 @@ def test_a_module_gives_the_rows_of_its_checkpoint(tmp_path: Path) -> None:
     assert ours.drop("run").equals(stored.drop("run"))
 
 
-class _Net(nn.Module):
-    """Anybody's module, with a name that anybody might give it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 5)
-
-
-def test_a_module_may_have_any_name() -> None:
-    assert set(ts.measure(_Net(), probes=[CONTROLS])["layer"]) == {"inner.weight", "network"}
-
-
-@pytest.mark.parametrize("name", ["my run", "größe", "_private", "a|b", "naïve (2)"])
+@pytest.mark.parametrize("name", ["_größe (2)", "a|b"])
 def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     frame = ts.measure(write_series(tmp_path / name, [0, 5]), probes=[CONTROLS])
     assert set(frame["layer"]) == {*SHAPES, "network"}
@@ -146,15 +134,6 @@ def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
 def test_a_relative_path(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(found)
     assert ts.measure(".", probes=[CONTROLS])["run"].unique().to_list() == ["found"]
-
-
-def test_the_default_probes_are_those_of_a_study(found: Path) -> None:
-    assert set(ts.measure(found).select("probe", "options").unique()["probe"]) == {
-        "neural_persistence",
-        "rips",
-        "controls",
-        "distances",
-    }
 
 
 def test_a_probe_is_declared_or_named(found: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 from click.testing import CliRunner
-from small_studies import CONTROLS, NEURAL_PERSISTENCE, frame, series_study, some_text, write_series
+from small_runs import some_text
+from small_studies import CONTROLS, NEURAL_PERSISTENCE, frame, series_study, write_series
 
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError

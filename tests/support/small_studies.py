@@ -1,6 +1,5 @@
 """Small studies: checkpoints written by hand, runs that train in a fraction of a second, and what a study left."""
 
-import random
 import sqlite3
 from contextlib import closing
 from itertools import zip_longest
@@ -10,15 +9,15 @@ from typing import Any
 import polars as pl
 import safetensors.torch
 import torch
+from small_runs import SIZE, small_corpus
 from torch import Tensor
 
-from toposcope.family import Corpus, ModelSize, TrainingOptions
-from toposcope.study import Declaration, Study
+from toposcope.family import TrainingOptions
+from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.declared_runs import DeclaredRun
+from toposcope.study.tables import Unit
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
-SIZE = ModelSize(hidden=8, layers=1, heads=2, context=16)
 TRAINING: dict[str, Any] = {
     "steps": 30,
     "batch_size": 4,
@@ -36,20 +35,6 @@ WEIGHT_PROBES = [NEURAL_PERSISTENCE, RIPS, POOLED, CONTROLS, DISTANCES]
 ALL_PROBES = [*WEIGHT_PROBES, GRADIENTS]
 
 SHAPES = {"token_emb.weight": (20, 6), "layers.0.mlp.fc1.weight": (14, 6), "layers.0.mlp.fc2.weight": (6, 14)}
-
-
-def some_text(seed: int = 0) -> str:
-    """Words in an order that only the seed decides."""
-    draw = random.Random(seed)
-    return " ".join(draw.choice(WORDS) for _ in range(3000))
-
-
-def small_corpus(folder: Path) -> Corpus:
-    """A corpus from a text file in a folder."""
-    path = folder / "text.txt"
-    if not path.exists():
-        path.write_text(some_text(), encoding="utf-8")
-    return Corpus(source=str(path))
 
 
 def some_weights(seed: int, shapes: dict[str, tuple[int, ...]] | None = None) -> dict[str, Tensor]:
@@ -150,3 +135,31 @@ def assert_same_study(first: Path, second: Path) -> None:
     stored = [file_bytes(directory, "runs") | diagram_contents(directory) for directory in (first, second)]
     names = differing(*stored)
     assert not names, f"these files differ: {names}"
+
+
+def run(declaration: Declaration, directory: Path) -> dict[Unit, str]:
+    """Run a study in this process; what failed."""
+    errors = run_study(declaration, directory, workers=1)
+    for message in errors.values():
+        assert "\n" not in message
+    stored = {tuple(row) for row in Study.load(directory).errors().rows()}
+    assert stored == {(u.run, u.step, u.layer, u.probe, message) for u, message in errors.items()}
+    return errors
+
+
+def run_well(declaration: Declaration, directory: Path) -> pl.DataFrame:
+    """Run a study in this process, without a failure; its frame."""
+    assert run(declaration, directory) == {}
+    return frame(directory)
+
+
+def assert_like_new(declaration: Declaration, directory: Path) -> None:
+    """What a rerun left equals what a study begun anew would have found, numbers and diagrams."""
+    fresh = directory.with_name("fresh")
+    run(declaration, fresh)
+    assert frame(directory).rows() == frame(fresh).rows()
+    assert Study.load(directory).errors().rows() == Study.load(fresh).errors().rows()
+    # Diagrams of other options may lie beside; those of the declared ones are the same to the last bit.
+    new = diagram_contents(fresh)
+    old = diagram_contents(directory)
+    assert {path: old.get(path) for path in new} == new
