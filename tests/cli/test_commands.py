@@ -1,11 +1,8 @@
 """The commands as a user types them: what they print and write, exit codes 0, 1, 2 and 130."""
 
 import csv
-import io
 import json
 import math
-import os
-import pickle
 import random
 import re
 import shutil
@@ -13,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +17,9 @@ import polars as pl
 import pytest
 import safetensors.torch
 import torch
+from commands import Done, called, complaint_of, complaints, fail, installed, succeed
 
 import toposcope
-from toposcope.cli import main
 from toposcope.cli.options import parse_options
 from toposcope.probes import make_probes
 
@@ -47,78 +43,6 @@ COMMANDS = [
 SETTINGS = "steps=30,batch_size=4,warmup_steps=4,checkpoint_every=10"
 SHAPES = {"token_emb.weight": (20, 6), "layers.0.mlp.fc1.weight": (14, 6), "layers.0.mlp.fc2.weight": (6, 14)}
 CONTROLS = ("--probe", "controls", "--workers", "1")
-
-
-Done = subprocess.CompletedProcess[str]
-
-
-def command(*arguments: str | Path, cwd: Path | None = None) -> Done:
-    """Run the command as installed beside this Python; never may it show a traceback."""
-    done = subprocess.run(
-        [Path(sys.executable).with_name("toposcope"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def inside(*arguments: str | Path, cwd: Path | None = None) -> Done:
-    """Run the same entry point in this process, without the imports of another; some tests take `command`."""
-    out, err = io.StringIO(), io.StringIO()
-    words = ["toposcope", *map(str, arguments)]
-    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys, "argv", words)
-        patched.setenv("COLUMNS", "200")
-        if cwd is not None:
-            patched.chdir(cwd)
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-    assert code is None or isinstance(code, int)
-    return Done(words, code or 0, out.getvalue(), err.getvalue())
-
-
-Run = Callable[..., Done]
-
-
-def complaints(done: Done) -> list[str]:
-    """What was written to standard error beside progress."""
-    return [line for line in done.stderr.splitlines() if line and not line.endswith((": done", " to do"))]
-
-
-def succeed(*arguments: str | Path, by: Run = inside, cwd: Path | None = None) -> str:
-    """Run a command that works; its output."""
-    done = by(*arguments, cwd=cwd)
-    assert (done.returncode, complaints(done)) == (0, [])
-    return done.stdout
-
-
-def fail(*arguments: str | Path, by: Run = inside, note: str = "") -> list[str]:
-    """Run a command whose work fails in part; what it says, a line for each failure, and perhaps where the rest is."""
-    done = by(*arguments)
-    lines = [line for line in complaints(done) if not note or note not in line or line.startswith("Error: ")]
-    assert lines
-    assert all(line.startswith("Error: ") for line in lines), lines
-    assert done.returncode == 1
-    return lines
-
-
-def misuse(*arguments: str | Path, by: Run = inside) -> str:
-    """Run a command that is given something wrong; the one line that says what."""
-    done = by(*arguments)
-    lines = complaints(done)
-    assert lines[-1].startswith("Error: ")
-    # Before it there may be a hint at how the command is used, and no other word.
-    assert all(line.startswith(("Usage: ", "Try ")) for line in lines[:-1]), lines
-    assert done.stdout == ""
-    assert done.returncode == 2
-    return lines[-1]
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
@@ -151,14 +75,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def training(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Path, Done]:
     """A folder that `train` was to fill, and what it said."""
     out = tmp_path_factory.mktemp("trained") / "study"
-    return out, inside("train", "tiny-3k", "--corpus", text, "--out", out, "--set", SETTINGS, "--workers", "1")
+    return out, called("train", "tiny-3k", "--corpus", text, "--out", out, "--set", SETTINGS, "--workers", "1")
 
 
 @pytest.fixture(scope="module")
 def trained(training: tuple[Path, Done]) -> Path:
     """What `train` left, after it was seen to have worked."""
     out, done = training
-    assert (done.returncode, complaints(done)) == (0, [])
+    assert (done.code, complaints(done)) == (0, [])
     return out
 
 
@@ -179,7 +103,7 @@ def test_the_help_of_measure_lists_the_probes_of_its_page() -> None:
 
 
 def test_version() -> None:
-    assert succeed("--version", by=command).strip().endswith(toposcope.__version__)
+    assert succeed("--version", by=installed).strip().endswith(toposcope.__version__)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +133,16 @@ def test_heavy_packages_are_left_alone_until_they_are_needed(program: str) -> No
     assert done.stdout.splitlines()[-1] == "found []"
 
 
-def test_train_tells_the_place_of_each_run(training: tuple[Path, Done]) -> None:
+def test_train_writes_checkpoints_and_tells_where_with_a_line_as_each_thing_begins_and_ends(
+    training: tuple[Path, Done],
+) -> None:
     out, done = training
-    assert done.stdout == f"{out / 'runs' / 'tiny-3k'}\n"
-
-
-def test_progress_without_a_terminal_is_a_line_as_each_thing_begins_and_ends(training: tuple[Path, Done]) -> None:
-    assert training[1].stderr.splitlines() == [
+    run = out / "runs" / "tiny-3k"
+    assert done.out == f"{run}\n"
+    names = [f"step_{step:06d}.safetensors" for step in (0, 10, 20, 30)]
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == names
+    assert len((run / "log.csv").read_text().splitlines()) == 32
+    assert done.err.splitlines() == [
         "corpus: started, 1 to do",
         "corpus: done",
         "tiny-3k: started, 30 to do",
@@ -223,14 +150,6 @@ def test_progress_without_a_terminal_is_a_line_as_each_thing_begins_and_ends(tra
         "read: started, 63.4 kB to do",
         "read: done",
     ]
-
-
-def test_trained_checkpoints(trained: Path) -> None:
-    run = trained / "runs" / "tiny-3k"
-    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == [
-        f"step_{step:06d}.safetensors" for step in (0, 10, 20, 30)
-    ]
-    assert len((run / "log.csv").read_text().splitlines()) == 32
 
 
 def test_training_again_does_nothing(trained: Path, text: Path) -> None:
@@ -243,7 +162,7 @@ def test_training_again_does_nothing(trained: Path, text: Path) -> None:
 @pytest.mark.slow
 def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Path) -> None:
     out = tmp_path / "features.csv"
-    printed = succeed("measure", series, "--out", out, "--workers", "1", by=command)
+    printed = succeed("measure", series, "--out", out, "--workers", "1", by=installed)
     assert "np_mean" in printed
     assert "H0.total" in printed
     with out.open(newline="") as file:
@@ -258,11 +177,11 @@ def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Pat
 
 
 def test_layers_whose_loops_are_of_landmarks_are_named(series: Path) -> None:
-    done = inside("measure", series, "--probe", "rips:max_points=5", "--workers", "1")
+    done = called("measure", series, "--probe", "rips:max_points=5", "--workers", "1")
     (line,) = complaints(done)
     assert line.startswith(f"note: {len(SHAPES)} layers (")
     assert "...): H1 is computed from landmarks" in line
-    assert complaints(inside("measure", series, "--probe", "rips:max_points=500", "--workers", "1")) == []
+    assert complaints(called("measure", series, "--probe", "rips:max_points=500", "--workers", "1")) == []
 
 
 def test_json_parquet_and_python_agree(series: Path, tmp_path: Path) -> None:
@@ -278,9 +197,9 @@ def test_a_command_that_fails_still_prints_valid_json(tmp_path: Path) -> None:
     found = write_series(tmp_path / "found")
     path = found / "step_010.safetensors"
     path.write_bytes(path.read_bytes()[:-20])
-    done = inside("measure", found, "--json", *CONTROLS)
-    assert done.returncode == 1
-    assert {row["step"] for row in json.loads(done.stdout)} == {0, 20}
+    done = called("measure", found, "--json", *CONTROLS)
+    assert done.code == 1
+    assert {row["step"] for row in json.loads(done.out)} == {0, 20}
 
 
 def test_probes_and_their_options(series: Path) -> None:
@@ -373,18 +292,10 @@ def test_bad_checkpoints_are_told_and_the_rest_is_measured(tmp_path: Path) -> No
     assert pl.read_csv(out)["layer"].unique().sort().to_list() == sorted(whole)
 
 
-def test_a_bare_pickle_is_refused_without_a_word_of_torch_s(tmp_path: Path) -> None:
-    found = write_series(tmp_path / "found")
-    (found / "step_030.pt").write_bytes(pickle.dumps(Trap(tmp_path / "executed")))
-    (line,) = fail("measure", found, *CONTROLS)
-    assert "step_030.pt" in line
-    assert not (tmp_path / "executed").exists()
-
-
 def test_an_empty_folder_fails_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for words in (("measure",), ("doctor",), ("doctor", "--deep", "--json")):
-        line = misuse(*words, tmp_path / "empty", by=command)
+        line = complaint_of(*words, tmp_path / "empty", by=installed)
         assert str(tmp_path / "empty") in line
         assert "no checkpoints" in line
 
@@ -427,43 +338,42 @@ def test_without_a_table_nothing_is_left_behind(tmp_path: Path, monkeypatch: pyt
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    assert inside("measure", found, *CONTROLS).returncode == 1
+    assert called("measure", found, *CONTROLS).code == 1
     assert list(scratch.iterdir()) == []
 
 
 def test_a_missing_path_is_bad_use(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent")
-    assert absent in misuse("measure", absent)
-    assert absent in misuse("study", "run", absent)
-    assert absent in misuse("study", "status", absent)
-    assert absent in misuse("report", absent)
-    assert absent in misuse("export", absent)
+    assert absent in complaint_of("measure", absent)
+    assert absent in complaint_of("study", "run", absent)
+    assert absent in complaint_of("study", "status", absent)
+    assert absent in complaint_of("report", absent)
+    assert absent in complaint_of("export", absent)
 
 
 def test_a_missing_argument_or_option_is_bad_use(series: Path) -> None:
-    assert "SERIES" in misuse("measure")
-    assert "SIZES" in misuse("train")
-    assert "FILE" in misuse("study", "run")
-    assert "--wrokers" in misuse("measure", series, "--wrokers", "2")
-    assert "--workers" in misuse("measure", series, "--workers", "0")
-    assert "'meassure'" in misuse("meassure", series)
-    assert "--format" in misuse("export", series, "--format", "xls")
+    assert "SERIES" in complaint_of("measure")
+    assert "SIZES" in complaint_of("train")
+    assert "FILE" in complaint_of("study", "run")
+    assert "--wrokers" in complaint_of("measure", series, "--wrokers", "2")
+    assert "--workers" in complaint_of("measure", series, "--workers", "0")
+    assert "'meassure'" in complaint_of("meassure", series)
+    assert "'pooled'" in complaint_of("measure", series, "--probe", "rips:pooled")
+    assert "features.xls" in complaint_of("measure", series, "--out", "features.xls")
+    assert "twice" in complaint_of("measure", series, series.parent / "found")
+    assert "--format" in complaint_of("export", series, "--format", "xls")
 
 
 def test_an_unknown_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
-    line = misuse("measure", series, "--probe", "ripz", by=command)
+    line = complaint_of("measure", series, "--probe", "ripz", by=installed)
     assert "'ripz'" in line
     assert "rips" in line.replace("ripz", "")
 
 
 def test_an_unknown_option_of_a_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
-    line = misuse("measure", series, "--probe", "rips:max_dim=1")
+    line = complaint_of("measure", series, "--probe", "rips:max_dim=1")
     assert "'max_dim'" in line
     assert "max_dimension" in line
-
-
-def test_an_option_without_a_value_is_bad_use(series: Path) -> None:
-    assert "'pooled'" in misuse("measure", series, "--probe", "rips:pooled")
 
 
 def test_a_list_of_values_of_a_probe(trained: Path, text: Path) -> None:
@@ -496,20 +406,12 @@ def test_a_text_that_does_not_go_with_the_probes_is_bad_use(
     series: Path, tmp_path: Path, options: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    message = misuse("measure", series, *options)
+    message = complaint_of("measure", series, *options)
     assert [word for word in words if word not in message] == [], message
 
 
-def test_a_table_of_an_unknown_kind_is_bad_use(series: Path, tmp_path: Path) -> None:
-    assert "features.xls" in misuse("measure", series, "--out", tmp_path / "features.xls")
-
-
-def test_one_series_twice_is_bad_use(series: Path) -> None:
-    assert "twice" in misuse("measure", series, series.parent / "found")
-
-
 def test_an_unknown_size_is_bad_use_with_the_known_ones(tmp_path: Path) -> None:
-    line = misuse("train", "huge-1t", "--out", tmp_path / "out")
+    line = complaint_of("train", "huge-1t", "--out", tmp_path / "out")
     assert "'huge-1t'" in line
     assert "tiny-3k" in line
     assert not (tmp_path / "out").exists()
@@ -525,7 +427,7 @@ def test_an_unknown_size_is_bad_use_with_the_known_ones(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_setting_is_bad_use(tmp_path: Path, setting: str, words: list[str]) -> None:
-    line = misuse("train", "tiny-3k", "--out", tmp_path / "out", "--set", setting)
+    line = complaint_of("train", "tiny-3k", "--out", tmp_path / "out", "--set", setting)
     assert [word for word in words if word not in line] == []
     assert not (tmp_path / "out").exists()
 
@@ -533,16 +435,10 @@ def test_a_bad_setting_is_bad_use(tmp_path: Path, setting: str, words: list[str]
 def test_a_misspelled_field_of_a_study_is_bad_use(tmp_path: Path) -> None:
     declared = tmp_path / "study.toml"
     declared.write_text('name = "x"\n[training]\nstep = 5\n[[runs]]\nsize = "tiny-3k"\n')
-    line = misuse("study", "run", declared, "--out", tmp_path / "out")
+    line = complaint_of("study", "run", declared, "--out", tmp_path / "out")
     assert line.startswith(f"Error: {declared}: unknown field 'step'")
     assert "steps" in line
     assert not (tmp_path / "out").exists()
-
-
-def test_broken_toml_is_bad_use(tmp_path: Path) -> None:
-    declared = tmp_path / "study.toml"
-    declared.write_text("name = \n")
-    assert str(declared) in misuse("study", "run", declared)
 
 
 def test_a_text_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
@@ -551,12 +447,12 @@ def test_a_text_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
     assert "tiny-3k" in line
     assert "absent.txt" in line
     # The study keeps the error, and its status is told by the same exit code.
-    done = inside("study", "status", out)
-    assert done.returncode == 1
-    assert "absent.txt" in done.stdout
-    told = inside("study", "status", out, "--json")
-    assert told.returncode == 1
-    assert json.loads(told.stdout)["errors"][0]["run"] == "tiny-3k"
+    done = called("study", "status", out)
+    assert done.code == 1
+    assert "absent.txt" in done.out
+    told = called("study", "status", out, "--json")
+    assert told.code == 1
+    assert json.loads(told.out)["errors"][0]["run"] == "tiny-3k"
 
 
 def test_status_of_a_study_that_is_well(trained: Path) -> None:
@@ -572,7 +468,7 @@ def test_status_of_a_study_that_is_well(trained: Path) -> None:
 
 @pytest.mark.parametrize("words", [("study", "status"), ("report",), ("export",)], ids=" ".join)
 def test_a_folder_without_a_study_fails_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
-    line = misuse(*words, tmp_path)
+    line = complaint_of(*words, tmp_path)
     assert str(tmp_path) in line
     assert "no study here" in line
 
@@ -592,103 +488,3 @@ def test_export(trained: Path, tmp_path: Path) -> None:
     assert log["step"].to_list() == list(range(31))
     assert log["loss"].to_list()[1:] == [float(row["loss"]) for row in rows[1:]]
     assert pl.read_parquet(trained / "export" / "features.parquet").columns == COLUMNS
-
-
-def declare(folder: Path, text: Path, probes: list[str]) -> Path:
-    declared = folder / "declared.toml"
-    declared.write_text(
-        f"""
-name = "mine"
-[corpus]
-source = "{text}"
-[training]
-steps = 60
-warmup_steps = 4
-batch_size = 4
-checkpoint_every = 10
-[[runs]]
-size = "tiny-3k"
-[[runs]]
-size = {{hidden = 8, layers = 1, heads = 2}}
-name = "other"
-training = {{seed = 3}}
-"""
-        + "".join(f'[[probes]]\nname = "{probe}"\n' for probe in probes)
-    )
-    return declared
-
-
-@pytest.mark.slow
-def test_a_whole_study(tmp_path: Path, text: Path) -> None:
-    declared = declare(tmp_path, text, ["neural_persistence", "rips", "controls", "distances", "gradient_rips"])
-    printed = succeed("study", "run", declared, "--workers", "1", cwd=tmp_path, by=command)
-    # Without --out the folder has the name of the study.
-    out = tmp_path / "mine"
-    assert (out / "study.db").is_file()
-    place = printed.splitlines()[-1]
-    assert place.startswith("report: ")
-    page = Path(place.removeprefix("report: "))
-    assert page.is_file()
-    assert out in page.parents
-    # The verdict comes first: whoever reads one line reads that.
-    assert len(printed.splitlines()) > 1
-    ids = toposcope.Study.load(out).frame()
-    again = succeed("study", "run", declared, "--workers", "1", cwd=tmp_path)
-    assert again.splitlines()[0].startswith("Nothing to do")
-    assert again.splitlines()[-1] == place
-    assert toposcope.Study.load(out).frame().rows() == ids.rows()
-    assert succeed("report", out).splitlines()[-1] == place
-
-
-def test_a_study_with_a_bad_checkpoint_reports_the_rest(tmp_path: Path) -> None:
-    found = write_series(tmp_path / "found")
-    (found / "step_010.safetensors").write_bytes(b"broken")
-    declared = tmp_path / "declared.toml"
-    declared.write_text('name = "mine"\n[[series]]\npath = "found"\n[[probes]]\nname = "neural_persistence"\n')
-    done = inside("study", "run", declared, "--out", tmp_path / "out", "--workers", "1")
-    (line,) = complaints(done)
-    assert line.startswith("Error: found step 10: read: ")
-    assert done.returncode == 1
-    assert any(text.startswith("report: ") for text in done.stdout.splitlines())
-
-
-def write_published(folder: Path) -> Path:
-    """A published run: checkpoints, features, and a file that is neither."""
-    write_series(folder / "mine")
-    rows = [{"step": step, "loss": 5 - step / 10, "h0_total": float(step)} for step in (0, 10, 20)]
-    (folder / "features.json").write_text(json.dumps({"mine": rows, "other": rows}))
-    (folder / "machine.json").write_text('{"host": 3}')
-    return folder
-
-
-@pytest.mark.slow
-def test_a_published_study_is_taken_on_and_then_measured(tmp_path: Path) -> None:
-    write_published(tmp_path / "published")
-    done = command("study", "import", "published", "--workers", "1", cwd=tmp_path)
-    (note,) = complaints(done)
-    assert note.startswith("note: left out: ")
-    assert "machine.json" in note
-    assert done.returncode == 0
-    out = tmp_path / "published-study"
-    assert done.stdout.splitlines()[-1] == f"report: {out / 'report' / 'index.html'}"
-    told = json.loads(succeed("study", "status", out, "--json"))
-    assert [(run["kind"], run["measured"]) for run in told["runs"]] == [("series", 0), ("published", 0)]
-    succeed("study", "run", out / "study.toml", "--out", out, "--workers", "1")
-    told = json.loads(succeed("study", "status", out, "--json"))
-    assert [run["measured"] for run in told["runs"]] == [3, 0]
-
-
-@pytest.mark.parametrize("content", ["", "{"])
-def test_a_folder_with_nothing_to_take_on_is_bad_use(tmp_path: Path, content: str) -> None:
-    (tmp_path / "empty").mkdir()
-    if content:
-        (tmp_path / "empty" / "features.json").write_text(content)
-    line = misuse("study", "import", tmp_path / "empty", "--out", tmp_path / "out")
-    assert str(tmp_path / "empty") in line
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_study_is_not_put_into_the_folder_it_is_taken_from(tmp_path: Path) -> None:
-    folder = write_published(tmp_path / "published")
-    assert "--out" in misuse("study", "import", folder, "--out", folder)
-    assert not (folder / "study.toml").exists()
