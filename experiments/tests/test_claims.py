@@ -18,7 +18,6 @@ from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
 from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, UNKNOWN, p_of_rho
 from toposcope_experiments.published_study.claims import RULES, SCHEMA, claims
-from toposcope_experiments.published_study.correlation_claims import _course
 
 SIZES = {"a": 3_000, "b": 7_000, "c": 21_000, "d": 46_000, "e": 97_000}
 LARGE = "large model"
@@ -134,11 +133,12 @@ def judge(
     scaling: pl.DataFrame | None = None,
     predictions: pl.DataFrame | None = None,
     sizes: dict[str, int] = SIZES,
+    associated: pl.DataFrame | None = None,
 ) -> dict[int, tuple[str, str]]:
     """Verdict and reason by the number of the claim."""
     table = claims(
         published,
-        associations(tuple(trajectories)),
+        associations(tuple(trajectories)) if associated is None else associated,
         some_phases([0] * 5).clear() if phases is None else phases,
         change_points,
         some_scaling().clear() if scaling is None else scaling,
@@ -222,6 +222,13 @@ def test_without_sizes_nothing_is_said_of_size() -> None:
     assert {found[number][0] for number in (2, 3, 4, 6)} == {UNKNOWN}
 
 
+def judge_gain(predictions: pl.DataFrame, names: dict[str, int]) -> tuple[str, str]:
+    """What is said of the published gain of prediction, from these errors alone."""
+    published = Published(final_loss=dict.fromkeys(names, 2.0), prediction_errors=PUBLISHED.prediction_errors)
+    study = [Trajectory(name, STEPS, {}, {}, {}) for name in names]
+    return judge(study, published, predictions=predictions, sizes=names)[5]
+
+
 @pytest.mark.parametrize(
     ("gain", "n_runs", "expected"),
     [
@@ -235,9 +242,7 @@ def test_without_sizes_nothing_is_said_of_size() -> None:
 )
 def test_the_gain_of_prediction(gain: float, n_runs: int, expected: str) -> None:
     predictions, names = some_predictions(gain, n_runs, noise=0.0 if abs(gain) == 0.001 else 0.02)
-    published = Published(final_loss=dict.fromkeys(names, 2.0), prediction_errors=PUBLISHED.prediction_errors)
-    study = [Trajectory(name, STEPS, {}, {}, {}) for name in names]
-    verdict, why = judge(study, published, predictions=predictions, sizes=names)[5]
+    verdict, why = judge_gain(predictions, names)
     if gain == 0.0001:  # the mean of noise has either sign
         assert verdict in (UNKNOWN, FALLS)
     else:
@@ -250,9 +255,7 @@ def test_a_blend_worse_than_the_power_law_is_no_gain() -> None:
     worse = predictions.with_columns(
         error=pl.when(pl.col("forecaster") == "paper_loss_only").then(0.01).otherwise("error")
     )
-    published = Published(final_loss=dict.fromkeys(names, 2.0), prediction_errors=PUBLISHED.prediction_errors)
-    study = [Trajectory(name, STEPS, {}, {}, {}) for name in names]
-    assert judge(study, published, predictions=worse, sizes=names)[5][0] == FALLS
+    assert judge_gain(worse, names)[0] == FALLS
 
 
 @pytest.mark.parametrize(("n_runs", "later", "expected"), [(5, -0.01, UNKNOWN), (20, -0.01, FALLS), (20, 0.01, STANDS)])
@@ -261,9 +264,7 @@ def test_a_gain_at_one_fraction_only_takes_a_test_to_fall(n_runs: int, later: fl
     predictions, names = some_predictions(0.02, n_runs)
     blend = (pl.col("forecaster") == "paper_combined") & (pl.col("fraction") == 0.5)
     mixed = predictions.with_columns(error=pl.when(blend).then(pl.col("error") + 0.02 - later).otherwise("error"))
-    published = Published(final_loss=dict.fromkeys(names, 2.0), prediction_errors=PUBLISHED.prediction_errors)
-    study = [Trajectory(name, STEPS, {}, {}, {}) for name in names]
-    verdict, why = judge(study, published, predictions=mixed, sizes=names)[5]
+    verdict, why = judge_gain(mixed, names)
     assert verdict == expected, why
     assert why.count("with topology") == why.count("with the last loss") == 4
 
@@ -335,10 +336,6 @@ def test_a_power_law_of_single_batches_cannot_be_told() -> None:
     assert "the loss of one batch alone" in why
 
 
-def test_the_course_of_a_trace_is_a_sentence() -> None:
-    assert _course([0, 1, 2], [69.7, 70.9, 45.4]) == "rises from 69.7 to 70.9 at step 1, then falls to 45.4"
-
-
 @pytest.mark.parametrize(
     ("phases", "explained", "expected"),
     [
@@ -379,11 +376,8 @@ def test_a_change_with_size_that_the_step_shares_takes_a_test_too(n_eff: float, 
     )
     study = [t for t in a_study("clock") if t.run in sizes]
     published = Published(correlations={"H0.total": dict.fromkeys(sizes, -0.8)})
-    found = claims(
-        published, table, some_phases([0] * 5).clear(), NO_CHANGE_POINTS, some_scaling().clear(), study,
-        some_runs(sizes), some_predictions(0, 5)[0].clear(),
-    )  # fmt: skip
-    assert found.filter(number=2).item(0, "verdict") == expected, found.item(1, "why")
+    verdict, why = judge(study, published, sizes=sizes, associated=table)[2]
+    assert verdict == expected, why
 
 
 @pytest.mark.parametrize(("verdict", "rho", "expected"), [
@@ -396,13 +390,9 @@ def test_the_step_explains_only_what_it_was_tested_on_or_tracks_as_well(
         "group": "network", "feature": H0, "target": "validation_loss", "n_eff": 4.0, "verdict": verdict,
         "block_low": -0.99, "block_high": -0.2, "n": 51, "rho": rho, "rho_step": -0.8,
     }  # fmt: skip
-    study = a_study("clock")[:1]
-    found = claims(
-        Published(correlations={"H0.total": {"a": -0.8}}), pl.DataFrame([{"run": "a", **row}]),
-        some_phases([0] * 5).clear(), NO_CHANGE_POINTS, some_scaling().clear(), study, some_runs({"a": 3000}),
-        some_predictions(0, 5)[0].clear(),
-    )  # fmt: skip
-    assert found.item(0, "verdict") == expected
+    published = Published(correlations={"H0.total": {"a": -0.8}})
+    associated = pl.DataFrame([{"run": "a", **row}])
+    assert judge(a_study("clock")[:1], published, associated=associated)[1][0] == expected
 
 
 def test_a_course_of_few_changes_is_no_trend() -> None:

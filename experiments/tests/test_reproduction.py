@@ -12,7 +12,6 @@ from scipy.stats import spearmanr
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.probes.feature import options_of
 from toposcope.study.feature_file import read_features
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
@@ -63,14 +62,33 @@ PUBLISHED = Published(
     traces={"pythia-14m": Trace(steps=[0, 1000], values={"np_mean": [0.338, 0.377], "H0.total": [69.7, 69.4]})},
 )
 
-NO_PHASES = pl.DataFrame(schema={"run": pl.String, "feature": pl.String})
-NO_CHANGE_POINTS = pl.DataFrame(schema={"run": pl.String, "feature": pl.String, "explained": pl.Boolean})
-NO_SCALING = pl.DataFrame(schema={"quantity": pl.String, "n": pl.Int64, "rho": pl.Float64})
-
 
 def some_runs(names: list[str], kind: str) -> pl.DataFrame:
     schema = {"run": pl.String, "kind": pl.String, "n_parameters": pl.Int64, "status": pl.String, "last_step": pl.Int64}
     return pl.DataFrame([(name, kind, 1000, "complete", None) for name in names], schema=schema, orient="row")
+
+
+NO_RUNS = some_runs([], "family")
+NO_ASSOCIATIONS = association_table([])
+NO_PHASES = pl.DataFrame(schema={"run": pl.String, "feature": pl.String})
+NO_CHANGE_POINTS = pl.DataFrame(schema={"run": pl.String, "feature": pl.String, "explained": pl.Boolean})
+NO_SCALING = pl.DataFrame(schema={"quantity": pl.String, "n": pl.Int64, "rho": pl.Float64})
+NO_PREDICTIONS = predictions([], pl.DataFrame(schema={"run": pl.String}), NO_RUNS)
+
+
+def beside(
+    published: Published | None,
+    runs: pl.DataFrame,
+    trajectories: list[Trajectory],
+    *,
+    associations: pl.DataFrame = NO_ASSOCIATIONS,
+    phases: pl.DataFrame = NO_PHASES,
+    scaling: pl.DataFrame = NO_SCALING,
+    predicted: pl.DataFrame = NO_PREDICTIONS,
+    corpus: str = "",
+) -> pl.DataFrame:
+    """The table of what was published beside these; what a test does not give is empty."""
+    return reproduction(published, associations, phases, scaling, trajectories, runs, predicted, corpus=corpus)
 
 
 def row(table: pl.DataFrame, name: str, quantity: str, run: str = "") -> dict[str, Any]:
@@ -100,7 +118,7 @@ def table(released: tuple[list[Trajectory], pl.DataFrame]) -> pl.DataFrame:
     trajectories, log = released
     runs = some_runs([t.run for t in trajectories], "series")
     made = predictions(trajectories, log, runs)
-    return reproduction(PUBLISHED, association_table(trajectories), NO_PHASES, NO_SCALING, trajectories, runs, made)
+    return beside(PUBLISHED, runs, trajectories, associations=association_table(trajectories), predicted=made)
 
 
 @pytest.mark.reference
@@ -225,16 +243,8 @@ def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict
         targets={name: np.array(values, dtype=float) for name, values in losses.items()},
         clocks={"step": place.astype(float)},
     )
-    empty = pl.DataFrame(schema=dict.fromkeys(("run", "protocol", "forecaster"), pl.String) | {"fraction": pl.Float64})
-    return reproduction(
-        shipped_study("pythia").published,
-        association_table([trajectory]),
-        NO_PHASES,
-        NO_SCALING,
-        [trajectory],
-        some_runs([run], "series"),
-        empty,
-    )
+    published = shipped_study("pythia").published
+    return beside(published, some_runs([run], "series"), [trajectory], associations=association_table([trajectory]))
 
 
 @pytest.mark.reference
@@ -282,12 +292,6 @@ def test_hidden_states_made_as_published_are_against_the_loss_on_the_text() -> N
     assert trace["exact"] == features[f"{EXACT_STATES} H1.entropy"][steps.index(512)]
 
 
-def test_options_of_a_label() -> None:
-    assert options_of("rips") == {}
-    assert options_of(CLOUD)["max_points"] == "200"
-    assert options_of("hidden_states:scales=[0.5,1.0],pca=50") == {"scales": "[0.5,1.0]", "pca": "50"}
-
-
 def a_trained_run(rows: int) -> Trajectory:
     rng = np.random.default_rng(2)
     steps = np.arange(0, 2001, 100)
@@ -330,7 +334,10 @@ def test_a_retrained_run_says_why_it_differs(rows: int, expected: str) -> None:
     scaling = pl.DataFrame(
         [{"quantity": q, **law} for q in ("rips H0.total", f"{CLOUD} H0.total", "validation_loss", "batch_loss")]
     ).with_columns(exponent=pl.Series([0.8, 0.3, -0.2, -0.1]))
-    table = reproduction(PUBLISHED, association_table([run]), phases, scaling, [run], runs, made, corpus="a corpus")
+    table = beside(
+        PUBLISHED, runs, [run], associations=association_table([run]), phases=phases, scaling=scaling, predicted=made,
+        corpus="a corpus",
+    )  # fmt: skip
     assert table.schema == pl.Schema(SCHEMA)
     correlation = row(table, "correlation", "H0.total", run.run)
     by_hand = [
@@ -365,10 +372,9 @@ def test_a_value_that_agrees_by_chance_is_not_called_reproduced() -> None:
         }
     )  # fmt: skip
     published = Published(largest_change={run.run: 300})
-    nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), some_runs([], "family"))
     for kind, expected in (("family", "the same value; retrained here"), ("series", "reproduced")):
         runs = some_runs([run.run], kind)
-        table = reproduction(published, association_table([]), phases, NO_SCALING, [run], runs, nothing)
+        table = beside(published, runs, [run], phases=phases)
         assert row(table, "phases", "largest_change", run.run)["note"].startswith(expected)
 
 
@@ -377,9 +383,8 @@ def test_traces_where_they_were_measured() -> None:
     features = {"neural_persistence np_mean": np.array([0.3384, 0.35, 0.5]), "rips H0.total": np.array([9.0, 8.0, 7.0])}
     run = Trajectory("pythia-14m", steps, by_feature(features), {}, {"step": steps.astype(float)})
     runs = some_runs([run.run], "series")
-    nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), runs)
     for trajectories in ([], [run]):
-        table = reproduction(PUBLISHED, association_table([]), NO_PHASES, NO_SCALING, trajectories, runs, nothing)
+        table = beside(PUBLISHED, runs, trajectories)
         found = [row(table, "trace", f"{q} at step 1000", run.run) for q in ("np_mean", "H0.total")]
         if trajectories:
             assert [f["exact"] for f in found] == [0.5, 7.0]
@@ -393,9 +398,8 @@ def test_a_rho_of_one_has_no_p_by_student() -> None:
     scaling = pl.DataFrame([{"quantity": q, **law} for q in ("rips H0.total", f"{CLOUD} H0.total")])
     run = a_trained_run(560)
     runs = some_runs([run.run], "family")
-    nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), runs)
     published = Published(scaling=PUBLISHED.scaling)
-    table = reproduction(published, association_table([]), NO_PHASES, scaling, [run], runs, nothing)
+    table = beside(published, runs, [run], scaling=scaling)
     p = row(table, "scaling", "H0.total p")
     assert np.isnan(p["published_protocol"])
     assert p["exact"] == 1 / 60
@@ -403,7 +407,6 @@ def test_a_rho_of_one_has_no_p_by_student() -> None:
 
 
 def test_without_a_publication_there_is_no_table() -> None:
-    nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), some_runs([], "family"))
-    table = reproduction(None, association_table([]), NO_PHASES, NO_SCALING, [], some_runs([], "family"), nothing)
+    table = beside(None, NO_RUNS, [])
     assert table.schema == pl.Schema(SCHEMA)
     assert len(table) == 0
