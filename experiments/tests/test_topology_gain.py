@@ -26,7 +26,7 @@ from toposcope_experiments.topology_gain.gain import (
     predict_fold,
     reduced,
 )
-from toposcope_experiments.topology_gain.left_out import Fold, LeftOut, configuration, left_out
+from toposcope_experiments.topology_gain.held_out import Fold, HeldOut, configuration, hold_out_each
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks
 
 Simulated = tuple[list[Fold], FeatureBlocks]
@@ -64,8 +64,8 @@ def simulated(seed: int, n_sizes: int = 4, n_rates: int = 4, *, carried: float =
                 rows=rows[learned],
                 target=target[learned],
                 groups=tuple(names[j] for j in learned),
-                left=np.array([i]),
-                left_rows=rows[[i]],
+                held_out=np.array([i]),
+                held_out_rows=rows[[i]],
                 base=base[[i]],
                 final=final[[i]],
                 laws=({},),
@@ -76,7 +76,7 @@ def simulated(seed: int, n_sizes: int = 4, n_rates: int = 4, *, carried: float =
 
 
 def part(folds: list[Fold], block: FeatureBlocks, draws: int) -> FractionResult:
-    return of_fraction(LeftOut(tuple(folds), len(folds), ()), block, draws)
+    return of_fraction(HeldOut(tuple(folds), len(folds), ()), block, draws)
 
 
 @pytest.mark.slow
@@ -114,11 +114,11 @@ def test_few_groups_tell_nothing() -> None:
     found = compare_with_norms([part(folds, block, draws=0)])
     assert (
         found.verdict()
-        == "Cannot decide whether topology improves forecasts: only 12 groups to leave out; 15 are needed."
+        == "Cannot decide whether topology improves forecasts: only 12 groups to hold out; 15 are needed."
     )
     assert (
         compare_with_norms([]).verdict()
-        == "Cannot decide whether topology improves forecasts: only 0 groups to leave out; 15 are needed."
+        == "Cannot decide whether topology improves forecasts: only 0 groups to hold out; 15 are needed."
     )
 
 
@@ -147,7 +147,7 @@ def with_fraction(block: FeatureBlocks, fraction: float) -> FeatureBlocks:
 
 
 @pytest.mark.slow
-def test_nothing_is_learned_from_what_is_left_out() -> None:
+def test_nothing_is_learned_from_what_is_held_out() -> None:
     """Neither the end nor the features of a run have a part in forecasts of the others' scales and directions."""
     folds, block = simulated(7, 3, 3, carried=1.0)
     learned = folds[0].learned
@@ -201,17 +201,17 @@ def block_of(runs: tuple[LoggedRun, ...]) -> FeatureBlocks:
     )
 
 
-def test_seeds_of_a_configuration_are_left_out_together(runs: tuple[LoggedRun, ...]) -> None:
+def test_seeds_of_a_configuration_are_held_out_together(runs: tuple[LoggedRun, ...]) -> None:
     block = block_of(runs)
-    folds, n_groups, notes = left_out(runs, block)
+    folds, n_groups, notes = hold_out_each(runs, block)
     assert n_groups == 6
     assert len({configuration(run) for run in runs}) == len(folds) == 6
     assert not notes
     for fold in folds:
-        left = [block.runs[i] for i in fold.left]
-        assert len(left) == 2
-        assert len({name.rpartition("-")[0] for name in left}) == 1
-        assert not set(fold.learned) & set(fold.left)
+        held = [block.runs[i] for i in fold.held_out]
+        assert len(held) == 2
+        assert len({name.rpartition("-")[0] for name in held}) == 1
+        assert not set(fold.learned) & set(fold.held_out)
         assert len(fold.learned) == len(fold.rows) == 10
         assert len(set(fold.groups)) == 5
         assert fold.group not in fold.groups
@@ -222,7 +222,7 @@ def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[LoggedRun, ...]) -> N
     alone = tuple(run for run in runs if run.schedule.peak < 2e-3)
     more = complete_runs([run(size, 1e-3, seed) for size in (2e4, 6e4) for seed in (1, 2)]).runs
     alone += more
-    predicted = of_fraction(left_out(alone, block_of(alone)), block_of(alone), draws=0).forecasts.filter(
+    predicted = of_fraction(hold_out_each(alone, block_of(alone)), block_of(alone), draws=0).forecasts.filter(
         forecaster=PLAIN
     )
     for row in predicted.iter_rows(named=True):

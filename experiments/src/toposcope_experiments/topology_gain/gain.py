@@ -1,6 +1,6 @@
 """Whether topology improves forecasts of the final loss beyond the loss so far, the laws and the norms.
 
-See experiments/docs/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
+See experiments/docs/topology-gain.md. Every configuration (size, peak rate, schedule) is held out with all its seeds; a
 stack learns from the others and predicts it: from the laws alone, with norms, with topology. Topology has hundreds of
 columns, which are reduced by a rule fixed beforehand, within the training runs. Placebos are treated in the same way.
 """
@@ -32,7 +32,7 @@ from toposcope.extend import (
     skills,
 )
 from toposcope.study import Study
-from toposcope_experiments.topology_gain.left_out import Fold, LeftOut, left_out
+from toposcope_experiments.topology_gain.held_out import Fold, HeldOut, hold_out_each
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks, study_features
 
 PLAIN, NORMS, TOPOLOGY, BOTH = "stack", "stack + norms", "stack + topology", "stack + norms + topology"
@@ -40,7 +40,7 @@ TESTED = (TOPOLOGY, BOTH)  # tested against `NORMS`; p is adjusted over these at
 RANDOM, OTHERS, OTHERS_OF_SIZE = "random numbers", "another run's", "another run's, of its size"
 PLACEBOS = (RANDOM, OTHERS, OTHERS_OF_SIZE)
 N_DRAWS = 9  # draws of each placebo
-MIN_GROUPS = 15  # a verdict needs at least this many groups to leave out
+MIN_GROUPS = 15  # a verdict needs at least this many groups to hold out
 MAX_DEVIATIONS = 3.0  # standard deviations at which values are clipped, as the stack clips its own
 MAX_COMPONENTS = 5
 MIN_RUNS_PER_COMPONENT = 5  # each principal component needs at least this many training runs
@@ -92,7 +92,7 @@ class TopologyGain:
         most = max((row["n_groups"] for row in rows), default=self.n_groups)
         enough = [row for row in rows if row["n_groups"] >= MIN_GROUPS]
         if not enough:
-            few = f"{most} group{'s'[: most != 1]} to leave out; {MIN_GROUPS} are needed"
+            few = f"{most} group{'s'[: most != 1]} to hold out; {MIN_GROUPS} are needed"
             return f"Cannot decide whether topology improves forecasts: only {few}."
         shown = [row for row in enough if row["p_adjusted"] < LEVEL]
         gains = [row for row in shown if row["skill"] > 0]
@@ -171,10 +171,10 @@ class FractionResult:
 
 def _of_block(i: int) -> FractionResult:
     runs, blocks, draws = shared()
-    return of_fraction(left_out(runs, blocks[i]), blocks[i], draws)
+    return of_fraction(hold_out_each(runs, blocks[i]), blocks[i], draws)
 
 
-def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionResult:
+def of_fraction(groups: HeldOut, block: FeatureBlocks, draws: int) -> FractionResult:
     """Predict every held-out group with norms, topology, both, neither, and placebos."""
     folds = groups.folds
     tables: dict[str, tuple[Matrix, Matrix]] = {
@@ -192,7 +192,7 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionRe
         for name, values in predicted.items():
             if name in errors:
                 errors[name] += np.abs(values - fold.final).tolist()
-            for place, value, final in zip(fold.left, values, fold.final, strict=True):
+            for place, value, final in zip(fold.held_out, values, fold.final, strict=True):
                 rows.append((block.runs[place], fold.family, fold.group, block.fraction, name, float(value), final))
     forecasts = pl.DataFrame(rows, schema=FORECASTS, orient="row")
     reference, found = (sum(errors[name]) for name in (NORMS, BOTH))
@@ -207,10 +207,10 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionRe
 
 
 def predict_fold(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
-    """Return the final losses of the runs of a fold that are left out, shape (m,)."""
+    """Return the final losses of the runs of a fold that are held out, shape (m,)."""
     further = np.hstack([norms, reduced(topology, fold.learned)])
     fit = fit_ridge(np.hstack([fold.rows, further[fold.learned]]), fold.target, fold.groups)
-    return fold.base * np.exp(fit(np.hstack([fold.left_rows, further[fold.left]])))
+    return fold.base * np.exp(fit(np.hstack([fold.held_out_rows, further[fold.held_out]])))
 
 
 def reduced(table: Matrix, learned: Indices) -> Matrix:
@@ -236,7 +236,7 @@ def _placebo_error(folds: Sequence[Fold], block: FeatureBlocks, placebo: str, dr
     if placebo == RANDOM:
         table = rng.normal(size=block.topology.shape)
     else:
-        sizes = {int(i): fold.size for fold in folds for i in fold.left}
+        sizes = {int(i): fold.size for fold in folds for i in fold.held_out}
         table = block.topology.copy()
         for members in _classes(sizes if placebo == OTHERS_OF_SIZE else dict.fromkeys(sizes, 0)):
             order = rng.permutation(members)

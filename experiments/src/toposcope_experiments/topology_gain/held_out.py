@@ -14,7 +14,7 @@ MIN_RUNS, MIN_SIZES = 8, 2  # runs and groups that a stack learns from, as the f
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """A group left out."""
+    """A group held out."""
 
     family: str
     group: str
@@ -22,16 +22,16 @@ class Fold:
     learned: Indices  # shape (n,); indices of the runs learned from, in the tables of features
     rows: Matrix  # shape (n, p); the stack's own features of these runs, each computed without the runs of its group
     target: Vector  # shape (n,); log(final / base)
-    groups: tuple[str, ...]  # left out together while the strength of the ridge is chosen
-    left: Indices  # shape (m,); indices of the runs left out
-    left_rows: Matrix  # shape (m, p)
+    groups: tuple[str, ...]  # held out together while the strength of the ridge is chosen
+    held_out: Indices  # shape (m,); indices of the runs held out
+    held_out_rows: Matrix  # shape (m, p)
     base: Vector  # shape (m,); the predictions of `COOLDOWN` for them, and their final losses
     final: Vector  # shape (m,); the predictions of `COOLDOWN` for them, and their final losses
     laws: tuple[Mapping[str, float], ...]  # the prediction of each law
 
 
-class LeftOut(NamedTuple):
-    """All that can be left out at one fraction."""
+class HeldOut(NamedTuple):
+    """All that can be held out at one fraction."""
 
     folds: tuple[Fold, ...]  # empty if there are too few runs
     n_groups: int  # number of configurations, whether or not they can be predicted
@@ -46,8 +46,8 @@ def configuration(run: LoggedRun) -> str:
     return f"{written} {run.log.schedule} {run.schedule.peak:.2g} {run.schedule.last_step}"
 
 
-def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
-    """Leave out every configuration in turn, among the runs of the largest family."""
+def hold_out_each(runs: Sequence[LoggedRun], block: FeatureBlocks) -> HeldOut:
+    """Hold out every configuration in turn, among the runs of the largest family."""
     place = {name: i for i, name in enumerate(block.runs)}
     known = [run for run in runs if run.log.name in place]
     kinds = [(run.log.family, run.log.unit) for run in known]
@@ -65,18 +65,18 @@ def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
         others = tuple(run for run in members if configuration(run) != group)
         apart = {key: tuple(o for o in others if configuration(o) != key) for key in set(map(configuration, others))}
         learned = [_stack_row(run, block.fraction, apart[configuration(run)], sized) for run in others]
-        left = [_stack_row(run, block.fraction, others, sized) for run in members if configuration(run) == group]
-        fold = _fold(group, place, [t for t in learned if t is not None], [t for t in left if t is not None])
+        held_out = [_stack_row(run, block.fraction, others, sized) for run in members if configuration(run) == group]
+        fold = _fold(group, place, [t for t in learned if t is not None], [t for t in held_out if t is not None])
         if fold is not None:
             folds.append(fold)
-    predicted = {block.runs[i] for fold in folds for i in fold.left}
+    predicted = {block.runs[i] for fold in folds for i in fold.held_out}
     refused = [run.log.name for run in members if run.log.name not in predicted]
     if refused:
         few = f"fewer than {MIN_RUNS} other runs of {MIN_SIZES} groups, or too little was logged"
         notes.append(
             f"{', '.join(refused[:3])}{' ...' * (len(refused) > 3)}: no forecast at {block.fraction:.0%}: {few}."
         )
-    return LeftOut(tuple(folds), len(names), tuple(notes))
+    return HeldOut(tuple(folds), len(names), tuple(notes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,26 +100,28 @@ def _stack_row(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], s
         return None
 
 
-def _fold(group: str, place: Mapping[str, int], learned: Sequence[_StackRow], left: Sequence[_StackRow]) -> Fold | None:
+def _fold(
+    group: str, place: Mapping[str, int], learned: Sequence[_StackRow], held_out: Sequence[_StackRow]
+) -> Fold | None:
     groups = tuple(configuration(row.run) for row in learned)
-    if not left or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
+    if not held_out or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
         return None
     names = [law.name for law in STACKED_LAWS]
     return Fold(
-        family=left[0].run.log.family,
+        family=held_out[0].run.log.family,
         group=group,
-        size=left[0].run.size,
+        size=held_out[0].run.size,
         learned=np.array([place[row.run.log.name] for row in learned]),
         rows=np.array([row.features for row in learned]),
         target=np.array([np.log(row.run.final() / row.base) for row in learned]),
         groups=groups,
-        left=np.array([place[row.run.log.name] for row in left]),
-        left_rows=np.array([row.features for row in left]),
-        base=np.array([row.base for row in left]),
-        final=np.array([row.run.final() for row in left]),
+        held_out=np.array([place[row.run.log.name] for row in held_out]),
+        held_out_rows=np.array([row.features for row in held_out]),
+        base=np.array([row.base for row in held_out]),
+        final=np.array([row.run.final() for row in held_out]),
         laws=tuple(
             {COOLDOWN.name: row.base}
             | dict(zip(names, (row.base * np.exp(row.features[: len(names)])).tolist(), strict=True))
-            for row in left
+            for row in held_out
         ),
     )
