@@ -9,12 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hub_stand_in import Hub, Storage
-from range_server import running
+from hub_stand_in import Hub, hub_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import http_requests, hub, range_cache
 from toposcope.models import Text
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
@@ -57,15 +55,11 @@ def save(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
-    range_cache.memory_cache.clear()
-    hub._tree.cache_clear()
     folder = tmp_path / "model"
     for step in [*STEPS, 3000]:
         save(folder / f"step{step}", step)
-    with running(Storage(folder)) as storage, running(Hub(folder, storage)) as server:  # type: ignore[arg-type]
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        yield server  # type: ignore[misc]
+    with hub_of(folder, monkeypatch) as server:
+        yield server
 
 
 def _smaller(probe: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from hub_stand_in import Hub, Storage
-from range_server import running
+from hub_stand_in import Hub, hub_of
 from safetensors.torch import save_file
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import http_requests, hub, range_cache
+from toposcope.checkpoints.sources import http_requests
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
@@ -50,18 +49,14 @@ def neox(step: int) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The model, with a step that is not asked for."""
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
-    range_cache.memory_cache.clear()
-    hub._tree.cache_clear()
     folder = tmp_path / "model"
     for step in [*STEPS, 512]:
         where = folder / f"step{step}"
         where.mkdir(parents=True)
         save_file(neox(step), where / "model.safetensors")
         (where / "config.json").write_text('{"model_type": "gpt_neox"}')
-    with running(Storage(folder)) as storage, running(Hub(folder, storage)) as server:  # type: ignore[arg-type]
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        yield server  # type: ignore[misc]
+    with hub_of(folder, monkeypatch) as server:
+        yield server
 
 
 def of_the_paper() -> Declaration:

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from polypythias_stand_in import PLANTED, declaration, repository, served, text_file, train_all
+from hub_stand_in import hub_of
+from polypythias_stand_in import PLANTED, declaration, models_in, repository, text_file, train_all
 from safetensors.torch import save_file
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import http_requests, hub, range_cache
 from toposcope.report import write_report
 from toposcope.report.composing import makers_of
 from toposcope.report.material import Material
@@ -26,9 +26,6 @@ SIZES = ["14m", "70m"]
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
-    range_cache.memory_cache.clear()
-    hub._tree.cache_clear()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     train_all(tmp_path / "hub", STEPS, SIZES, PLANTED)
@@ -36,8 +33,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A seed that lacks a checkpoint.
     lacking = tmp_path / "hub" / "EleutherAI" / repository("70m", 9) / "step48000"
     lacking.rename(tmp_path / "taken-away")
-    with served(tmp_path / "hub") as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+    with hub_of(tmp_path / "hub", monkeypatch, models_in(tmp_path / "hub")):
         yield tmp_path
 
 

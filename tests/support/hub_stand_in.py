@@ -3,11 +3,16 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from range_server import Handler, RangeServer
+import pytest
+from range_server import Handler, RangeServer, running
+
+from toposcope.checkpoints.sources import http_requests, hub, range_cache
 
 PAGE = 3
 """Files on a page of a listing."""
@@ -122,6 +127,17 @@ class HubHandler(Handler):
 
     def json(self, content: Any, headers: dict[str, str] | None = None) -> None:
         self.body(200, json.dumps(content).encode(), {"Content-Type": "application/json", **(headers or {})})
+
+
+@contextmanager
+def hub_of(folder: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, Path] | None = None) -> Iterator[Hub]:
+    """Serve these models in place of the hub, to readers who wait shortly and have read nothing in another test."""
+    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    range_cache.memory_cache.clear()
+    hub._tree.cache_clear()
+    with running(Storage(folder)) as storage, running(Hub(folder, storage, models)) as server:  # type: ignore[arg-type]
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server  # type: ignore[misc]
 
 
 def _ref(name: str, kind: str, commit: str) -> dict[str, str]:

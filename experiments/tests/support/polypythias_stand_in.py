@@ -8,17 +8,15 @@ are disturbed: one by a few updates with a large learning rate, one by a learnin
 
 import argparse
 import math
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import torch
-from hub_stand_in import Hub, Storage
-from range_server import running
+from hub_stand_in import hub_of
 from small_models import some_lines
 from tiny_models import byte_tokenizer
 
@@ -116,15 +114,9 @@ def train_all(
                 train(folder / OWNER / name, size, seed, steps, planted.get(name, ""))
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[Hub]:
-    """Serve all models of a folder."""
-    models = {f"{OWNER}/{path.name}": path for path in sorted((folder / OWNER).iterdir())}
-    with (
-        running(Storage(folder)) as storage,
-        running(Hub(folder, storage, models)) as server,  # type: ignore[arg-type]
-    ):
-        yield server  # type: ignore[misc]
+def models_in(folder: Path) -> dict[str, Path]:
+    """All models of a folder, by their names on the hub."""
+    return {f"{OWNER}/{path.name}": path for path in sorted((folder / OWNER).iterdir())}
 
 
 def declaration(text: Path) -> Declaration:
@@ -146,8 +138,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     declared = declaration(text_file(folder))
     train_all(folder / "hub", declared.series[0].steps, list(SIZES), {} if options.nothing_planted else PLANTED)
-    with served(folder / "hub") as server:
-        os.environ["HF_ENDPOINT"] = server.url
+    with pytest.MonkeyPatch.context() as patch, hub_of(folder / "hub", patch, models_in(folder / "hub")):
         for unit, message in run_study(declared, folder / "study", access=Access(folder=folder / "cache")).items():
             sys.stderr.write(f"{unit}: {message}\n")
     page, _ = write_report(Study.load(folder / "study"))
