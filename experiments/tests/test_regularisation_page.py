@@ -1,15 +1,13 @@
 """The page of the experiment on regularisation says what its tables say, and the command makes it."""
 
-import json
 from pathlib import Path
 
 import polars as pl
 import pytest
 from chart_checks import check_chart, rows_of_chart
-from click.testing import CliRunner, Result
+from experiment_commands import run, run_three_times
 from made_up_digits import made_up
 
-from toposcope.cli import toposcope
 from toposcope.report.composing import Page
 from toposcope_experiments.regularisation.charts import PANELS
 from toposcope_experiments.regularisation.comparison import AGAINST, AT_STEP, compare
@@ -86,32 +84,14 @@ def test_every_chart_can_be_drawn_and_holds_the_numbers(ordered: Page[Regularisa
     assert {row["lost"] for row in grid} == set(settings["lost"])  # rules that never stop share their rows
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(toposcope, ["regularisation", *map(str, arguments)], env={"COLUMNS": "200"})
-
-
-TINY = ("--seeds", "2", "--epochs", "4")
-
-
 @pytest.mark.slow
-def test_the_command_trains_measures_and_writes(tmp_path: Path) -> None:
-    done = run(*TINY, "--out", tmp_path / "1", "--workers", "1", "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+def test_the_command_trains_measures_and_writes_the_same_each_time(tmp_path: Path) -> None:
+    found, _ = run_three_times(tmp_path, "regularisation", "--seeds", "2", "--epochs", "4")
     assert len(found["runs"]) == 2 * len(CONDITIONS)
     assert {row["verdict"] for row in found["verdicts"]} == {"cannot be told"}
-    features = pl.read_csv(tmp_path / "1" / "tables" / "features.csv", infer_schema_length=None)
+    features = pl.read_csv(tmp_path / "one" / "tables" / "features.csv", infer_schema_length=None)
     assert len(features) == 2 * len(CONDITIONS) * 10
     assert features.select(pl.col(*FEATURES).is_finite().all()).row(0) == (True,) * len(FEATURES)
-    before = {path: path.read_bytes() for path in (tmp_path / "1").rglob("*") if path.is_file()}
-    again = run(*TINY, "--out", tmp_path / "1", "--workers", "1")
-    assert again.exit_code == 0
-    assert {path: path.read_bytes() for path in (tmp_path / "1").rglob("*") if path.is_file()} == before
-    two = run(*TINY, "--out", tmp_path / "2", "--workers", "2")
-    assert two.exit_code == 0
-    assert {path.name: path.read_bytes() for path in (tmp_path / "2").rglob("*") if path.is_file()} == {
-        path.name: content for path, content in before.items()
-    }
 
 
 @pytest.mark.slow
@@ -125,4 +105,4 @@ def test_batch_normalisation_lowers_neural_persistence_and_norms_too(tmp_path: P
 
 
 def test_a_design_out_of_range_is_bad_use() -> None:
-    assert run("--seeds", "1").exit_code == 2
+    assert run("regularisation", "--seeds", "1").exit_code == 2
