@@ -6,11 +6,10 @@ from pathlib import Path
 import msgspec
 import polars as pl
 import pytest
-from click.testing import CliRunner
+from commands import complaint_of
 from experiment_material import material
 from section_tools import section_of, with_tables
 
-from toposcope.cli import toposcope
 from toposcope.report.document import Code, Document, Section, csv, say
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
@@ -57,7 +56,6 @@ def test_a_report_of_two_is_not_written_into_a_study(tmp_path: Path) -> None:
     for folder in (first, second):
         folder.mkdir()
         (folder / "study.toml").write_text("")
-    done = CliRunner().invoke(toposcope, ["report", str(first), str(second), "--out", str(first)])
-    assert done.exit_code == 2
-    assert f"--out {first}: the folder holds a study; choose another" in done.output
+    said = complaint_of("report", first, second, "--out", first)
+    assert f"--out {first}: the folder holds a study; choose another" in said
     assert sorted(path.name for path in first.iterdir()) == ["study.toml"]

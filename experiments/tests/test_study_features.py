@@ -11,11 +11,12 @@ import polars as pl
 import pytest
 from diagram_damage import change_diagrams
 from named_features import by_feature, by_group
+from small_family import small_family
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.study import Study, load_declaration, run_study
+from toposcope.study import Study
 from toposcope.study.diagrams import diagram_file
 from toposcope.study.kinds import feature_named
 from toposcope_experiments.topology_gain.study_features import FRACTIONS, FeatureBlocks, feature_blocks, study_features
@@ -23,38 +24,13 @@ from toposcope_experiments.topology_gain.study_features import FRACTIONS, Featur
 K = TypeVar("K")
 H0 = feature_named("rips H0.total")
 STEPS = np.array([0, 10, 20, 40, 80, 100])
-DECLARED = """
-name = "small"
-[corpus]
-source = "{text}"
-[training]
-steps = 30
-batch_size = 4
-warmup_steps = 4
-checkpoint_every = 3
-{runs}
-[[probes]]
-name = "neural_persistence"
-[[probes]]
-name = "rips"
-[[probes]]
-name = "controls"
-[[probes]]
-name = "clustering"
-"""
-RUN = '[[runs]]\nname = "{name}"\nsize = {{hidden = {hidden}, layers = 1, heads = 2, context = 16}}\n'
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Three small runs, measured."""
     folder = tmp_path_factory.mktemp("features")
-    words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat", "and", "ran"], 3000)
-    (folder / "text.txt").write_text(" ".join(words), encoding="utf-8")
-    runs = "".join(RUN.format(name=f"run-{hidden}", hidden=hidden) for hidden in (6, 8, 10))
-    (folder / "study.toml").write_text(DECLARED.format(text=folder / "text.txt", runs=runs), encoding="utf-8")
-    assert not run_study(load_declaration(folder / "study.toml"), folder / "out", workers=1)
-    return Study.load(folder / "out")
+    return Study.load(small_family(folder, "neural_persistence", "rips", "controls", "clustering"))
 
 
 @pytest.fixture(scope="module")
