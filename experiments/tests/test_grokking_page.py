@@ -104,7 +104,7 @@ def test_the_command_trains_measures_and_writes_the_same_each_time(tmp_path: Pat
 
 
 def test_a_design_out_of_range_is_bad_use() -> None:
-    assert "--modulus" in complaint_of("grokking", "--modulus", "5")
+    assert "modulus 5: choose at least 13" in complaint_of("grokking", "--modulus", "5")
 
 
 @pytest.mark.slow

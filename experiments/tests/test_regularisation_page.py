@@ -106,4 +106,4 @@ def test_batch_normalisation_lowers_neural_persistence_and_norms_too(tmp_path: P
 
 
 def test_a_design_out_of_range_is_bad_use() -> None:
-    assert "--seeds" in complaint_of("regularisation", "--seeds", "1")
+    assert "at least 2" in complaint_of("regularisation", "--seeds", "1")
