@@ -17,14 +17,12 @@ from small_models import save, some_lines
 from small_runs import some_text
 from small_studies import (
     ALL_PROBES,
-    WEIGHT_PROBES,
     assert_same_study,
     differing,
     family_study,
     file_bytes,
     measurement_ids,
     n_measured,
-    series_study,
     write_series,
 )
 
@@ -163,6 +161,7 @@ def test_a_killed_study_goes_on_and_ends_the_same(undisturbed: Undisturbed, tmp_
     # Moments are counted in files, not in seconds, so that they fall inside the work on any machine.
     moments = sorted(draw.sample(range(1, total), 6))
     orphans: list[Process] = []
+    kept = dict[Any, int]()
     for moment in moments:
         process = start(undisturbed.command(directory))
         wait_until(lambda moment=moment: n_done(directory) >= moment, process)  # type: ignore[misc]
@@ -172,12 +171,15 @@ def test_a_killed_study_goes_on_and_ends_the_same(undisturbed: Undisturbed, tmp_
         process.kill()
         process.wait()
         orphans += children
+        before, kept = kept, measurement_ids(directory) if n_measured(directory) else {}
+        assert before.items() <= kept.items()
         # At once, while its workers may still be at it.
     process = start(undisturbed.command(directory))
     wait_until(lambda: not any(orphan.is_alive() for orphan in orphans))
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, told
     assert_same_study(directory, undisturbed.directory)
+    assert kept.items() <= measurement_ids(directory).items()
 
 
 def test_a_study_killed_while_it_starts_leaves_no_worker(
@@ -230,21 +232,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     return directory
 
 
-def train(text: Path, directory: Path, *arguments: str) -> list[str | Path]:
-    return toposcope(
-        "train",
-        "tiny-3k",
-        "small-7k",
-        "--corpus",
-        text,
-        "--out",
-        directory,
-        "--set",
-        SETTINGS,
-        "--workers",
-        "2",
-        *arguments,
-    )
+def train(text: Path, directory: Path) -> list[str | Path]:
+    sizes, where = ["tiny-3k", "small-7k"], ["--corpus", text, "--out", directory]
+    return toposcope("train", *sizes, *where, "--set", SETTINGS, "--workers", "2")
 
 
 def complaints(told: str) -> list[str]:
@@ -348,36 +338,28 @@ def test_a_full_disk_while_measuring(trained: Path, measured: bytes, disk: Path,
     assert sorted(path.name for path in disk.iterdir()) == ["features.csv", "features.csv.study"]
 
 
-@pytest.fixture(scope="module", params=["study", "landscape"])
-def resumable(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[str | Path], Path]:
+@pytest.fixture(scope="module")
+def landscape(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str | Path], Path]:
     """A command that lacks its folder, and the folder of one that nobody disturbed."""
-    folder = tmp_path_factory.mktemp(request.param)
-    command: list[str | Path] = [sys.executable, "-m", "toposcope"]
-    if request.param == "study":
-        found = write_series(folder / "found", list(range(0, 60, 5)))
-        (folder / "declared.toml").write_text(series_study(found, WEIGHT_PROBES).to_toml(), encoding="utf-8")
-        command += ["study", "run", folder / "declared.toml", "--workers", "2", "--out"]
-    else:
-        for step in (0, 10, 20):
-            save(build("tiny-3k", seed=step, initial_scale=4.0), folder / "found", step)
-        (folder / "text.txt").write_text(some_lines(12))
-        few = ["--resolution", "9", "--seeds", "2"]
-        command += ["landscape", folder / "found", "--text", folder / "text.txt", *few, "--out"]
+    folder = tmp_path_factory.mktemp("landscape")
+    for step in (0, 10, 20):
+        save(build("tiny-3k", seed=step, initial_scale=4.0), folder / "found", step)
+    (folder / "text.txt").write_text(some_lines(12))
+    few = ["--resolution", "9", "--seeds", "2"]
+    command = toposcope("landscape", folder / "found", "--text", folder / "text.txt", *few, "--out")
     work([*command, folder / "whole"])
     return command, folder / "whole"
 
 
-def test_kills_at_any_time_cost_time_alone(
-    resumable: tuple[list[str | Path], Path], tmp_path: Path, start: Start
+def test_kills_of_a_landscape_at_any_time_cost_time_alone(
+    landscape: tuple[list[str | Path], Path], tmp_path: Path, start: Start
 ) -> None:
-    command, whole = resumable
-    directory, draw, kept = tmp_path / "killed", random.Random(3), dict[Any, int]()
+    command, whole = landscape
+    directory, draw = tmp_path / "killed", random.Random(3)
     begun = time.monotonic()
     work([*command, tmp_path / "timed"])
     duration = time.monotonic() - begun
-    assert_same_output(tmp_path / "timed", whole)
+    assert_same_landscape(tmp_path / "timed", whole)
     n_kills = 0
     while n_kills < N_KILLS:
         process = start([*command, directory])
@@ -386,30 +368,17 @@ def test_kills_at_any_time_cost_time_alone(
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             n_kills += 1
-            if command[3] == "study" and n_measured(directory):
-                before, kept = kept, measurement_ids(directory)
-                assert before.items() <= kept.items()
         else:
             assert process.returncode == 0, process.communicate()
-            assert_same_output(directory, whole)
+            assert_same_landscape(directory, whole)
             shutil.rmtree(directory)
-            kept = {}
     work([*command, directory])
-    assert_same_output(directory, whole)
-    assert kept.items() <= (measurement_ids(directory) if command[3] == "study" else {}).items()
+    assert_same_landscape(directory, whole)
 
 
-def assert_same_output(first: Path, second: Path) -> None:
-    """Two folders hold the same files; a database holds the same, in rows of any number, which its digest sees."""
-    if (second / "study.db").exists():
-        assert_same_study(first, second)
-    contents = [
-        {
-            path: content
-            for path, content in file_bytes(directory, ".").items()
-            if not path.startswith("study.") and path != "reported.sha256"
-        }
-        for directory in (first, second)
-    ]
+def assert_same_landscape(first: Path, second: Path) -> None:
+    contents = [file_bytes(directory, ".") for directory in (first, second)]
+    for files in contents:
+        files.pop("reported.sha256", None)
     assert contents[1]
     assert differing(*contents) == []

@@ -373,6 +373,9 @@ def _fill_logs() -> None:
             )
         },
     )
+    log("nothing of losses", log__csv=lambda: b"a,b\n1,2\n")
+    log("nothing in events", **{"events__out__tfevents__1": lambda: b""})
+    log("nothing in a trainer's state", trainer_state__json=lambda: b"[]")
     log("parquet of a bomb", log__parquet=_parquet)
     log("parquet header", log__parquet=lambda: b"PAR1" + struct.pack("<I", 0x7FFFFFFF) + b"PAR1")
     log(
