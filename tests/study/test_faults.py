@@ -233,8 +233,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
 
 
 def train(text: Path, directory: Path) -> list[str | Path]:
-    sizes, where = ["tiny-3k", "small-7k"], ["--corpus", text, "--out", directory]
-    return toposcope("train", *sizes, *where, "--set", SETTINGS, "--workers", "2")
+    where: list[str | Path] = ["--corpus", text, "--out", directory]
+    return toposcope("train", "tiny-3k", "small-7k", *where, "--set", SETTINGS, "--workers", "2")
 
 
 def complaints(told: str) -> list[str]:
