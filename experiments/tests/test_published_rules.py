@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from small_family import small_family
 
 from toposcope.analysis.trajectories import trajectories
 from toposcope.forecasting.forecaster import LoggedRun
@@ -10,38 +11,15 @@ from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import read_logs
-from toposcope.study import Study, load_declaration, run_study
+from toposcope.study import Study
 from toposcope_experiments.published_study.forecast_rules import published_rules
 from toposcope_experiments.published_study.predictions import predictions
 from toposcope_experiments.topology_gain.gain import topology_gain
 
-DECLARED = """
-name = "small"
-[corpus]
-source = "{text}"
-[training]
-steps = 60
-batch_size = 4
-warmup_steps = 4
-checkpoint_every = 3
-{runs}
-[[probes]]
-name = "neural_persistence"
-[[probes]]
-name = "controls"
-"""
-RUN = '[[runs]]\nname = "run-{hidden}"\nsize = {{hidden = {hidden}, layers = 1, heads = 2, context = 16}}\n'
-
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    folder = tmp_path_factory.mktemp("rules")
-    words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat", "and", "ran"], 3000)
-    (folder / "text.txt").write_text(" ".join(words), encoding="utf-8")
-    runs = "".join(RUN.format(hidden=hidden) for hidden in (6, 8, 10))
-    (folder / "study.toml").write_text(DECLARED.format(text=folder / "text.txt", runs=runs), encoding="utf-8")
-    assert not run_study(load_declaration(folder / "study.toml"), folder / "out", workers=1)
-    return Study.load(folder / "out")
+    return Study.load(small_family(tmp_path_factory.mktemp("rules"), "neural_persistence", "controls", steps=60))
 
 
 @pytest.mark.slow
@@ -86,7 +64,7 @@ def test_three_runs_tell_nothing_of_topology(study: Study) -> None:
     found = topology_gain(study, workers=1)
     assert (
         found.verdict()
-        == "Cannot decide whether topology improves forecasts: only 3 groups to leave out; 15 are needed."
+        == "Cannot decide whether topology improves forecasts: only 3 groups to hold out; 15 are needed."
     )
     assert len(found.notes) > 0
     assert found.errors.is_empty()

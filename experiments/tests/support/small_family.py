@@ -11,7 +11,7 @@ name = "small"
 [corpus]
 source = "{text}"
 [training]
-steps = 30
+steps = {steps}
 batch_size = 4
 learning_rate = 1e-2
 warmup_steps = 4
@@ -20,11 +20,11 @@ checkpoint_every = 3
 RUN = '[[runs]]\nname = "run-{hidden}"\nsize = {{hidden = {hidden}, layers = 1, heads = 2, context = 16}}\n'
 
 
-def small_family(folder: Path, *probes: str) -> Path:
+def small_family(folder: Path, *probes: str, steps: int = 30) -> Path:
     """Train the runs and measure these probes; the folder of the study."""
     text, study = folder / "text.txt", folder / "study.toml"
     text.write_text(some_text())
-    parts = [DECLARED.format(text=text), *(RUN.format(hidden=n) for n in (6, 8, 10))]
+    parts = [DECLARED.format(text=text, steps=steps), *(RUN.format(hidden=n) for n in (6, 8, 10))]
     study.write_text("".join([*parts, *(f'[[probes]]\nname = "{probe}"\n' for probe in probes)]))
     assert not run_study(load_declaration(study), folder / "out", workers=1)
     return folder / "out"
