@@ -15,7 +15,7 @@ from outside_package import install
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.evaluations import Evaluations, formats, read_evaluations
+from toposcope.logs.evaluations import Evaluations, read_evaluations, reading
 
 FILES = ("s.csv", "s.tsv", "results_1.json", "metrics-all.jsonl", "s.parquet", "s")
 
@@ -240,7 +240,7 @@ def test_a_hundred_thousand_rows_are_few(tmp_path: Path) -> None:
 CODE = '''
 """Lines such as ``small 1e6 1e7 piqa 0.6``."""
 import polars as pl
-from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
+from toposcope.logs.evaluations.file import RawEvaluations, as_raw
 NAMES = ["run", "N", "D", "task", "value"]
 def claims(material, columns):
     return material.path.suffix == ".csv" and material.path.stem == "plain"
@@ -253,9 +253,9 @@ def evaluations(material, columns):
 @pytest.fixture
 def contributed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     install(tmp_path_factory.mktemp("outside"), monkeypatch, "toposcope.evaluations", "plain_lines", CODE)
-    formats._formats.cache_clear()
+    reading._formats.cache_clear()
     yield
-    formats._formats.cache_clear()
+    reading._formats.cache_clear()
 
 
 @pytest.mark.usefixtures("contributed")

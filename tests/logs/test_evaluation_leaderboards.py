@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from toposcope.logs.evaluations import Evaluations, read_evaluations
-from toposcope.logs.evaluations.groups import SUBJECTS, is_average
-from toposcope.logs.evaluations.wide import label
+from toposcope.logs.evaluations.columns import label
+from toposcope.logs.evaluations.tasks import SUBJECTS, is_average
 
 LEADERBOARD = """Model,Avg. ⬆️,Hub ❤️,#Params (B),Precision,IFEval Raw,IFEval,GPQA Raw,GPQA,ARC-c ↑,HellaSwag (10-shot),zo
 org/a,12.3,4,1.2,bfloat16,0.2,20.1,0.25,0.5,33.1,45.0,3.5

@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.logs.evaluations import Evaluations, read_evaluations
-from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
-from toposcope.logs.evaluations.public_families import FAMILIES
+from toposcope.logs.evaluations.runs import PublicModel, public_families, public_model, read_name
 
 
 def words(text: str) -> list[str]:
@@ -120,7 +119,7 @@ def test_private_names_and_derivatives(name: str) -> None:
 
 
 SPOKEN_FOR = {
-    *" ".join(family.publishers for family in FAMILIES).lower().replace("-", " ").split(),
+    *" ".join(owner for family in public_families() for owner in family.publishers).replace("-", " ").split(),
     *words("chat instruct deduped small medium large slimpj base sft dpo meta open unsloth huggyllama huggingface"),
     *words("model models checkpoint ckpt ckpts weights hub cache pretrained nousresearch"),
 }
@@ -152,21 +151,14 @@ def in_name(size: str) -> float | None:
 
 
 def test_the_table_agrees_with_itself() -> None:
-    for family in FAMILIES:
-        assert family.source
-        for figures in (family.tokens, family.tokens_per_step, family.last_step):
-            assert not isinstance(figures, Mapping) or set(figures) <= set(family.N), family.name
-        for size, N in family.N.items():
-            tokens, per_step, last = (
-                figures.get(size) if isinstance(figures, Mapping) else figures
-                for figures in (family.tokens, family.tokens_per_step, family.last_step)
-            )
-            assert tokens is None or N < tokens < 1e14, (family.name, size)
-            if tokens and per_step and last:
-                assert per_step * last == pytest.approx(tokens, rel=0.04), (family.name, size)
-            stated = in_name(size)
-            if stated and family.name != "tinyllama" and f"{family.name}-{size}".lower() not in ROUGH:
-                assert stated / 1.151 < N < stated * 1.151, (family.name, size)
+    for model in (model for family in public_families() for model in family.models.values()):
+        assert model.source
+        assert model.tokens is None or model.N < model.tokens < 1e14, model.name
+        if model.tokens and model.tokens_per_step and model.last_step:
+            assert model.tokens_per_step * model.last_step == pytest.approx(model.tokens, rel=0.04), model.name
+        stated = in_name(model.name.removeprefix(model.family).lstrip("-"))
+        if stated and model.family != "tinyllama" and model.name.lower() not in ROUGH:
+            assert stated / 1.151 < model.N < stated * 1.151, model.name
 
 
 def test_chinchilla_and_hundred_tokens_per_parameter() -> None:

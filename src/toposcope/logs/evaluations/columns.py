@@ -8,8 +8,15 @@ import numpy as np
 import polars as pl
 
 from toposcope.logs.columns import AUXILIARY, NAMES, PREFIXES, identify_columns
-from toposcope.logs.evaluations.groups import is_average
-from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of, plain_name, split_metric, standard_task, task_words
+from toposcope.logs.evaluations.tasks import (
+    ERROR_WORDS,
+    is_average,
+    metric_of,
+    plain_name,
+    split_metric,
+    standard_task,
+    task_words,
+)
 from toposcope.logs.raw import join_names, numbers, plural
 
 FOLDERS = re.compile(
