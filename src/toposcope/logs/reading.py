@@ -14,13 +14,13 @@ from toposcope.logs.cleaning import clean_log
 from toposcope.logs.columns import FIELDS, identify_columns, target_of
 from toposcope.logs.formats import (
     console,
-    delimited,
     existing,
     json_rows,
     nothing_read,
     read_raw,
     refusing,
     search,
+    tables,
     trainer_state,
 )
 from toposcope.logs.formats.run_folder import NAMES
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 MAX_DEPTH = 4  # folders below the given one that are searched
-_parsers = {".csv": delimited.parse, ".json": json_rows.parse}
+_parsers = {".csv": tables.parse, ".json": json_rows.parse}
 
 
 class Logs(NamedTuple):

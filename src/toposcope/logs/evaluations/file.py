@@ -12,7 +12,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.columns import Target
 from toposcope.logs.evaluations.tasks import standard_task
-from toposcope.logs.formats import delimited, json_rows, parquet
+from toposcope.logs.formats import json_rows, tables
 from toposcope.logs.raw import numbers, plural
 from toposcope.logs.texts import NO_VALUE, values_of_lines
 
@@ -175,11 +175,9 @@ class EvaluationFile:
         suffix = self.path.suffix.lower()
         if not self.path.is_file():
             return None, ()
-        if suffix in delimited.ENDINGS:
-            (raw,) = delimited.parse(self._content, self.path)
-            return raw.table, raw.remarks
-        if suffix in parquet.ENDINGS:
-            (raw,) = parquet.runs(self.path)
+        if suffix in tables.ENDINGS:
+            is_parquet = suffix in tables.PARQUET
+            (raw,) = tables.runs(self.path) if is_parquet else tables.parse(self._content, self.path)
             return raw.table, raw.remarks
         if isinstance(self.document, dict):
             by_name = _by_name(self.document)

@@ -1,10 +1,12 @@
-"""Console logs: what a training script printed, line by line or as tables, whatever stands around it."""
+"""Console logs: what a training script or the cells of a notebook printed, line by line or as tables."""
 
 import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -12,8 +14,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.console_lines import LABEL, RANK, kind_of, without_cut_end
 from toposcope.logs.console_rows import Reading, read_lines
-from toposcope.logs.formats import delimited
-from toposcope.logs.formats.delimited import SEPARATORS
+from toposcope.logs.formats import tables
 from toposcope.logs.raw import RawLog, join_names, one_line, plural
 from toposcope.logs.texts import decoded
 
@@ -24,7 +25,7 @@ _RULE = re.compile(r"[\s|:=+─━-]*")  # a line drawn between names and number
 _PROGRESS = re.compile(r":\s*\d+%.*$")
 MAX_WORDS = 40  # of a header whose names have several words
 MIN_NUMBERS = 0.5  # share of the cells of a row that are numbers
-ENDINGS = ()
+ENDINGS = (".ipynb",)
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
@@ -38,6 +39,8 @@ _AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")  # between a bar and what
 _BACK = re.compile(r"\x08+")
 _BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")  # what a progress bar draws
 _NOTEBOOK_BAR = re.compile(r"\[ *\d+/(\d+) [\d:]+ *[,<]")
+_ROW_END, _CELL_END = re.compile(r"</tr>", re.IGNORECASE), re.compile(r"</t[dh]>", re.IGNORECASE)
+_TAG = re.compile(r"<[^>]*>")
 _BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 
 
@@ -149,7 +152,7 @@ def _is_table(text: str) -> bool:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if len(lines) < 2:
         return False
-    separator = max(SEPARATORS, key=lines[0].count)
+    separator = max(tables.SEPARATORS, key=lines[0].count)
     header, row = next(csv.reader([lines[0]], delimiter=separator)), next(csv.reader([lines[1]], delimiter=separator))
     if len(header) < 2 or len(row) != len(header) or any(re.search(r"[:=]\s*\S|(?<![\w.])\d", c) for c in header):
         return False
@@ -159,7 +162,29 @@ def _is_table(text: str) -> bool:
 
 def runs(path: Path) -> list[RawLog]:
     """Return what a file says of its run."""
-    return parse(path.read_bytes(), path)
+    content = path.read_bytes()
+    return parse(_printed_in_cells(content) if path.suffix.lower() in ENDINGS else content, path)
+
+
+def _printed_in_cells(content: bytes) -> bytes:
+    """Return what the cells of a notebook printed and showed, a table with a tab after each of its cells."""
+    notebook = json.loads(content)
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise ToposcopeError("no cells in it, which a notebook has")
+    texts = []
+    for output in (output for cell in cells if isinstance(cell, dict) for output in cell.get("outputs") or []):
+        data = output.get("data") or {}
+        if "text/html" in data:
+            html = _joined(data["text/html"]).replace("\n", " ").replace("<table", "\n<table")
+            texts.append(unescape(_TAG.sub("", _ROW_END.sub("\n", _CELL_END.sub("\t", html)))))
+        else:
+            texts.append(_joined(output.get("text") or data.get("text/plain") or ""))
+    return "\n".join(texts).encode()
+
+
+def _joined(lines: Any) -> str:
+    return lines if isinstance(lines, str) else "".join(lines)
 
 
 def parse(content: bytes, source: Path) -> list[RawLog]:
@@ -184,7 +209,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
             found = table._replace(facts=found.facts | _planned(text))
     if not found.columns:
         if sum(map(_is_numeric, lines[:HEAD])) > len(lines[:HEAD]) / 2:
-            return delimited.parse(content, source)
+            return tables.parse(content, source)
         raise ToposcopeError(
             f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
             "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"

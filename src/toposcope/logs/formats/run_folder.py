@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.logs.formats import delimited, json_rows, refusing
+from toposcope.logs.formats import json_rows, refusing, tables
 from toposcope.logs.raw import RawLog, numbers
 
 NAMES = ("log.csv", "training_log.json")
@@ -22,7 +22,7 @@ def claims(path: Path) -> bool:
 def runs(path: Path) -> list[RawLog]:
     """Return the log, with what ``run.json`` beside it says of the run."""
     file = path if path.is_file() else next(path / name for name in NAMES if (path / name).is_file())
-    found = delimited.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
+    found = tables.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
     if len(found) > 1:
         return found
     declared = file.with_name(DECLARATION)
