@@ -7,23 +7,18 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
 from toposcope.logs.log import Log
-from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, numbers, one_line, plural
 from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
 from toposcope.logs.target import choose_target
 from toposcope.typing import Steps, Vector
 
-MAX_ROUND_OFF = 1e-6  # share of the peak by which a learning rate may be negative and count as 0
-SUMMARY = "train_runtime"  # a column of the row that the Trainer logs when a run ends
-MAX_NEGATIVE, MIN_MISSING = 0.2, 3
-"""Share of negative losses that may be slips; last rows that show that a loss stays negative, or is logged no more."""
-MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
-_UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Log:
@@ -145,7 +140,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
         n = int((~finite).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss that is NaN or infinite: ignored")
     negative = finite & (losses < 0)
-    if negative[finite].mean() > MAX_NEGATIVE or negative[finite][-MIN_MISSING:].all():
+    if negative[finite].mean() > tuning.MAX_NEGATIVE or negative[finite][-tuning.MIN_MISSING :].all():
         raise ToposcopeError(
             f"the loss is negative in {plural(int(negative.sum()), 'row', 'rows')} of {len(losses)}, first at step "
             f"{whole_steps[negative][0]:,}: a forecast needs losses above 0"
@@ -209,12 +204,12 @@ def _missing_to_the_end(
     if not np.isfinite(loss.values).any():
         return None
     any_loss = np.any([loss.logged, *(numbers(table[one.name]).logged for one in losses)], axis=0)
-    is_bare = len(table.columns) <= MAX_BARE_COLUMNS and table[target.name].dtype == pl.String
+    is_bare = len(table.columns) <= tuning.MAX_BARE_COLUMNS and table[target.name].dtype == pl.String
     goes_on = numbers(table[rates]).logged if rates else np.full(len(row), is_bare)
     rows = np.flatnonzero((goes_on | any_loss) & is_step(row))
     present = np.flatnonzero(any_loss[rows])
     after = len(rows) - 1 - int(present[-1])
-    if after < MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
+    if after < tuning.MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
         return None
     last = int(np.flatnonzero(np.isfinite(loss.values))[-1])
     return Divergence(
@@ -236,7 +231,8 @@ def _finished(raw: RawLog, losses: list[Target]) -> bool:
     """Return whether the tool says that the run ended: by its state, or by a summary after all losses."""
     if raw.facts.get("finished") or str(raw.facts.get("state")).lower() == "finished":
         return True
-    summaries = [raw.table[name].is_not_null() for name in raw.table.columns if name.split("/")[-1] == SUMMARY]
+    # the row that the Trainer logs when a run ends
+    summaries = [raw.table[n].is_not_null() for n in raw.table.columns if n.split("/")[-1] == "train_runtime"]
     if not summaries:
         return False
     last = max(int(np.flatnonzero(numbers(raw.table[loss.name]).logged)[-1:].max(initial=0)) for loss in losses)
@@ -269,7 +265,7 @@ def _learning_rate(logged: ByStep | None, steps: Steps, remarks: list[str]) -> V
     rates = logged.values
     negative = rates < 0
     if negative.any():
-        usable = rates >= -MAX_ROUND_OFF * max(float(rates.max()), 0.0)
+        usable = rates >= -tuning.MAX_ROUND_OFF * max(float(rates.max()), 0.0)
         rates = np.where(negative & usable, 0.0, rates)
         remedy = "taken as 0" if usable.all() else "taken as 0 where that is round-off, else ignored"
         remarks.append(f"the learning rate is negative in {plural(int(negative.sum()), 'row', 'rows')}: {remedy}")
@@ -337,7 +333,7 @@ def size_of(fact: object) -> float:
     match = _SIZE.fullmatch(str(fact).strip()) if isinstance(fact, str) else None
     try:
         if match:
-            return float(match.group(1)) * _UNIT_SIZES[match.group(2).upper()]
+            return float(match.group(1)) * MULTIPLES.get(match.group(2).upper(), 1)
         size = float(fact) if isinstance(fact, str | int | float) and not isinstance(fact, bool) else np.nan
     except (ValueError, OverflowError):
         return np.nan

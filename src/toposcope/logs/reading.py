@@ -33,7 +33,6 @@ from toposcope.logs.texts import ZERO_BYTES
 if TYPE_CHECKING:
     from toposcope.checkpoints.sources import Source
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 MAX_DEPTH = 4  # folders below the given one that are searched
 _parsers = {".csv": tables.parse, ".json": json_rows.parse}
 
@@ -163,7 +162,7 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
     raws = read_raw(path, look=True)
     if raws is not None:
         return raws, []
-    if path.suffix.lower() in COMPRESSED:
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz"):
         raise ToposcopeError(f"{path}: compressed; unpack it first")
     if not path.is_dir():
         raise ToposcopeError(

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import NAMES, Columns, identify_columns, words_of
 from toposcope.logs.raw import Numbers, RawLog, join_names, numbers, plural
 from toposcope.logs.run_labels import name_blocks, name_runs, one_row_per_epoch, with_parts
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
-from toposcope.logs.target import MIN_STEP_SHARE
 from toposcope.typing import Vector
 
 STATE_COLUMNS = frozenset({"state", "status", "run_state", "run_status"})
@@ -23,8 +23,6 @@ STATES = frozenset(
     cancelled scheduled timeout stopped terminated error
     """.split()
 )
-MIN_RUNS = 3  # rows by whose names, all different, a table of runs is recognised without a column of their states
-MAX_DESCENDING_SHARE = 0.2  # of the rows of a log, also of several runs: where steps go back more often, rows are runs
 SETTINGS = frozenset(
     """
     seed optimizer optimiser model model_name variant params n_params num_params parameters batch_size width depth
@@ -55,7 +53,7 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
     ends = _are_ends(table, columns)
     if not (
         (has_states and (names_differ or ends))
-        or ((names_differ or _are_settings(table)) and ends and len(table) >= MIN_RUNS)
+        or ((names_differ or _are_settings(table)) and ends and len(table) >= tuning.MIN_RUNS)
     ):
         return
     needed = {
@@ -94,7 +92,7 @@ def _are_ends(table: pl.DataFrame, columns: Columns) -> bool:
         plan = columns.named.get("last_step")
         is_constant = len(set(steps)) == 1 and steps[0] > 1
         is_last = plan is not None and bool((steps == numbers(table[plan[0]]).values).all())
-        if is_constant or is_last or (np.diff(steps) < 0).mean() > MAX_DESCENDING_SHARE:
+        if is_constant or is_last or (np.diff(steps) < 0).mean() > tuning.MAX_DESCENDING_SHARE:
             return True
     return not columns.named.get("step") and not columns.named.get("epoch")
 
@@ -205,7 +203,7 @@ def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> 
     epoch = numbers(table[named["epoch"][0]]).values if named.get("epoch") else None
     for name in named.get("step", []):
         row = numbers(table[name])
-        if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
+        if row.logged[loss.logged].mean() >= tuning.MIN_STEP_SHARE:
             return _Curve(row.values, epoch, loss, most)
     return _Curve(epoch, None, loss, most)
 

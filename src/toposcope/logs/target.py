@@ -12,20 +12,13 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
 from toposcope.wording import examples
 
-MIN_VALIDATIONS = 20  # validations in the steps of the plan that make a curve of their own
-AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
-MAX_SINCE = 5  # steps since the last validation, over those between two, in a run that is still validated
-AS_DENSE = 0.9  # share of the rows of the loss that is logged most often, by which another is logged as often
-MIN_STEP_SHARE = 0.9  # share of the rows with a loss that the column of steps must have
-MIN_WHOLE_SHARE = 0.5  # of these, how many are whole in a column of steps
-MIN_ROWS, MIN_FIRST_LOSS, MAX_NAMES = 3, 0.1, 12
-"""Of a column that may be the loss by its numbers alone; and names in a message."""
 LATE = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
@@ -90,15 +83,15 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
 
 def _unrecognised(table: pl.DataFrame) -> str:
     """Return which columns are there, and how to name those of steps and losses; their numbers may say which."""
-    columns = {name: values for name in table.columns if (values := numbers(table[name]).values).size > MIN_ROWS}
+    columns = {name: values for name in table.columns if (values := numbers(table[name]).values).size > 3}
     steps = [name for name, values in columns.items() if is_step(values).all() and (np.diff(values) > 0).all()]
     losses = [
         name
         for name, values in columns.items()
-        if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
+        if (values > 0).all() and not is_step(values).all() and values[0] > 0.1 and values[-1] < values[0]
     ]
     step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
-    names = examples([repr(one_line(name)) for name in table.columns], MAX_NAMES)
+    names = examples([repr(one_line(name)) for name in table.columns], 12)
     return (
         f"no column is recognised as the loss or the step among {names}: name them, as in "
         f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
@@ -118,7 +111,7 @@ def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
 def _densest(candidates: list[Candidate]) -> list[Candidate]:
     """Return the losses that are logged most often: not a summary at the end, nor means of epochs beside steps."""
     most = max((int(c.numbers.logged.sum()) for c in candidates), default=0)
-    return [c for c in candidates if c.numbers.logged.sum() >= AS_DENSE * most]
+    return [c for c in candidates if c.numbers.logged.sum() >= tuning.AS_DENSE * most]
 
 
 def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]:
@@ -167,14 +160,14 @@ def _why_validation(
     if not len(trained) or not len(validated):
         return "" if len(trained) else " (the validation loss: no training loss has a step)"
     between = float(np.median(np.diff(validated))) if len(validated) > 1 else float(validated[0]) or np.inf
-    if trained[-1] - validated[-1] > MAX_SINCE * between:
+    if trained[-1] - validated[-1] > tuning.MAX_SINCE * between:
         return ""  # the run is validated no more
     usual = float(np.median(np.diff(trained))) if len(trained) > 1 else np.inf
-    if validated[0] <= trained[:2][-1] and between <= AS_OFTEN * usual:
+    if validated[0] <= trained[:2][-1] and between <= tuning.AS_OFTEN * usual:
         return " (the validation loss: it is logged as often as the training loss)"
-    often = planned / MIN_VALIDATIONS
+    often = planned / tuning.MIN_VALIDATIONS
     if between <= often and validated[0] - trained[0] <= often:
-        return f" (the validation loss: it is logged at least {MIN_VALIDATIONS} times in the planned steps)"
+        return f" (the validation loss: it is logged at least {tuning.MIN_VALIDATIONS} times in the planned steps)"
     return ""
 
 
@@ -182,8 +175,8 @@ def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | 
     """Return the first column of whole steps that nearly all rows with a loss have, else the one that most have."""
     columns = {name: numbers(table[name]) for name in names}
     shares = {name: float(column.logged[loss.logged].mean()) for name, column in columns.items()}
-    complete = [name for name, share in shares.items() if share >= MIN_STEP_SHARE]
-    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= MIN_WHOLE_SHARE)
+    complete = [name for name, share in shares.items() if share >= tuning.MIN_STEP_SHARE]
+    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= tuning.MIN_WHOLE_SHARE)
     if complete:
         return next(whole, complete[0])
     best = max(shares, key=lambda name: shares[name], default=None)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from toposcope.logs import tuning
 from toposcope.logs.columns import AUXILIARY, NAMES, PREFIXES, identify_columns
 from toposcope.logs.evaluations.tasks import (
     ERROR_WORDS,
@@ -68,7 +69,6 @@ OF_VALUES = frozenset(
     )
 )
 """Names of columns of a table that is not turned: a row for each value."""
-MIN_KNOWN = 0.5  # of the cells in a column of tasks without a name of one: names of standard tasks or averages
 
 
 class Column(NamedTuple):
@@ -262,7 +262,7 @@ def _are_tasks(column: pl.Series) -> bool:
     """Return whether most cells are names of standard tasks, each another."""
     names = column.drop_nulls().str.strip_chars().to_list()
     known = [name for name in names if name and (standard_task(name) or is_average(name))]
-    return len(set(known)) > 1 and len(known) >= MIN_KNOWN * len(names) and len(set(names)) == len(names)
+    return len(set(known)) > 1 and len(known) >= tuning.MIN_KNOWN * len(names) and len(set(names)) == len(names)
 
 
 def _is_of_values(name: str) -> bool:

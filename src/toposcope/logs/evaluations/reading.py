@@ -20,6 +20,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError, choices
 from toposcope.files import refuse_link
+from toposcope.logs import tuning
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations.file import COLUMNS, MAX_SIZE, EvaluationFile, Evaluations, RawEvaluations
 from toposcope.logs.evaluations.runs import known_runs, missing_sizes
@@ -56,7 +57,6 @@ RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 """Tables of what is known of the runs in the files beside them."""
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]  # two rows that agree in these are of one evaluation
 SHARES = ("score", "other_score")
-MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1% by far
 
 
 def read_evaluations(
@@ -412,10 +412,11 @@ def _with_percentages(table: pl.DataFrame) -> pl.DataFrame:
     pairs = table.select("task", "metric").unique()
     usual = pl.Series("usual", [chance_of(*pair) for pair in pairs.rows()], dtype=pl.Float64)
     table = table.join(pairs.with_columns(usual), on=["task", "metric"], how="left", maintain_order="left")
-    is_choice = pl.coalesce("chance", "usual").fill_null(0) > MIN_CHOICE
+    is_choice = pl.coalesce("chance", "usual").fill_null(0) > tuning.MIN_CHOICE
     of_task = pl.col("value").filter(is_score)
     top, least = (value.over("source", "metric", "task") for value in (of_task.max(), of_task.min()))
     is_unknown = pl.coalesce("chance", "usual").is_null()
-    share = (is_choice & pl.col("value").is_between(0, 1, "right")) | (is_unknown & (top <= 1) & (least >= MIN_CHOICE))
+    of_choice = is_choice & pl.col("value").is_between(0, 1, "right")
+    share = of_choice | (is_unknown & (top <= 1) & (least >= tuning.MIN_CHOICE))
     beyond, share = (is_score & (largest > 1)).fill_null(False), share.fill_null(False)
     return table.with_columns(percent=beyond & ~share, mixed=beyond & share, small=beyond & ~share & (top <= 1))

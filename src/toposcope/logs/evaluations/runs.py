@@ -18,13 +18,12 @@ from typing import NamedTuple
 
 import polars as pl
 
+from toposcope.logs import tuning
 from toposcope.logs.evaluations.file import SCHEMA, RawEvaluations, short_number
 from toposcope.logs.raw import MULTIPLES, join_names, plural
 
 MIRRORS = ("unsloth", "nousresearch", "huggyllama", "huggingface")
 """Organisations that publish other people's weights as they are, under their names."""
-LATER_STAGES = 1.1
-"""Steps until the end of training for each step of its first stage, at most: OLMo 2 and 3 have 1.01 to 1.06."""
 _FOLDER = re.compile(
     r"\.{0,2}|~|(?:.*[-_.])?(?:models?|checkpoints?|ckpts?|weights|pretrained|hub|hf|huggingface|cache)"
 )
@@ -48,7 +47,6 @@ _CHINCHILLA = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)xC(?![a-z])")
 _SEED = re.compile(r"(?<![a-z])seed[-_=]?(\d+|default|[a-z]+-[a-z0-9-]*\d)(?![a-z0-9])", re.IGNORECASE)
 TOKENS_PER_PARAMETER = 20
 """Of a run named ``1xC``: the tokens of Hoffmann et al. 2022 for each parameter, as the OLMo ladder counts them."""
-MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class PublicModel:
     def has_step(self, step: int) -> bool:
         """Return whether a checkpoint of this step may be one of those published."""
         power_of_two = step < self.every and step & (step - 1) == 0
-        within = self.last_step is None or step <= self.last_step * (LATER_STAGES if self.later_stages else 1)
+        within = self.last_step is None or step <= self.last_step * (tuning.LATER_STAGES if self.later_stages else 1)
         return bool(self.checkpoints) and within and (step % self.every == 0 or power_of_two)
 
     def tokens_at(self, step: int | None) -> float | None:
@@ -335,12 +333,12 @@ def _along_steps(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 def missing_sizes(table: pl.DataFrame, remarks: list[str]) -> None:
     """Add a remark on runs without parameters or tokens, and on sizes that look like millions and billions."""
     largest = [float(known.max()) for name in ("N", "D") if len(known := table[name].drop_nulls().to_numpy())]
-    if len(largest) == 2 and max(largest) < MIN_LARGEST:
+    if len(largest) == 2 and max(largest) < tuning.MIN_LARGEST:
         remarks.append(
             f"N up to {largest[0]:.4g} and D up to {largest[1]:.4g} look like millions and billions; give parameters "
             "and tokens themselves"
         )
-    elif len(sizes := table["N"].drop_nulls().to_numpy()) and sizes.max() < MIN_LARGEST:
+    elif len(sizes := table["N"].drop_nulls().to_numpy()) and sizes.max() < tuning.MIN_LARGEST:
         remarks.append(f"N up to {sizes.max():.4g} looks like millions or billions; give parameters themselves")
     for column, what in (("N", "parameters N"), ("D", "tokens D")):
         runs = table.filter(pl.col(column).is_null())["run"].unique().sort()

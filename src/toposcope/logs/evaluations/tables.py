@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import NAMES
 from toposcope.logs.evaluations.columns import (
     SPREAD,
@@ -68,7 +69,6 @@ OF_A_TASK = ("value", "metric", "metrics", "standard_error")
 PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
-MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
 MAX_CELL = 100_000  # characters of a cell of metrics
 MARKDOWN = (".md", ".markdown")
@@ -218,7 +218,7 @@ def _numbers(table: pl.DataFrame, found: Mapping[str, str], quantity: str, remar
     unit = _UNIT.fullmatch(found[quantity]) if quantity in ("N", "D") else None
     scale = MULTIPLES[unit[2][0].upper()] if unit else 1.0
     # a cell 7B states its unit itself
-    values = np.where(column.values < MIN_WRITTEN_OUT, column.values * scale, column.values)
+    values = np.where(column.values < tuning.MIN_WRITTEN_OUT, column.values * scale, column.values)
     return pl.Series(quantity, values).set(pl.Series(~column.logged), None)
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from toposcope.logs import tuning
 from toposcope.logs.raw import join_names, plural
 
 SCORES = (
@@ -81,11 +82,8 @@ _KEY_OF_ROW = ["recipe", "run", "N", "D", "step", "seed", "shots", "metric"]
 _KEY = [*_KEY_OF_ROW, "kind"]  # what the parts of one score of MMLU agree in
 GROUPS = frozenset({"mmlu", "hendryckstest", "bbh", "ceval", "c_eval", "cmmlu", "agieval"})
 """Tasks of many parts, whose score is that of all."""
-MIN_PARTS = 3
-"""Names that begin with such a task's, from which on they are its parts: ``mmlu_cot`` alone is another way to ask."""
 OTHER_TASKS = frozenset({"pro", "redux", "agi", "plus"})
 """Words that make a name another task: MMLU-Pro is no part of MMLU."""
-TOLERANCE = 1e-3  # of an average and the mean of its parts, relative to the average: both may be rounded
 
 
 class Metric(NamedTuple):
@@ -302,7 +300,7 @@ def without_averages(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     names = sorted({renamed.get(task, task) for task in tasks if task not in dropped})
     for group in names:
         parts = [task for task in names if _is_part(task, group)]
-        if group in renamed.values() or ("_".join(own_words(group)) in GROUPS and len(parts) >= MIN_PARTS):
+        if group in renamed.values() or ("_".join(own_words(group)) in GROUPS and len(parts) >= tuning.MIN_GROUP_PARTS):
             table = _without_parts(table, group, parts, remarks)
     return table
 
@@ -379,7 +377,7 @@ def _is_of_few_subjects(table: pl.DataFrame, average: str, parts: list[str]) -> 
     key = ["run", "step", "metric"]
     mean = table.filter(pl.col("task").is_in(subjects)).group_by(key).agg(mean=pl.col("value").mean())
     stated = table.filter(pl.col("task") == average).join(mean, on=key, nulls_equal=True)
-    return len(stated) > 0 and bool(((stated["value"] / stated["mean"] - 1).abs() < TOLERANCE).all())
+    return len(stated) > 0 and bool(((stated["value"] / stated["mean"] - 1).abs() < tuning.MAX_ROUNDING).all())
 
 
 def _without_parts(table: pl.DataFrame, group: str, parts: list[str], remarks: list[str]) -> pl.DataFrame:

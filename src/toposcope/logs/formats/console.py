@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.console_lines import LABEL, RANK, kind_of, without_cut_end
 from toposcope.logs.console_rows import Reading, read_lines
@@ -24,15 +25,12 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-
 _RULE = re.compile(r"[\s|:=+─━-]*")  # a line drawn between names and numbers
 _PROGRESS = re.compile(r":\s*\d+%.*$")
 MAX_WORDS = 40  # of a header whose names have several words
-MIN_NUMBERS = 0.5  # share of the cells of a row that are numbers
 ENDINGS = (".ipynb",)
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
 HEAD = 100  # lines by which a table without names is recognised
-MIN_LOSSES = 5  # rows with a loss; with fewer in sentences, there may be more in a table
 MAX_LINE = 50_000  # characters of a line; what takes longer to match than to print is none of a log
-MAX_STRANGE = 0.1  # share of characters that cannot be printed, in a text; those of another encoding are among them
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 """Colours, movements of the cursor and titles of a terminal."""
 _AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")  # between a bar and what was printed into its line
@@ -80,7 +78,7 @@ def _value(cell: str) -> str | None:
 
 
 def _is_row(cells: Sequence[str]) -> bool:
-    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > MIN_NUMBERS * len(cells)
+    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > tuning.MIN_NUMBERS * len(cells)
 
 
 def _is_row_of_numbers(line: str) -> int:
@@ -126,7 +124,7 @@ def looks_like(head: bytes) -> bool:
     """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
     text = _decoded(head)[0].strip()
     strange = sum(not (c.isprintable() or c.isspace() or c in "\x1b\x08") or c == "\ufffd" for c in text)
-    return bool(text) and strange <= MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
+    return bool(text) and strange <= tuning.MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
 
 
 def _is_json(text: str, *, first: bool = True) -> bool:
@@ -203,7 +201,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError(lost[-1])
     lines, cut = without_cut_end(lines) if text[-1] not in "\r\n" else (lines, ())
     found = read_lines(lines)
-    if _n_losses(found) < MIN_LOSSES:
+    if _n_losses(found) < tuning.MIN_LOSSES:
         table = read_tables(lines)
         if _n_losses(table) > _n_losses(found) or not found.columns:
             found = table._replace(facts=found.facts | _planned(text))

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, numbers, one_line, plural
 from toposcope.logs.run_labels import is_part, is_validation, part_of
@@ -28,7 +29,6 @@ CONTAINERS = frozenset(
 )
 """Names around rows or columns that say nothing of what they are."""
 RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")
-MIN_ASCENDING_SHARE = 0.9
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
 NEEDED = "needed is a list of objects, one a step, of losses, or of pairs of step and loss"
@@ -351,7 +351,7 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _ascends(values: list[Any], share: float = MIN_ASCENDING_SHARE) -> bool:
+def _ascends(values: list[Any], share: float = tuning.MIN_ASCENDING_SHARE) -> bool:
     """Return whether values are steps: whole numbers that nearly all ascend."""
     steps = numbers(pl.Series(values, strict=False)).values
     return bool(is_step(steps).all() and (len(steps) < 2 or (np.diff(steps) > 0).mean() >= share))
