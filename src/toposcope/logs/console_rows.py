@@ -40,7 +40,10 @@ def read_lines(lines: Sequence[str]) -> Reading:
     facts: dict[str, object] = {}
     if not has_program:  # of a configuration that was printed before the log
         for line in parsed[:first]:
-            facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
+            for name, value in line.said.items():
+                kind = kind_of(name) if len(name) > 1 else ""
+                if kind == "last_step" or (kind == "parameters" and "param" in name):
+                    facts[name] = value
     if any("train_runtime" in line.said for line in parsed):
         facts["finished"] = True
     remarks = _left_out(lines, parsed, usual, n_left_out)
@@ -107,10 +110,6 @@ def _is_row(line: Line, usual: set[str]) -> bool:
     return line.template.has_step or line.n_alike > 1 or held_out or EPOCH in map(kind_of, line.said)
 
 
-def _is_fact(name: str) -> bool:
-    return len(name) > 1 and (kind_of(name) == "last_step" or (kind_of(name) == "parameters" and "param" in name))
-
-
 def _is_kept(name: str, usual: set[str], *, of_log: bool) -> bool:
     """Return whether a name is of a row: of steps, of a quantity that is known, or of a loss that is stated often."""
     kind = kind_of(name)
@@ -140,7 +139,8 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         likely = steps.get(largest[0], 0)
         for place in sorted(set(range(end)) - named, key=lambda place: place != likely):
             column = [int(n) if (n := line.numbers[place]).isdigit() else -1 for line in kinds[template]]
-            if len(column) >= tuning.MIN_REPEATS and column[0] >= 0 and _ascends(column):
+            ascends = all(a < b for a, b in pairwise(column)) and column[-1] < MIN_TIME
+            if len(column) >= tuning.MIN_REPEATS and column[0] >= 0 and ascends:
                 steps[template] = place
                 break
         if not steps:
@@ -156,10 +156,6 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         for line in parsed
         if line.template in steps or not line.template.has_step
     ]
-
-
-def _ascends(column: list[int]) -> bool:
-    return all(a < b for a, b in pairwise(column)) and column[-1] < MIN_TIME
 
 
 def _rows(

@@ -65,10 +65,10 @@ class LogTable:
             for name, column in table.values.items():
                 logged = ~np.isnan(column)
                 values[name][np.searchsorted(steps, table.steps[logged])] = column[logged]
-        nan = {
-            name: steps[np.isnan(column) & np.isin(steps, _nan_steps(name, self, other))]
-            for name, column in values.items()
-        }
+        nan = {}
+        for name, column in values.items():
+            logged_nan = [at for table in (self, other) if (at := table.nan_steps.get(name)) is not None]
+            nan[name] = steps[np.isnan(column) & np.isin(steps, np.concatenate(logged_nan or [steps[:0]]))]
         return LogTable(steps, values, {name: at for name, at in nan.items() if len(at)})
 
     def until(self, step: float) -> "LogTable":
@@ -89,11 +89,6 @@ class LogTable:
                 column = column.scatter(np.searchsorted(self.steps, self.nan_steps[name]), np.nan)
             columns += [column] if column.null_count() < len(column) else []
         return pl.DataFrame(columns)
-
-
-def _nan_steps(name: str, *tables: LogTable) -> Steps:
-    """Return the steps at which any of some tables has NaN."""
-    return np.concatenate([table.nan_steps.get(name, np.empty(0, np.int64)) for table in tables])
 
 
 class ByStep(NamedTuple):

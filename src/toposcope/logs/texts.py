@@ -43,14 +43,9 @@ def _without_zero_bytes(text: str) -> tuple[str, str]:
         before, _, after = text.partition("\0")
         if not after.strip("\0 \r\n\t") and before.rstrip()[-1:] in ("]", "}"):
             return before, f"{lost}ignored"
-        if not any(_is_record(line) for line in lines[:3]):
+        if not any(isinstance(_value(line.strip().strip("[],")), dict) for line in lines[:3]):
             return before, f"{lost}ignored with what comes after"
     return "\n".join(lines), f"{lost}ignored with the lines they are on"
-
-
-def _is_record(line: str) -> bool:
-    """Return whether a line is a value of JSON of its own, or one in a list."""
-    return isinstance(_value(line.strip().strip("[],")), dict)
 
 
 def _text(content: bytes) -> tuple[str, tuple[str, ...]]:

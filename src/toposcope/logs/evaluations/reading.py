@@ -73,7 +73,10 @@ def read_evaluations(
     if parts is None and path.is_dir():
 
         def read(endings: tuple[str, ...], one: Path) -> list[RawEvaluations] | None:
-            if one.is_file() and (one.suffix.lower() not in endings or _is_per_question(one)):
+            per_question = (
+                one.name.startswith("samples_") or one.stem.endswith(PER_QUESTION) or one.stem in WITH_RESULTS
+            )
+            if one.is_file() and (one.suffix.lower() not in endings or per_question):
                 return None
             refuse_link(one, path)
             return _read_raw(one, columns)
@@ -101,10 +104,6 @@ def _beside(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations]:
         refuse_link(beside, path.parent)
     found = _read_raw(beside, {}) if beside else None
     return [part for part in found or [] if part.table["task"].is_null().all()]
-
-
-def _is_per_question(path: Path) -> bool:
-    return path.name.startswith("samples_") or path.stem.endswith(PER_QUESTION) or path.stem in WITH_RESULTS
 
 
 @cache

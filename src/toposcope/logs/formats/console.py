@@ -65,16 +65,15 @@ def read_tables(lines: Sequence[str]) -> Reading:
         above = line
     best = max(tables, key=lambda names: (_n_known(names), len(tables[names])), default=())
     rows = tables.get(best, [])
-    columns = {name: [_value(row[i]) for row in rows] for i, name in enumerate(best) if name}
+    missing = ("", "no log")
+    columns = {
+        name: [None if row[i].lower() in missing else row[i] for row in rows] for i, name in enumerate(best) if name
+    }
     return Reading(columns, {})
 
 
 def _n_known(names: Sequence[str]) -> int:
     return sum(bool(kind_of(name)) for name in names)
-
-
-def _value(cell: str) -> str | None:
-    return None if cell.lower() in ("no log", "") else cell
 
 
 def _is_row(cells: Sequence[str]) -> bool:
@@ -204,9 +203,11 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if _n_losses(found) < tuning.MIN_LOSSES:
         table = read_tables(lines)
         if _n_losses(table) > _n_losses(found) or not found.columns:
-            found = table._replace(facts=found.facts | _planned(text))
+            bar = _NOTEBOOK_BAR.search(text)  # above the table, it counts to the planned steps
+            found = table._replace(facts=found.facts | ({"max_steps": bar[1]} if bar else {}))
     if not found.columns:
-        if sum(map(_is_numeric, lines[:HEAD])) > len(lines[:HEAD]) / 2:
+        without_words = [line for line in lines[:HEAD] if not any(c.isalpha() and c not in "eE" for c in line)]
+        if len(without_words) > len(lines[:HEAD]) / 2:
             return tables.parse(content, source)
         raise ToposcopeError(
             f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
@@ -216,17 +217,6 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
     remarks = (*lost, *cut, *found.remarks)
     return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, one_run=True)]
-
-
-def _is_numeric(line: str) -> bool:
-    """Return whether a line is numbers alone."""
-    return not any(c.isalpha() and c not in "eE" for c in line)
-
-
-def _planned(text: str) -> dict[str, object]:
-    """Return the steps that the bar above a table in a notebook counts to."""
-    match = _NOTEBOOK_BAR.search(text)
-    return {"max_steps": match[1]} if match else {}
 
 
 def _n_losses(found: Reading) -> int:
