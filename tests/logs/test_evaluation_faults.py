@@ -113,6 +113,9 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         read_evaluations(tmp_path)
     with pytest.raises(ToposcopeError, match=r"nowhere: no such file or folder"):
         read_evaluations(tmp_path / "nowhere")
+    with pytest.raises(ToposcopeError, match=r"s.csv: holds no evaluations of a known format"):
+        table(tmp_path, "x,y\n1,2\n")
+    (tmp_path / "s.csv").unlink()
     (tmp_path / "runs.csv").write_text("run,N,D\na,1e6,1e7\n")
     with pytest.raises(ToposcopeError, match=r"no scores or losses of tasks, only what is known of runs"):
         read_evaluations(tmp_path)

@@ -53,6 +53,7 @@ def test_opencompass(tmp_path: Path) -> None:
         "left to the score of mmlu: lukaemon_mmlu_anatomy",
         "2 rows hold no score: --------- Exam ---------, agieval",
         "not read: version, mode",
+        "1 cell is empty (-): ignored",
     ):
         assert words in said(evaluations)
 
@@ -227,7 +228,7 @@ def test_mteb(tmp_path: Path) -> None:
     assert "Massive is the mean over 2 subsets (en, de)" in said(evaluations)
     assert "AFQMC is scored on validation" in said(evaluations)
     with pytest.raises(Exception, match="no main_score of A"):
-        read_files(tmp_path / "none", {"A.json": {"task_name": "A", "scores": {"test": none}}})
+        read_files(tmp_path / "none", {"A.json": {"task_name": "A", "scores": {"test": [*none, {"accuracy": 1}]}}})
 
 
 def test_columns_of_shares_beside_percentages(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from evaluation_tables import evaluation_table
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.logs.evaluations.columns import label
@@ -44,12 +45,12 @@ def test_a_leaderboard(tmp_path: Path) -> None:
         assert name in said(evaluations)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10**6))
-@example(0)
-def test_any_leaderboard(tmp_path: Path, seed: int) -> None:
+@examples(90)
+@given(seed=st.integers(0, 10**6))
+@example(seed=0)
+def test_any_leaderboard(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     table = evaluation_table(seed)
-    evaluations = read_text(tmp_path, table.text, f"scores{table.ending}")
+    evaluations = read_text(tmp_path_factory.mktemp("scores"), table.text, f"scores{table.ending}")
     remarks = said(evaluations)
     assert len(evaluations.tasks) == len(table.scores), (evaluations.tasks, table.text)
     assert not any(is_average(task) for task in evaluations.tasks)

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.ladder import ladder_of
 from toposcope.logs.evaluations import COLUMNS, Evaluations, read_evaluations
 
@@ -96,8 +95,3 @@ def test_the_sweep_on_three_corpora() -> None:
     assert values["arc_easy_test", "acc"] == row["task/arc_easy_test_acc"]
     assert values["arc_easy_test", "ce_loss"] == row["task_loss/arc_easy_test_ce_loss"]
     assert len(values) == len([c for c in row if "/" in c])
-
-
-def test_a_file_that_is_no_table_of_evaluations(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match=r"scores.csv: holds no evaluations of a known format"):
-        read_text(tmp_path, "x,y\n1,2\n")

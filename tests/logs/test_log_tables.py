@@ -104,11 +104,14 @@ def test_parts_of_a_run_are_no_runs(shape: str) -> None:
 def test_runs_of_lists_and_of_parts(tmp_path: Path) -> None:
     for document in (
         {"a": pairs(TRAINING_ROWS), "b": pairs(TRAINING_ROWS[:9])},
+        {"b": TRAINING_ROWS[:9], "a": TRAINING_ROWS},
+        {"b": {"step": STEPS[:9], "loss": TRAINING[:9]}, "a": {"step": STEPS, "loss": TRAINING}},
         [{"name": "a", "losses": TRAINING}, {"name": "b", "losses": TRAINING[:9]}],
         {"a": {"train": TRAINING_ROWS, "val": VALIDATION_ROWS[:3]}, "b": {"train": TRAINING_ROWS[:9]}, "seed": 1},
     ):
         (tmp_path / "runs.json").write_text(json.dumps(document))
-        assert [(log.name, len(log.steps)) for log in read_logs(tmp_path).logs] == [("a", 40), ("b", 9)]
+        logs = read_logs(tmp_path).logs
+        assert [(log.name, log.loss.tolist()) for log in logs] == [("a", TRAINING), ("b", TRAINING[:9])]
 
 
 def test_numbers_that_are_not_finite() -> None:
