@@ -43,15 +43,15 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
             epoch = numbers(raw.table[named["epoch"][0]]).values if named.get("epoch") else None
             row = counted_on(row, epoch, loss, remarks)
     curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
-    columns_beside = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
+    further_columns = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
     remarks += [
         f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
-        for quantity, column in columns_beside.items()
+        for quantity, column in further_columns.items()
         if column.unreadable
     ]
     beside = {
         quantity: by_step
-        for quantity, column in columns_beside.items()
+        for quantity, column in further_columns.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
     losses = _with_the_other_kind(raw.table, identified.losses, target)

@@ -130,7 +130,7 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         if line.template.losses & usual:
             kinds.setdefault(line.template, []).append(line)
     largest = sorted(kinds, key=lambda template: -len(kinds[template]))
-    if not largest or largest[0].has_step or any(map(_is_clock, parsed)):
+    if not largest or largest[0].has_step or any(map(_states_only_the_step, parsed)):
         return parsed
     steps: dict[Template, int] = {}
     for template in largest:
@@ -171,7 +171,7 @@ def _rows(
     if not bars and _step_comes_last(parsed, usual):
         parsed = _with_steps_first(parsed, usual)
     rows: list[Row] = []
-    clock: Row = {}
+    position: Row = {}
     early: list[Row] = []
     before: Row = {}  # the times of the last row
     ahead = False
@@ -186,31 +186,31 @@ def _rows(
         of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
         if not of_log and ((i < first and n_alike < tuning.MIN_REPEATS) or template.losses):
             if not template.is_code:
-                clock = _later(
-                    clock, times if n_alike >= tuning.MIN_REPEATS and not template.losses else _epochs(times)
+                position = _later(
+                    position, times if n_alike >= tuning.MIN_REPEATS and not template.losses else _epochs(times)
                 )
             continue
         said = {name: value for name, value in said.items() if _is_kept(name, usual, of_log=of_log)}
         has_step = template.has_step and not template.is_of_epoch
-        if not of_log and (len(times) == len(said) or not (has_step or (clock and n_alike >= tuning.MIN_REPEATS))):
-            clock = _later(clock, times if n_alike >= tuning.MIN_REPEATS else _epochs(times))
+        if not of_log and (len(times) == len(said) or not (has_step or (position and n_alike >= tuning.MIN_REPEATS))):
+            position = _later(position, times if n_alike >= tuning.MIN_REPEATS else _epochs(times))
             continue
         if rank is not None:
             said["rank"] = rank
         if has_step:
-            row = {**_epochs(clock), **said}
-            clock = _epochs(clock) | times
+            row = {**_epochs(position), **said}
+            position = _epochs(position) | times
         elif bars:
             row = said | {STEP: bars[i]}
             facts["max_steps"] = length
-        elif (stated and not any(kind_of(name) == STEP for name in clock)) or (
+        elif (stated and not any(kind_of(name) == STEP for name in position)) or (
             ahead and all(target_of(name).validation for name in template.losses)
         ):
             early.append(said)
             continue
         else:
-            row = {**clock, **said}
-            clock |= times
+            row = {**position, **said}
+            position |= times
         if early and has_step:
             ahead = ahead or (not rows and _number(row) == 0)
             rows += [{**(_times(row) if ahead else {STEP: "0"}), **one} for one in early]
@@ -226,12 +226,12 @@ def _rows(
     return rows
 
 
-def _later(clock: Row, times: Row) -> Row:
+def _later(position: Row, times: Row) -> Row:
     """Return the times of a later line, and the epoch of those before it."""
-    return (_epochs(clock) if any(kind_of(name) == STEP for name in times) else clock) | times
+    return (_epochs(position) if any(kind_of(name) == STEP for name in times) else position) | times
 
 
-def _is_clock(line: Line) -> bool:
+def _states_only_the_step(line: Line) -> bool:
     """Return whether a line says the step, and no loss, as others do."""
     return line.template.has_step and not line.template.losses and line.n_alike >= tuning.MIN_REPEATS
 
@@ -239,10 +239,10 @@ def _is_clock(line: Line) -> bool:
 def _step_comes_last(parsed: Sequence[Line], usual: set[str]) -> bool:
     """Return whether the losses of a step stand above the line that says the step, as in boxes sorted by name."""
     losses = [i for i, line in enumerate(parsed) if line.n_alike >= tuning.MIN_REPEATS and line.template.losses & usual]
-    clocks = [i for i, line in enumerate(parsed) if _is_clock(line)]
-    if not losses or not clocks or any(parsed[i].template.has_step for i in losses):
+    steps = [i for i, line in enumerate(parsed) if _states_only_the_step(line)]
+    if not losses or not steps or any(parsed[i].template.has_step for i in losses):
         return False
-    return losses[0] < clocks[0] and losses[-1] < clocks[-1]
+    return losses[0] < steps[0] and losses[-1] < steps[-1]
 
 
 def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
@@ -250,7 +250,7 @@ def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
     found: list[Line] = []
     block: list[Line] = []
     for line in parsed:
-        if _is_clock(line):
+        if _states_only_the_step(line):
             found += [line, *block]
             block = []
         else:

@@ -226,7 +226,7 @@ def _differences(logs: list[Log]) -> list[str]:
     return remarks
 
 
-def log_beside(place: "Source | Path") -> LogTable | None:
+def find_log(place: "Source | Path") -> LogTable | None:
     """Return what was logged of a series, or None if no log lies there.
 
     Looks for ``log.csv`` (our runs), ``training_log.json`` (a list of rows), then the ``trainer_state.json`` of the

@@ -160,7 +160,7 @@ def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list
         return [raw]
     labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
     named = raw.table.with_columns(found.names.alias(_RUN))
-    remarks = (*raw.remarks, f"runs are told apart by {labels}")
+    remarks = (*raw.remarks, f"runs are identified by {labels}")
     runs = _by_run(replace(raw, table=named, remarks=remarks), _RUN, labels)
     return [replace(run, name=" ".join(filter(None, (raw.name, run.name)))) for run in runs]
 

@@ -22,20 +22,20 @@ def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:
 
 def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> None:
     """Refuse a column that cannot be steps: fractions of an epoch, or times."""
-    mend = "name the column of steps with --column step=NAME"
+    fix = "name the column of steps with --column step=NAME"
     steps = row[logged]
     whole = is_step(steps)
     if len(steps) and whole.mean() < tuning.MIN_WHOLE_SHARE:
         at = int(np.flatnonzero(logged)[np.argmin(whole)])
         raise ToposcopeError(
             f"column {one_line(column.name)!r} has no whole step in {plural(int((~whole).sum()), 'row', 'rows')} of "
-            f"{len(steps)}, such as {one_line(column[at])!r}; {mend}"
+            f"{len(steps)}, such as {one_line(column[at])!r}; {fix}"
         )
     steps = steps[whole]
     if len(steps) and steps.min() >= MIN_TIME and np.ptp(steps) <= tuning.MAX_TIME_SPAN * steps.min():
         raise ToposcopeError(
             f"column {one_line(column.name)!r} goes from {steps.min():.0f} to {steps.max():.0f}: these are times, not "
-            f"steps of the optimiser; {mend}"
+            f"steps of the optimiser; {fix}"
         )
 
 

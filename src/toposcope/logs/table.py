@@ -1,4 +1,4 @@
-"""What a run logged, a row a step."""
+"""What a run logged, one row per step."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from toposcope.logs.raw import Numbers, numbers
 from toposcope.typing import Steps, Vector
 
 COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm")
-"""What every table has, logged or not; the two losses are in nats a token."""
+"""What every table has, logged or not; the two losses are in nats per token."""
 MAX_STEP = 2**53  # beyond it, floats hold no single steps
 
 

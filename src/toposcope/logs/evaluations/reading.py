@@ -328,9 +328,7 @@ def _one_score(table: pl.DataFrame, named: str, remarks: list[str]) -> pl.DataFr
             raise ToposcopeError(f"score {named}: no task has this metric; {choices(named, known)}")
         candidates = candidates.with_columns(rank=pl.when(chosen).then(-1).otherwise("rank"))
         candidates = candidates.with_columns(runs=pl.when(chosen).then(pl.lit(2**31)).otherwise("runs"))
-    candidates = candidates.sort("task", "runs", "rank", "metric", descending=[False, True, False, False])
-    first = candidates.unique("task", keep="first", maintain_order=True)
-    others = candidates.join(first, on=["task", "metric"], how="anti")
+    first, others = _first_of_each_task(candidates)
     for metric, rows in first.join(others, on="task", how="semi").group_by("metric", maintain_order=True):
         over = sorted(others.filter(pl.col("task").is_in(rows["task"].implode()))["metric"].unique())
         remarks.append(
@@ -344,6 +342,13 @@ def _one_score(table: pl.DataFrame, named: str, remarks: list[str]) -> pl.DataFr
     return table.with_columns(role=role)
 
 
+def _first_of_each_task(metrics: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the metric of each task that most runs have, the likeliest by name among equals; and the others."""
+    ranked = metrics.sort("task", "runs", "rank", "metric", descending=[False, True, False, False])
+    first = ranked.unique("task", keep="first", maintain_order=True)
+    return first, ranked.join(first, on=["task", "metric"], how="anti")
+
+
 def _one_corpus_loss(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return the table with the losses of tasks without a score as those of corpora, one metric each."""
     scored = table.filter(pl.col("role") == "score")["task"].unique()
@@ -354,15 +359,14 @@ def _one_corpus_loss(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
         .group_by("task", "metric")
         .agg(pl.col("run").n_unique().alias("runs"), pl.col("rank").min())
     )
-    losses = losses.sort("task", "runs", "rank", "metric", descending=[False, True, False, False])
-    first = losses.unique("task", keep="first", maintain_order=True)
-    others = losses.join(first, on=["task", "metric"], how="anti").select("task", "metric", other=pl.lit(True))
+    first, others = _first_of_each_task(losses)
     if others.is_empty():
         return table
     tasks = others["task"].unique().sort()
     remarks.append(
         f"the loss on {join_names(tasks.to_list(), 4)} is {first.filter(pl.col('task') == tasks[0])['metric'][0]}"
     )
+    others = others.select("task", "metric", other=pl.lit(True))
     table = table.join(others, on=["task", "metric"], how="left", maintain_order="left")
     is_other = (pl.col("role") == "corpus_loss") & pl.col("other")
     return table.with_columns(role=pl.when(is_other).then(pl.lit("likelihood")).otherwise("role"))

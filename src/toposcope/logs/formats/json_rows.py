@@ -1,4 +1,4 @@
-"""JSON: a row a line, a list of rows, losses or pairs, columns by name, or any of these for each part or run."""
+"""JSON: one row per line, a list of rows, losses or pairs, columns by name, or any of these for each part or run."""
 
 import re
 from collections import Counter
@@ -125,7 +125,9 @@ def _runs(document: Any, source: Path, name: str) -> list[RawLog]:
             found = list(dict.fromkeys(name for table in tables for name in table))
             raise ToposcopeError(f"no losses in it but {join_names(found) if found else 'an empty object'}; {NEEDED}")
         if not identify_columns(document).named.get("step"):
-            raise ToposcopeError("one row of results without a step, such as of an evaluation; a log has a row a step")
+            raise ToposcopeError(
+                "one row of results without a step, such as of an evaluation; a log has one row per step"
+            )
         return [RawLog(source, name, table_of([document]))]
     return [RawLog(source, name, _joined(tables), facts=facts, remarks=remarks)]
 

@@ -12,12 +12,12 @@ from numpy.testing import assert_array_equal
 from small_checkpoints import refused
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
+from toposcope.logs import COLUMNS, LogTable, find_log, read_log
 from toposcope.logs.columns import target_of
 
 
 def read(folder: Path) -> LogTable:
-    log = log_beside(folder)
+    log = find_log(folder)
     assert log is not None
     return log
 
@@ -168,7 +168,7 @@ def test_the_log_beside_one_file(tmp_path: Path) -> None:
 
 def test_no_log(tmp_path: Path) -> None:
     (tmp_path / "log.txt").touch()
-    assert log_beside(tmp_path) is None
+    assert find_log(tmp_path) is None
 
 
 @pytest.mark.parametrize(("name", "content"), [("log.csv", "step,loss\n"), ("training_log.json", "[]")])
@@ -215,14 +215,14 @@ BROKEN = {
 def test_a_broken_log_is_named(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
     with refused(tmp_path / name, "cannot be read as a training log"):
-        log_beside(tmp_path)
+        find_log(tmp_path)
 
 
 def test_a_broken_log_is_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("loss\n1.0\n")
     (tmp_path / "training_log.json").write_text('[{"step": 1, "loss": 1.0}]')
     with refused(tmp_path / "log.csv"):
-        log_beside(tmp_path)
+        find_log(tmp_path)
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
@@ -231,11 +231,11 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     run.mkdir()
     (run / "log.csv").symlink_to(tmp_path / "elsewhere.csv")
     with pytest.raises(ToposcopeError, match="a link out of its folder, which is not followed; copy or name /"):
-        log_beside(run)
+        find_log(run)
     (run / "log.csv").unlink()
     (run / "kept.csv").write_text("step,loss\n1,2\n")
     (run / "log.csv").symlink_to("kept.csv")
-    assert log_beside(run) is not None
+    assert find_log(run) is not None
 
 
 def test_links_within_a_cache_of_the_hub_are_followed(tmp_path: Path) -> None:
@@ -244,4 +244,4 @@ def test_links_within_a_cache_of_the_hub_are_followed(tmp_path: Path) -> None:
     blobs.mkdir()
     (blobs / "f").write_text("step,loss\n1,2\n")
     (snapshot / "log.csv").symlink_to("../../blobs/f")
-    assert log_beside(snapshot) is not None
+    assert find_log(snapshot) is not None
