@@ -11,7 +11,7 @@ from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
 from toposcope.logs.log import Log
-from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
 from toposcope.logs.target import choose_target
@@ -23,27 +23,27 @@ _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 
 def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Log:
     """Return the log of one run."""
-    identified = _identified(raw.table, columns)
+    identified = _identified(raw, columns)
     named = identified.named
     remarks = list(raw.remarks)
     facts = _facts(raw, named, remarks)
-    target, values, step, peers = choose_target(raw.table, identified, size_of(facts.get("last_step")), remarks)
+    target, values, step, peers = choose_target(raw, identified, size_of(facts.get("last_step")), remarks)
     unit, loss = _in_unit(target, values, unit, remarks)
-    row = row_steps(raw.table, step, loss)
+    row = row_steps(raw, step, loss)
     if step is None:
-        loss = _without_overlap(raw.table, named, loss, remarks)
-        row = row_steps(raw.table, None, loss)
+        loss = _without_overlap(raw, named, loss, remarks)
+        row = row_steps(raw, None, loss)
         remarks.append("no column of steps: rows with a loss are counted, and --steps counts rows too")
     elif loss.logged.sum() > 1 and (row[loss.logged] == row[loss.logged][0]).all():
-        row = row_steps(raw.table, None, loss)
+        row = row_steps(raw, None, loss)
         remarks.append(f"column {step!r} says the same step everywhere: rows with a loss are counted")
     else:
         check_steps(raw.table[step], row, loss.logged)
         if not named.get("rank"):
-            epoch = numbers(raw.table[named["epoch"][0]]).values if named.get("epoch") else None
+            epoch = raw.numbers[named["epoch"][0]].values if named.get("epoch") else None
             row = counted_on(row, epoch, loss, remarks)
     curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
-    further_columns = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
+    further_columns = {quantity: raw.numbers[named[quantity][0]] for quantity in PER_ROW if quantity in named}
     remarks += [
         f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
         for quantity, column in further_columns.items()
@@ -54,7 +54,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         for quantity, column in further_columns.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
-    losses = _with_the_other_kind(raw.table, identified.losses, target)
+    losses = _with_the_other_kind(raw, identified.losses, target)
     remarks += _columns_used(
         {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
     )
@@ -72,29 +72,30 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         target=target.name,
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
-        table=log_table(raw.table, identified._replace(losses=losses), row, _main_losses(raw.table, losses, target)),
+        table=log_table(raw.numbers, identified._replace(losses=losses), row, _main_losses(raw, losses, target)),
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
         peers=peers,
     )
 
 
-def _identified(table: pl.DataFrame, columns: Mapping[str, str]) -> Columns:
+def _identified(raw: RawLog, columns: Mapping[str, str]) -> Columns:
     """Return what the columns are: as the caller named them, else by their names."""
     for quantity, name in columns.items():
-        if name not in table.columns and quantity != "run":
-            raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(table.columns)}")
-    found = identify_columns(name for name in table.columns if name not in columns.values())
+        if name not in raw.table.columns and quantity != "run":
+            raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(raw.table.columns)}")
+    others = [name for name in raw.table.columns if name not in columns.values()]
+    found = identify_columns(others) if columns else raw.columns
     chosen = {quantity: [name] for quantity, name in columns.items() if quantity not in ("loss", "run")}
     losses = [target_of(columns["loss"])] if "loss" in columns else found.losses
     return Columns({**found.named, **chosen}, losses, found.accuracies)
 
 
-def _without_overlap(table: pl.DataFrame, named: Mapping[str, list[str]], loss: Numbers, remarks: list[str]) -> Numbers:
+def _without_overlap(raw: RawLog, named: Mapping[str, list[str]], loss: Numbers, remarks: list[str]) -> Numbers:
     """Return losses without those that a resumed run logged again, by the epoch of each row."""
     if not named.get("epoch"):
         return loss
-    epochs = numbers(table[named["epoch"][0]]).values
+    epochs = raw.numbers[named["epoch"][0]].values
     if not np.isfinite(epochs[loss.logged]).all():
         return loss
     rows, again = np.flatnonzero(loss.logged), np.zeros(len(epochs), dtype=bool)
@@ -162,32 +163,31 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     return curve
 
 
-def _with_the_other_kind(table: pl.DataFrame, losses: list[Target], target: Target) -> list[Target]:
+def _with_the_other_kind(raw: RawLog, losses: list[Target], target: Target) -> list[Target]:
     """Add the training losses beside a validation loss that the caller named, or the other way round."""
     known = {loss.name for loss in losses}
-    found = identify_columns(table.columns).losses
+    found = raw.columns.losses
     return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
 
 
-def _main_losses(table: pl.DataFrame, losses: list[Target], target: Target) -> list[str]:
+def _main_losses(raw: RawLog, losses: list[Target], target: Target) -> list[str]:
     """Return the column of the target, and of the other kind of loss the one that is logged most often."""
     others = [one.name for one in losses if one.validation != target.validation and one.unit == "nats"]
-    return [target.name, *sorted(others, key=lambda name: -int(numbers(table[name]).logged.sum()))[:1]]
+    return [target.name, *sorted(others, key=lambda name: -int(raw.numbers[name].logged.sum()))[:1]]
 
 
 def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
-    table = raw.table
-    rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in table.columns)
+    rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in raw.table.columns)
     found = _divergence_of(target, loss, row, explodes=not rewards)
     if found is None and not target.validation and not raw.one_run:
-        found = _missing_to_the_end(table, target, loss, losses, row)
+        found = _missing_to_the_end(raw, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:
         return found
-    values = numbers(table[training.name])
+    values = raw.numbers[training.name]
     # tools without nulls write NaN in the rows of another loss
-    foreign = np.any([np.isfinite(numbers(table[one.name]).values) for one in losses if one != training], axis=0)
+    foreign = np.any([np.isfinite(raw.numbers[one.name].values) for one in losses if one != training], axis=0)
     return _divergence_of(
         training,
         values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)),
@@ -197,15 +197,15 @@ def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target]
 
 
 def _missing_to_the_end(
-    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
+    raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector
 ) -> Divergence | None:
     """Return where a loss ends though the rates beside it go on: NaN is written as nothing by many tools."""
-    rates = next(iter(identify_columns(table.columns).named.get("learning_rate", [])), None)
+    rates = next(iter(raw.columns.named.get("learning_rate", [])), None)
     if not np.isfinite(loss.values).any():
         return None
-    any_loss = np.any([loss.logged, *(numbers(table[one.name]).logged for one in losses)], axis=0)
-    is_bare = len(table.columns) <= tuning.MAX_BARE_COLUMNS and table[target.name].dtype == pl.String
-    goes_on = numbers(table[rates]).logged if rates else np.full(len(row), is_bare)
+    any_loss = np.any([loss.logged, *(raw.numbers[one.name].logged for one in losses)], axis=0)
+    is_bare = len(raw.table.columns) <= tuning.MAX_BARE_COLUMNS and raw.table[target.name].dtype == pl.String
+    goes_on = raw.numbers[rates].logged if rates else np.full(len(row), is_bare)
     rows = np.flatnonzero((goes_on | any_loss) & is_step(row))
     present = np.flatnonzero(any_loss[rows])
     after = len(rows) - 1 - int(present[-1])
@@ -235,7 +235,7 @@ def _finished(raw: RawLog, losses: list[Target]) -> bool:
     summaries = [raw.table[n].is_not_null() for n in raw.table.columns if n.split("/")[-1] == "train_runtime"]
     if not summaries:
         return False
-    last = max(int(np.flatnonzero(numbers(raw.table[loss.name]).logged)[-1:].max(initial=0)) for loss in losses)
+    last = max(int(np.flatnonzero(raw.numbers[loss.name].logged)[-1:].max(initial=0)) for loss in losses)
     return any(bool(logged[last:].any()) for logged in summaries)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.files import refuse_link
 from toposcope.logs.cleaning import clean_log
-from toposcope.logs.columns import FIELDS, identify_columns, target_of
+from toposcope.logs.columns import FIELDS, target_of
 from toposcope.logs.formats import (
     console,
     existing,
@@ -25,7 +25,7 @@ from toposcope.logs.formats import (
 )
 from toposcope.logs.formats.run_folder import NAMES
 from toposcope.logs.log import UNITS, Log
-from toposcope.logs.raw import RawLog, join_names, numbers, one_line
+from toposcope.logs.raw import RawLog, join_names, one_line
 from toposcope.logs.splitting import split_runs
 from toposcope.logs.table import LogTable, is_step, log_table, sources
 from toposcope.logs.texts import ZERO_BYTES
@@ -267,12 +267,12 @@ def _whole_table(raw: RawLog) -> LogTable:
     table = raw.table
     if table.is_empty():
         return LogTable.from_rows({})
-    columns = identify_columns(table.columns)
+    columns = raw.columns
     names = columns.named.get("step", [])
     if not names:
         raise ToposcopeError(f"no column of steps; it has {join_names(table.columns)}")
     step = "step" if "step" in names else names[0]
-    steps = numbers(table[step]).values
+    steps = raw.numbers[step].values
     if not is_step(steps).all():
         row = int(np.argmin(is_step(steps)))
         raise ToposcopeError(f"row {row + 1}: {step} is {one_line(table[step][row])}; a whole number is needed")
@@ -280,6 +280,6 @@ def _whole_table(raw: RawLog) -> LogTable:
     if not read:
         raise ToposcopeError(f"no loss and no other quantity of a log in it; it has {join_names(table.columns)}")
     for name in read.values():
-        if numbers(table[name]).unreadable:
+        if raw.numbers[name].unreadable:
             raise ToposcopeError(f"column {one_line(name)!r} holds something other than numbers")
-    return log_table(table, columns, steps)
+    return log_table(raw.numbers, columns, steps)

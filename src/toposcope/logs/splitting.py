@@ -10,8 +10,8 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.columns import NAMES, Columns, identify_columns, words_of
-from toposcope.logs.raw import Numbers, RawLog, join_names, numbers, plural
+from toposcope.logs.columns import NAMES, words_of
+from toposcope.logs.raw import Numbers, RawLog, join_names, plural
 from toposcope.logs.run_labels import name_blocks, name_runs, one_row_per_epoch, with_parts
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
 from toposcope.typing import Vector
@@ -39,18 +39,18 @@ SEPARATOR = " - "  # between run and metric in a column of a W&B chart
 _RUN = "\0run"
 
 
-def refuse_finished_runs(table: pl.DataFrame) -> None:
+def _refuse_finished_runs(raw: RawLog) -> None:
     """Refuse a table in which every row is a finished run."""
+    table, columns = raw.table, raw.columns
     if len(table) < 2:
         return
-    columns = identify_columns(table.columns)
     names_differ = any(
         table[name].n_unique() == len(table) and not table[name].null_count()
         for name in table.columns
         if name.lower() in RUN_NAMES and table[name].dtype == pl.String
     )
     has_states = any(_holds_states(table[name]) for name in table.columns)
-    ends = _are_ends(table, columns)
+    ends = _are_ends(raw)
     if not (
         (has_states and (names_differ or ends))
         or ((names_differ or _are_settings(table)) and ends and len(table) >= tuning.MIN_RUNS)
@@ -85,16 +85,17 @@ def _holds_states(column: pl.Series) -> bool:
     return bool(len(states)) and set(states) <= STATES
 
 
-def _are_ends(table: pl.DataFrame, columns: Columns) -> bool:
+def _are_ends(raw: RawLog) -> bool:
     """Return whether rows are the ends of runs: without steps, of one step, of the plan's last, or in no order."""
-    for name in columns.named.get("step", []):
-        steps = numbers(table[name]).values
-        plan = columns.named.get("last_step")
+    named = raw.columns.named
+    for name in named.get("step", []):
+        steps = raw.numbers[name].values
+        plan = named.get("last_step")
         is_constant = len(set(steps)) == 1 and steps[0] > 1
-        is_last = plan is not None and bool((steps == numbers(table[plan[0]]).values).all())
+        is_last = plan is not None and bool((steps == raw.numbers[plan[0]].values).all())
         if is_constant or is_last or (np.diff(steps) < 0).mean() > tuning.MAX_DESCENDING_SHARE:
             return True
-    return not columns.named.get("step") and not columns.named.get("epoch")
+    return not named.get("step") and not named.get("epoch")
 
 
 class _Curve(NamedTuple):
@@ -115,13 +116,13 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
         return _by_restarts(raw, columns)
     if charts := _charts(raw.table):
         return [replace(raw, name=name, table=table) for name, table in charts.items()]
-    refuse_finished_runs(raw.table)
+    _refuse_finished_runs(raw)
     names = {name.lower(): name for name in raw.table.columns}
     is_long = {"step", "value"} <= set(raw.table.columns)
     key = next((names[key] for key in KEYS if key in names), None) if is_long else None
     table, remarks = with_parts(raw.table, columns.get("loss"), key)
     raw = replace(raw, table=table, remarks=(*raw.remarks, *remarks))
-    run = run or next(iter(identify_columns(raw.table.columns).named.get("run", [])), None)
+    run = run or next(iter(raw.columns.named.get("run", [])), None)
     parts = _by_run(raw, run) if run in raw.table.columns else [raw]
     if "run" not in columns:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
@@ -149,13 +150,13 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
     """Return the runs that columns such as ``variant`` and ``seed`` tell apart."""
-    identified, curve = identify_columns(raw.table.columns), _curve(raw.table, columns, key)
+    curve = _curve(raw, columns, key)
     if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]
     if curve.row is None:
-        found = name_blocks(raw.table, identified, curve.loss)
+        found = name_blocks(raw.table, raw.columns, curve.loss)
     else:
-        found = name_runs(raw.table, identified, pl.Series(curve.row), curve.name, key)
+        found = name_runs(raw.table, raw.columns, pl.Series(curve.row), curve.name, key)
     if found is None:
         return [raw]
     labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
@@ -167,7 +168,7 @@ def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list
 
 def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
     """Return a log of parts with a row an epoch, where it has no steps by which rows belong together."""
-    curve, epoch = _curve(raw.table, columns, None), identify_columns(raw.table.columns).named.get("epoch")
+    curve, epoch = _curve(raw, columns, None), raw.columns.named.get("epoch")
     if curve is None or epoch is None or curve.epoch is not None:
         return raw
     return replace(raw, table=one_row_per_epoch(raw.table, epoch[0], curve.name))
@@ -175,8 +176,8 @@ def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
 
 def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     """Return the runs that were written one after the other."""
-    curve = _curve(raw.table, columns, None)
-    if curve is None or curve.row is None or identify_columns(raw.table.columns).named.get("rank"):
+    curve = _curve(raw, columns, None)
+    if curve is None or curve.row is None or raw.columns.named.get("rank"):
         return [raw]
     begins = appended_runs(curve.row, curve.epoch, curve.loss)
     if not begins:
@@ -190,19 +191,19 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     ]
 
 
-def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> _Curve | None:
+def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve | None:
     """Return the step, or else the epoch, and the loss of every row; None without a loss."""
-    identified = identify_columns(table.columns)
-    losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in identified.losses]
-    read = {name: numbers(table[name]) for name in losses if name in table.columns}
+    losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in raw.columns.losses]
+    read = {name: raw.numbers[name] for name in losses if name in raw.table.columns}
     most = max(read, key=lambda name: int(np.isfinite(read[name].values).sum()), default=None)
     if most is None or not read[most].logged.any():
         return None
     loss = read[most]
-    named = {**identified.named, **{quantity: [name] for quantity, name in columns.items() if name in table.columns}}
-    epoch = numbers(table[named["epoch"][0]]).values if named.get("epoch") else None
+    given = {quantity: [name] for quantity, name in columns.items() if name in raw.table.columns}
+    named = raw.columns.named | given
+    epoch = raw.numbers[named["epoch"][0]].values if named.get("epoch") else None
     for name in named.get("step", []):
-        row = numbers(table[name])
+        row = raw.numbers[name]
         if row.logged[loss.logged].mean() >= tuning.MIN_STEP_SHARE:
             return _Curve(row.values, epoch, loss, most)
     return _Curve(epoch, None, loss, most)

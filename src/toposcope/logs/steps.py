@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.raw import Numbers, numbers, one_line, plural
+from toposcope.logs.raw import Numbers, RawLog, one_line, plural
 from toposcope.logs.table import is_step
 from toposcope.typing import Steps, Vector
 
 MIN_TIME = 1e9  # first number of a column of times, in seconds since 1970 or parts of them
 
 
-def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:
+def row_steps(raw: RawLog, column: str | None, loss: Numbers) -> Vector:
     """Return the step of every row, NaN where it has none; without a column of steps, rows with a loss are counted."""
-    return np.cumsum(loss.logged).astype(np.float64) if column is None else numbers(table[column]).values
+    return np.cumsum(loss.logged).astype(np.float64) if column is None else raw.numbers[column].values
 
 
 def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> None:

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.logs.columns import Columns
-from toposcope.logs.raw import Numbers, numbers
+from toposcope.logs.raw import Numbers
 from toposcope.typing import Steps, Vector
 
 COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm")
@@ -125,14 +125,16 @@ def is_step(steps: Vector) -> NDArray[np.bool_]:
         return np.asarray((steps >= 0) & (steps <= MAX_STEP) & (steps == np.floor(steps)))
 
 
-def log_table(table: pl.DataFrame, columns: Columns, steps: Vector, preferred: Collection[str] = ()) -> LogTable:
+def log_table(
+    numbers: Mapping[str, Numbers], columns: Columns, steps: Vector, preferred: Collection[str] = ()
+) -> LogTable:
     """Return the columns of `COLUMNS` and the further targets of a table; rows without a step are left out."""
     valid = is_step(steps)
     row_steps = np.where(valid, steps, 0).astype(np.int64)
     kept = np.unique(row_steps[valid])
     values, nan = {name: np.full(len(kept), np.nan) for name in COLUMNS}, {}
     for name, source in sources(columns, preferred).items():
-        column: Numbers = numbers(table[source])
+        column = numbers[source]
         logged = column.logged & valid
         by_step = last_of_step(row_steps[logged], column.values[logged])
         values[name] = by_step.at(kept)

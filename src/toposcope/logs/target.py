@@ -9,12 +9,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
 from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
-from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
+from toposcope.logs.raw import Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
 from toposcope.wording import examples
@@ -39,21 +38,21 @@ class Choice(NamedTuple):
     peers: tuple[str, ...]  # columns of the losses on other held-out texts that could be the target as well
 
 
-def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks: list[str]) -> Choice:
+def choose_target(raw: RawLog, columns: Columns, planned: float, remarks: list[str]) -> Choice:
     """Return the loss to forecast.
 
     It is the validation loss where that is logged as often as the training loss or 20 times in the planned steps, from
     the beginning; else the training loss.
     """
     losses, steps = columns.losses, columns.named.get("step", [])
-    if table.is_empty():
+    if raw.table.is_empty():
         raise ToposcopeError("nothing was logged yet")
     if not losses:
-        names = [name for name in table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
+        names = [name for name in raw.table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
         if not steps and names:
-            raise ToposcopeError(_unrecognised(table.select(names)))
+            raise ToposcopeError(_unrecognised(raw, names))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
-    candidates = [Candidate(loss, numbers(table[loss.name])) for loss in losses]
+    candidates = [Candidate(loss, raw.numbers[loss.name]) for loss in losses]
     logged = [c for one in candidates if (c := _without_gaps(one, candidates)).numbers.logged.any()]
     if not logged:
         unreadable = sum(candidate.numbers.unreadable for candidate in candidates)
@@ -65,7 +64,7 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
     peers: tuple[str, ...] = ()
     if validations:
         first, others = _favoured(validations)
-        if training is None or (reason := _why_validation(table, steps, training, first, planned)):
+        if training is None or (reason := _why_validation(raw, steps, training, first, planned)):
             choice, peers = first, others
             _check_favoured(first, others)
         else:
@@ -75,15 +74,15 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
     rest = [c.target.name for c in logged if c.target.name != choice.target.name]
     if rest:
         remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(rest)})'}")
-    step = _step_column(table, steps, choice.numbers)
+    step = _step_column(raw, steps, choice.numbers)
     if step is None:
-        step = _epoch_column(table, columns.named.get("epoch", []), choice.numbers, remarks)
+        step = _epoch_column(raw, columns.named.get("epoch", []), choice.numbers, remarks)
     return Choice(*choice, step, peers)
 
 
-def _unrecognised(table: pl.DataFrame) -> str:
+def _unrecognised(raw: RawLog, shown: list[str]) -> str:
     """Return which columns are there, and how to name those of steps and losses; their numbers may say which."""
-    columns = {name: values for name in table.columns if (values := numbers(table[name]).values).size > 3}
+    columns = {name: values for name in shown if (values := raw.numbers[name].values).size > 3}
     steps = [name for name, values in columns.items() if is_step(values).all() and (np.diff(values) > 0).all()]
     losses = [
         name
@@ -91,7 +90,7 @@ def _unrecognised(table: pl.DataFrame) -> str:
         if (values > 0).all() and not is_step(values).all() and values[0] > 0.1 and values[-1] < values[0]
     ]
     step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
-    names = examples([repr(one_line(name)) for name in table.columns], 12)
+    names = examples([repr(one_line(name)) for name in shown], 12)
     return (
         f"no column is recognised as the loss or the step among {names}: name them, as in "
         f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
@@ -145,16 +144,13 @@ def _check_favoured(first: Candidate, peers: tuple[str, ...]) -> None:
         )
 
 
-def _why_validation(
-    table: pl.DataFrame, names: list[str], training: Candidate, validation: Candidate, planned: float
-) -> str:
+def _why_validation(raw: RawLog, names: list[str], training: Candidate, validation: Candidate, planned: float) -> str:
     """Return why the validation loss stands for the run; empty if the training loss does."""
-    column = _step_column(table, names, training.numbers)
+    column = _step_column(raw, names, training.numbers)
     trained, validated = (
         np.unique(steps[np.isfinite(steps)]).astype(np.int64)
         for steps in (
-            np.where(c.numbers.logged, row_steps(table, column, training.numbers), np.nan)
-            for c in (training, validation)
+            np.where(c.numbers.logged, row_steps(raw, column, training.numbers), np.nan) for c in (training, validation)
         )
     )
     if not len(trained) or not len(validated):
@@ -171,16 +167,16 @@ def _why_validation(
     return ""
 
 
-def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | None:
+def _step_column(raw: RawLog, names: list[str], loss: Numbers) -> str | None:
     """Return the first column of whole steps that nearly all rows with a loss have, else the one that most have."""
-    columns = {name: numbers(table[name]) for name in names}
+    columns = {name: raw.numbers[name] for name in names}
     shares = {name: float(column.logged[loss.logged].mean()) for name, column in columns.items()}
     complete = [name for name, share in shares.items() if share >= tuning.MIN_STEP_SHARE]
     whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= tuning.MIN_WHOLE_SHARE)
     if complete:
         return next(whole, complete[0])
     best = max(shares, key=lambda name: shares[name], default=None)
-    if best is not None and not shares[best] and (texts := table[names[0]].drop_nulls()).len():
+    if best is not None and not shares[best] and (texts := raw.table[names[0]].drop_nulls()).len():
         raise ToposcopeError(
             f"column {one_line(names[0])!r} holds no number but {one_line(texts[0])!r} and the like; name the column "
             "of steps with --column step=NAME"
@@ -188,10 +184,10 @@ def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | 
     return best if best is not None and shares[best] > 0 else None
 
 
-def _epoch_column(table: pl.DataFrame, names: list[str], loss: Numbers, remarks: list[str]) -> str | None:
+def _epoch_column(raw: RawLog, names: list[str], loss: Numbers, remarks: list[str]) -> str | None:
     """Return a column of epochs that can be the steps: whole, and another in each row with a loss."""
     for name in names:
-        epochs = numbers(table[name]).values[loss.logged]
+        epochs = raw.numbers[name].values[loss.logged]
         if len(epochs) > 1 and is_step(epochs).all() and (np.diff(epochs) > 0).all():
             remarks.append(
                 f"no column of steps: {plural(len(epochs), 'epoch', 'epochs')} of column {one_line(name)!r} are the "
