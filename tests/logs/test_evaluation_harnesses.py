@@ -1,22 +1,11 @@
 """Tables and results as OpenCompass, HELM, MTEB, lm-evaluation-harness in Markdown, and model cards write them."""
 
-import json
 from pathlib import Path
 
 import pytest
+from score_files import read_files, said
 
-from toposcope.logs.evaluations import Evaluations, read_evaluations
-
-
-def read_files(folder: Path, files: dict[str, object]) -> Evaluations:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return read_evaluations(folder)
-
-
-def said(evaluations: Evaluations) -> str:
-    return "\n".join(evaluations.remarks)
+from toposcope.logs.evaluations import Evaluations
 
 
 def scores(evaluations: Evaluations, *columns: str) -> list[tuple[object, ...]]:
