@@ -43,14 +43,8 @@ from toposcope.plugins import collect_modules
 
 NAMED = tuple("run recipe N D step seed task shots metric value n standard_error chance score".split())
 """What the caller can say that a column is; ``score`` is the metric that counts."""
-KINDS = (
-    "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, JSON "
-    "lines), a study"
-)
 MAX_DEPTH = 6  # folders below the given one that are searched
 FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
-PER_QUESTION = ("predictions", "requests", "recorded-inputs")
-"""Ends of names of files with a row for each question, which are not read."""
 WITH_RESULTS = frozenset("per_instance_stats scenario_state instances scenario run_spec run_specs model_meta".split())
 """Names of files that hold questions, or what is read together with the results beside them."""
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
@@ -73,10 +67,9 @@ def read_evaluations(
     if parts is None and path.is_dir():
 
         def read(endings: tuple[str, ...], one: Path) -> list[RawEvaluations] | None:
-            per_question = (
-                one.name.startswith("samples_") or one.stem.endswith(PER_QUESTION) or one.stem in WITH_RESULTS
-            )
-            if one.is_file() and (one.suffix.lower() not in endings or per_question):
+            of_question = one.stem.endswith(("predictions", "requests", "recorded-inputs")) or one.stem in WITH_RESULTS
+            of_question |= one.name.startswith("samples_")
+            if one.is_file() and (one.suffix.lower() not in endings or of_question):
                 return None
             refuse_link(one, path)
             return _read_raw(one, columns)
@@ -88,7 +81,11 @@ def read_evaluations(
     if not parts:
         named = [name for quantity, name in columns.items() if quantity != "score"]
         reason = f", and no column {join_names(named)}" if named else ""
-        raise nothing_read(errors, f"{path}: holds no evaluations of a known format ({KINDS}){reason}")
+        known = (
+            "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, "
+            "JSON lines), a study"
+        )
+        raise nothing_read(errors, f"{path}: holds no evaluations of a known format ({known}){reason}")
     try:
         combined = combine(parts, columns.get("score", ""), chance)
     except ToposcopeError as error:

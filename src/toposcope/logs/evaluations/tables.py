@@ -70,7 +70,6 @@ PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
-MAX_CELL = 100_000  # characters of a cell of metrics
 MARKDOWN = (".md", ".markdown")
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")  # the line under the names of columns
 _CELL = re.compile(r"(?<!\\)\|")
@@ -332,7 +331,7 @@ def _of_cells(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame
 
 def _cell(cell: str | None) -> dict[str, Any] | None:
     """Return the metrics in a cell, None if there are none; Python's quotes and names become JSON's."""
-    if cell is None or len(cell) > MAX_CELL:
+    if cell is None or len(cell) > 100_000:
         return None
     if "'" in cell and '"' not in cell:
         cell = re.sub(r"\bnan\b", "NaN", cell.replace("'", '"').replace("None", "null"))

@@ -11,7 +11,6 @@ from toposcope.logs.formats import json_rows, refusing, tables
 from toposcope.logs.raw import RawLog, numbers
 
 NAMES = ("log.csv", "training_log.json")
-DECLARATION = "run.json"
 
 
 def claims(path: Path) -> bool:
@@ -25,7 +24,7 @@ def runs(path: Path) -> list[RawLog]:
     found = tables.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
     if len(found) > 1:
         return found
-    declared = file.with_name(DECLARATION)
+    declared = file.with_name("run.json")
     facts: dict[str, object] = {}
     if declared.is_file():
         with refusing(declared, "what is declared of a run"):
