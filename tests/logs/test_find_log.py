@@ -104,11 +104,7 @@ def test_missing_values_are_filled_from_another_log() -> None:
     assert_logged(
         log.filled_from(more),
         [0, 10, 20, 30],
-        {
-            "loss": [4.0, 3.5, 3.0, nan],
-            "grad_norm": [nan, 1.0, nan, nan],
-            "validation_loss": [nan, nan, nan, 2.5],
-        },
+        {"loss": [4.0, 3.5, 3.0, nan], "grad_norm": [nan, 1.0, nan, nan], "validation_loss": [nan, nan, nan, 2.5]},
     )
     assert_logged(
         log.filled_from(LogTable.from_rows({})), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]}

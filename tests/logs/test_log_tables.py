@@ -198,8 +198,7 @@ def test_encodings(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [table([], ",", "."), table([], ";"), table([], "\t"), table([], " ", "."), "0,1\n" + table([], ",", ".")],
+    "text", [table([], ",", "."), table([], ";"), table([], "\t"), table([], " ", "."), "0,1\n" + table([], ",", ".")]
 )
 def test_two_columns_without_a_header_are_steps_and_losses(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text(text)
