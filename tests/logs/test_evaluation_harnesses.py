@@ -179,7 +179,7 @@ def test_helm(tmp_path: Path) -> None:
         ("org/a-1B", "openbookqa", 5, 100, 0.5),
     ]
     assert "1 statistic of HELM not read, such as ece_10_bin" in said(evaluations)
-    assert "core_scenarios.json: a table of HELM over the runs beside it, not read" in said(evaluations)
+    assert "core_scenarios.json: a table of HELM over the runs next to it, not read" in said(evaluations)
 
 
 def test_tables_of_helm(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_losses_without_steps_are_counted(shape: str) -> None:
     assert (log.steps.tolist(), log.loss.tolist()) == (list(range(first, N + first)), TRAINING)
     assert any("no column of steps" in remark for remark in log.remarks)
     assert shape != "a validation without steps" or any(
-        "'val/loss' has 20 values beside 40 rows, and no steps of its own: ignored" in remark for remark in log.remarks
+        "'val/loss' has 20 values next to 40 rows, and no steps of its own: ignored" in remark for remark in log.remarks
     )
 
 
@@ -150,7 +150,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "triples": ([[1, 4.2, 0.1], [2, 4.1, 0.1]], 'write the names as the first row, such as \\["step", "loss"\\]'),
     "ragged": ([[1, 4.2], [2]], "lists of different lengths"),
     "other lists": ({"layers": {"width": [1, 2]}}, "no losses in it but width; needed is"),
-    "steps of another length": ({"iter": STEPS, "loss": TRAINING[:5]}, "'loss' has 5 values beside 40 rows"),
+    "steps of another length": ({"iter": STEPS, "loss": TRAINING[:5]}, "'loss' has 5 values next to 40 rows"),
     "a number": (3, "a single value"),
     "two documents": ("[1.5, 2.5] [3]", "neither JSON nor a JSON object a line"),
 }

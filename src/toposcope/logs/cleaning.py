@@ -49,28 +49,28 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         for quantity, column in further_columns.items()
         if column.unreadable
     ]
-    beside = {
+    series = {
         quantity: by_step
         for quantity, column in further_columns.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
     losses = _with_the_other_kind(raw, identified.losses, target)
     remarks += _columns_used(
-        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
+        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
     )
     return Log(
         name=one_line(raw.name),
         steps=curve.steps,
         loss=curve.values,
-        learning_rate=_learning_rate(beside.get("learning_rate"), curve.steps, remarks),
+        learning_rate=_learning_rate(series.get("learning_rate"), curve.steps, remarks),
         last_step=_last_step(facts.get("last_step"), curve.steps, remarks),
         parameters=size_of(facts.get("parameters")),
-        tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), beside.get("tokens")),
+        tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), series.get("tokens")),
         family=one_line(facts.get("family") or ""),
         schedule=one_line(facts.get("schedule") or ""),
         unit=unit,
         target=target.name,
-        norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
+        norms={norm: series[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in series},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.numbers, identified._replace(losses=losses), row, _main_losses(raw, losses, target)),
         diverged=_divergence(raw, target, loss, losses, row),
@@ -164,7 +164,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
 
 
 def _with_the_other_kind(raw: RawLog, losses: list[Target], target: Target) -> list[Target]:
-    """Add the training losses beside a validation loss that the caller named, or the other way round."""
+    """Add the training losses next to a validation loss that the caller named, or the other way round."""
     known = {loss.name for loss in losses}
     found = raw.columns.losses
     return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
@@ -177,7 +177,7 @@ def _main_losses(raw: RawLog, losses: list[Target], target: Target) -> list[str]
 
 
 def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
-    """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
+    """Return how a run ended badly: by the loss to forecast, or by the training loss next to a validation loss."""
     rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in raw.table.columns)
     found = _divergence_of(target, loss, row, explodes=not rewards)
     if found is None and not target.validation and not raw.one_run:
@@ -199,7 +199,7 @@ def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target]
 def _missing_to_the_end(
     raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector
 ) -> Divergence | None:
-    """Return where a loss ends though the rates beside it go on: NaN is written as nothing by many tools."""
+    """Return where a loss ends though the rates next to it go on: NaN is written as nothing by many tools."""
     rates = next(iter(raw.columns.named.get("learning_rate", [])), None)
     if not np.isfinite(loss.values).any():
         return None

@@ -354,7 +354,7 @@ def _count_through(
 
 
 def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, int]]:
-    """Return the numbers of a name that stand beside one of a likelier name, and those; ascending."""
+    """Return the numbers of a name that stand next to one of a likelier name, and those; ascending."""
     found = {}
     for row in rows:
         best = next((other for other in likelier if row.get(other, "").isdigit()), name)

@@ -100,7 +100,7 @@ class Log:
 
     @property
     def validation(self) -> ByStep | None:
-        """The validation losses of the run: those of the target, else those logged beside it."""
+        """The validation losses of the run: those of the target, else those logged next to it."""
         if self.is_validation:
             return ByStep(self.steps, self.loss)
         if self.table is None:

@@ -67,7 +67,7 @@ class RawLog:
     table : polars.DataFrame
         Rows in the order they were written; null where nothing was logged.
     facts : mapping
-        What the tool knows of the run beside its table, by the tool's names.
+        What the tool knows of the run next to its table, by the tool's names.
     remarks : tuple of str
     one_run : bool
         Whether it is known to be of one run, and null only where nothing was logged.

@@ -1,4 +1,4 @@
-"""Training logs of any tool, read from a file or a folder, or from beside a series of checkpoints."""
+"""Training logs of any tool, read from a file or a folder, or from next to a series of checkpoints."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -230,7 +230,7 @@ def find_log(place: "Source | Path") -> LogTable | None:
     """Return what was logged of a series, or None if no log lies there.
 
     Looks for ``log.csv`` (our runs), ``training_log.json`` (a list of rows), then the ``trainer_state.json`` of the
-    Hugging Face Trainer, in the folder and in its newest checkpoint. What a study stores beside checkpoints has to be
+    Hugging Face Trainer, in the folder and in its newest checkpoint. What a study stores next to checkpoints has to be
     whole: unlike in `toposcope.logs.read_log`, no row is left out.
 
     Raises
@@ -242,7 +242,7 @@ def find_log(place: "Source | Path") -> LogTable | None:
 
     path = place.path if isinstance(place, LocalSource) else place
     if isinstance(path, Path):
-        source: Source = LocalSource(path if path.is_dir() else path.parent)  # beside a checkpoint that is a file
+        source: Source = LocalSource(path if path.is_dir() else path.parent)  # next to a checkpoint that is a file
     else:
         source = path
     files = source.files()

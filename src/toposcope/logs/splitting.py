@@ -30,11 +30,11 @@ SETTINGS = frozenset(
     """.split()
 )
 """Columns that are constant in a run."""
-BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
+MAY_VARY = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
 """Columns that may change within a run, and differ between runs."""
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
 KEYS = ("key", "metric", "metric_name", "tag")  # columns of a long table that name the quantity in a row
-SPREAD = ("__MIN", "__MAX")  # ends of the columns that W&B writes beside a chart's own: the spread within a bin
+SPREAD = ("__MIN", "__MAX")  # ends of the columns that W&B writes next to a chart's own: the spread within a bin
 SEPARATOR = " - "  # between run and metric in a column of a W&B chart
 _RUN = "\0run"
 
@@ -73,9 +73,9 @@ def _refuse_finished_runs(raw: RawLog) -> None:
 def _are_settings(table: pl.DataFrame) -> bool:
     """Return whether rows differ in what does not change within a run: its size, seed, optimiser and the like."""
     names = [name for name in table.columns if name == "N" or "_".join(words_of(name)) in SETTINGS]
-    beside = [name for name in table.columns if name == "D" or "_".join(words_of(name)) in BESIDE]
+    varying = [name for name in table.columns if name == "D" or "_".join(words_of(name)) in MAY_VARY]
     several = [name for name in names if table[name].n_unique() > 1]
-    return bool(several) and table.select([*several, *beside]).n_unique() > max(1, len(table) // 2)
+    return bool(several) and table.select([*several, *varying]).n_unique() > max(1, len(table) // 2)
 
 
 def _holds_states(column: pl.Series) -> bool:
@@ -99,7 +99,7 @@ def _are_ends(raw: RawLog) -> bool:
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, None without either; the epoch beside a step; the loss, and its column."""
+    """Step or else epoch of every row, None without either; the epoch next to a step; the loss, and its column."""
 
     row: Vector | None
     epoch: Vector | None

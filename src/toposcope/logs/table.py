@@ -54,7 +54,7 @@ class LogTable:
 
     @property
     def further_targets(self) -> list[str]:
-        """Names of the losses and accuracies beside ``loss`` and ``validation_loss``."""
+        """Names of the losses and accuracies next to ``loss`` and ``validation_loss``."""
         return [name for name in self.values if name not in COLUMNS]
 
     def filled_from(self, other: "LogTable") -> "LogTable":

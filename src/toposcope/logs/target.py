@@ -108,7 +108,7 @@ def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
 
 
 def _densest(candidates: list[Candidate]) -> list[Candidate]:
-    """Return the losses that are logged most often: not a summary at the end, nor means of epochs beside steps."""
+    """Return the losses that are logged most often: not a summary at the end, nor means of epochs next to steps."""
     most = max((int(c.numbers.logged.sum()) for c in candidates), default=0)
     return [c for c in candidates if c.numbers.logged.sum() >= tuning.AS_DENSE * most]
 

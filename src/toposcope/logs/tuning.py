@@ -1,4 +1,4 @@
-"""Bounds that were tuned on data, or chosen after measurements; conventions stand beside their use.
+"""Bounds that were tuned on data, or chosen after measurements; conventions stand next to their use.
 
 The ends of runs were tuned on 350 published loss curves, whole and cut, none of which diverged, and on made-up runs
 that do (``tests/logs/test_ends_of_runs.py``); the rest on the logs and tables that the tests of this room write.

@@ -189,7 +189,7 @@ class EvaluationFile:
 
 
 def _columns(content: bytes, path: Path) -> pl.DataFrame | None:
-    """Return the table that one JSON object holds, as columns by name or as rows beside facts; None if it has none."""
+    """Return the table that one JSON object holds, as columns by name or as rows next to facts; None if it has none."""
     try:
         raws = json_rows.parse(content, path)
     except ToposcopeError:
@@ -215,7 +215,7 @@ def _by_name(document: dict[str, Any]) -> pl.DataFrame | None:
 
 
 def _are_tasks(names: list[str]) -> bool:
-    """Return whether a third of the names are those of standard tasks, as beside names of models and further tasks."""
+    """Return whether a third of the names are those of standard tasks, as next to names of models and further tasks."""
     return sum(standard_task(name) is not None for name in names) * 3 >= len(names) > 0
 
 
@@ -225,11 +225,11 @@ def as_number(value: object) -> float | None:
 
 
 def object_in(path: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file beside results; nothing if there is none."""
+    """Return the JSON object in a file next to results; nothing if there is none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
     except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{path and path.name} beside it is not JSON: {message_of(error)}") from error
+        raise ToposcopeError(f"{path and path.name} next to it is not JSON: {message_of(error)}") from error
     return dictionary(document)
 
 

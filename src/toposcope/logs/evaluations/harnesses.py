@@ -47,9 +47,9 @@ def _harness(file: EvaluationFile) -> str:
     """Return which harness wrote a file; empty if none did."""
     document = file.document
     if isinstance(document, dict):
-        # one of these is beside the results in the file of any version
-        beside = ("versions", "configs", "config", "n-shot", "config_general")
-        if isinstance(document.get("results"), dict) and any(name in document for name in beside):
+        # one of these is next to the results in the file of any version
+        others = ("versions", "configs", "config", "n-shot", "config_general")
+        if isinstance(document.get("results"), dict) and any(name in document for name in others):
             return "lm_eval"
         of_task = isinstance(document.get("scores"), dict) and "task_name" in document
         if of_task or "mteb_dataset_name" in document:
@@ -145,7 +145,7 @@ def _lm_eval_model(document: Mapping[str, Any], config: Mapping[str, Any], path:
 
 
 def _metrics(values: Mapping[str, Any], better: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the metrics of a task, with the standard error that stands beside each."""
+    """Yield the metrics of a task, with the standard error that stands next to each."""
     for key, value in values.items():
         metric, _, filtered = key.partition(",")
         if as_number(value) is None or metric.endswith("_stderr") or metric in ("sample_len", "sample_count"):
@@ -288,7 +288,7 @@ def _is_olmes_part(task: str, group: str) -> bool:
     return kind == group_kind and name.startswith(f"{of}_")
 
 
-# MTEB: ``<model>/<revision>/<task>.json``, beside it perhaps ``model_meta.json``
+# MTEB: ``<model>/<revision>/<task>.json``, next to it perhaps ``model_meta.json``
 
 MTEB_SPLITS = ("test", "validation", "dev", "train")  # parts of a data set, the one that counts first
 OF_OLD_FILES = ("main_score", "ndcg_at_10", "v_measure", "map", "accuracy")
@@ -333,9 +333,9 @@ def _subsets(values: object, names: tuple[str, ...]) -> Iterator[tuple[str, floa
 
 
 def _mteb_model(path: Path, document: Mapping[str, Any]) -> Row:
-    """Return the model's name and size from the file beside the results, else its name from the folders."""
-    beside = (folder / "model_meta.json" for folder in path.parents[:2])
-    about = object_in(next((file for file in beside if file.is_file()), None))
+    """Return the model's name and size from the file next to the results, else its name from the folders."""
+    candidates = (folder / "model_meta.json" for folder in path.parents[:2])
+    about = object_in(next((file for file in candidates if file.is_file()), None))
     folder, above = (place.name for place in path.resolve().parents[:2])
     is_revision = "__" in above or _REVISION.fullmatch(folder)
     size, name = about.get("n_parameters"), about.get("name") or document.get("model_name")
@@ -345,7 +345,7 @@ def _mteb_model(path: Path, document: Mapping[str, Any]) -> Row:
     }
 
 
-# HELM: ``stats.json`` beside ``run_spec.json``, ``runs.json`` of a suite, and tables of groups
+# HELM: ``stats.json`` next to ``run_spec.json``, ``runs.json`` of a suite, and tables of groups
 
 HELM_SCORES = frozenset(
     """
@@ -437,10 +437,10 @@ def _helm_tables(document: Any) -> list[Row]:
 
 
 def _of_helm_tables(tables: list[Row], path: Path) -> RawEvaluations:
-    """Return the scores in the table of accuracies, unless the runs that it sums up are beside it."""
+    """Return the scores in the table of accuracies, unless the runs that it sums up are next to it."""
     if any((folder / name).is_file() for folder in path.parents[:4] for name in ("runs.json", "run_specs.json")):
         empty = pl.DataFrame(schema=SCHEMA)
-        return RawEvaluations(path, empty, (f"{path.name}: a table of HELM over the runs beside it, not read",))
+        return RawEvaluations(path, empty, (f"{path.name}: a table of HELM over the runs next to it, not read",))
     table = next((table for table in tables if table.get("title") == "Accuracy"), tables[0])
     others = [str(other.get("title")) for other in tables if other is not table]
     remarks = (f"tables of HELM not read: {join_names(others, 20)}",) if others else ()

@@ -46,9 +46,9 @@ NAMED = tuple("run recipe N D step seed task shots metric value n standard_error
 MAX_DEPTH = 6  # folders below the given one that are searched
 FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
 WITH_RESULTS = frozenset("per_instance_stats scenario_state instances scenario run_spec run_specs model_meta".split())
-"""Names of files that hold questions, or what is read together with the results beside them."""
+"""Names of files that hold questions, or what is read together with the results next to them."""
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
-"""Tables of what is known of the runs in the files beside them."""
+"""Tables of what is known of the runs in the files next to them."""
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]  # two rows that agree in these are of one evaluation
 SHARES = ("score", "other_score")
 
@@ -77,7 +77,7 @@ def read_evaluations(
         parts = search(path, MAX_DEPTH, partial(read, FILES), errors)
         parts = parts or search(path, MAX_DEPTH, partial(read, MARKDOWN), errors)
     elif parts is not None and path.is_file():
-        parts += _beside(path, columns)
+        parts += _table_of_runs(path)
     if not parts:
         named = [name for quantity, name in columns.items() if quantity != "score"]
         reason = f", and no column {join_names(named)}" if named else ""
@@ -94,12 +94,12 @@ def read_evaluations(
     return Evaluations(combined.table, combined.targets, (*left_out, *combined.remarks))
 
 
-def _beside(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations]:
-    """Return the table of runs beside a file."""
-    beside = next((path.with_name(name) for name in RUNS if path.name != name and path.with_name(name).is_file()), None)
-    if beside:
-        refuse_link(beside, path.parent)
-    found = _read_raw(beside, {}) if beside else None
+def _table_of_runs(path: Path) -> list[RawEvaluations]:
+    """Return the table of runs next to a file."""
+    table = next((path.with_name(name) for name in RUNS if path.name != name and path.with_name(name).is_file()), None)
+    if table:
+        refuse_link(table, path.parent)
+    found = _read_raw(table, {}) if table else None
     return [part for part in found or [] if part.table["task"].is_null().all()]
 
 

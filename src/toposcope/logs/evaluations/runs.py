@@ -345,7 +345,7 @@ def missing_sizes(table: pl.DataFrame, remarks: list[str]) -> None:
         if len(runs):
             remarks.append(
                 f"{plural(len(runs), 'run states', 'runs state')} no {what} ({join_names([*runs], 4)}): give a table "
-                f"runs.csv (run, N, D) beside the files"
+                f"runs.csv (run, N, D) next to the files"
             )
 
 

@@ -135,7 +135,7 @@ def read_table(
     if not is_named:
         table = upright(table, remarks)
         if not _has_values(table, _identified(table.columns, {}), _is_of_runs(path)):
-            columns = {}  # a table of runs beside the one whose columns were named
+            columns = {}  # a table of runs next to the one whose columns were named
     for quantity, name in columns.items():
         if quantity != "score" and name not in table.columns:
             raise ToposcopeError(f"no column {one_line(name)!r} ({quantity}); there are {join_names(table.columns)}")
@@ -267,7 +267,7 @@ def _of_wide(
         value = facts.with_columns(values, task=pl.lit(task), metric=pl.lit(column.metric), corpus=column.is_corpus)
         parts.append(value.with_columns(chance=0.0) if f"{task} Raw" in names and "chance" not in found else value)
     if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
-        remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
+        remarks.append(f"{join_names(normalised)} next to raw scores: taken as normalised, with 0 for guessing")
     texts = [c.name for c in columns if table[c.name].dtype == pl.String]
     unreadable = {name: n for name in texts if (n := n_unreadable(table[name]))}
     if unreadable:

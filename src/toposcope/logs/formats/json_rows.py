@@ -296,7 +296,7 @@ def _aligned(gathered: _Gathered) -> tuple[list[Columns], tuple[str, ...]]:
         elif _is_target(name) or identify_columns([name]).named:
             rows = " and ".join(str(_length(table)) for table in tables)
             count = plural(len(values), "value", "values")
-            missing = f"{one_line(name)!r} has {count} beside {rows} rows, and no steps of its own"
+            missing = f"{one_line(name)!r} has {count} next to {rows} rows, and no steps of its own"
             if _is_target(name) and not has_losses:
                 raise ToposcopeError(f"{missing}; write a step for each")
             remarks.append(f"{missing}: ignored")

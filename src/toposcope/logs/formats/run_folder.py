@@ -1,4 +1,4 @@
-"""A run trained here, or a series of checkpoints with its log beside it: ``log.csv`` or ``training_log.json``."""
+"""A run trained here, or a series of checkpoints with its log next to it: ``log.csv`` or ``training_log.json``."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ def claims(path: Path) -> bool:
 
 
 def runs(path: Path) -> list[RawLog]:
-    """Return the log, with what ``run.json`` beside it says of the run."""
+    """Return the log, with what ``run.json`` next to it says of the run."""
     file = path if path.is_file() else next(path / name for name in NAMES if (path / name).is_file())
     found = tables.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
     if len(found) > 1:

@@ -204,7 +204,7 @@ def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_cut(number: str, before: list[str]) -> bool:
-    """Return whether a number may have lost its end, beside those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
+    """Return whether a number may have lost its end, next to those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
     if before[-1].isdigit():
         return len(number) < len(before[-1])
     return len(number) < min(map(len, before)) or _CUT_EXPONENT.search(number) is not None
