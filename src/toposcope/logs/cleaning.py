@@ -54,7 +54,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         for quantity, column in further_columns.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
-    losses = _with_the_other_kind(raw, identified.losses, target)
+    losses, main = _losses_of_both_kinds(raw, identified.losses, target)
     remarks += _columns_used(
         {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
     )
@@ -72,7 +72,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         target=target.name,
         norms={norm: series[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in series},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
-        table=log_table(raw.numbers, identified._replace(losses=losses), row, _main_losses(raw, losses, target)),
+        table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
         peers=peers,
@@ -163,17 +163,16 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     return curve
 
 
-def _with_the_other_kind(raw: RawLog, losses: list[Target], target: Target) -> list[Target]:
-    """Add the training losses next to a validation loss that the caller named, or the other way round."""
+def _losses_of_both_kinds(raw: RawLog, losses: list[Target], target: Target) -> tuple[list[Target], list[str]]:
+    """Add the training losses to a validation loss that the caller named, or the other way round.
+
+    Also returned are the columns that stand for either kind: the target, and of the other the one logged most often.
+    """
     known = {loss.name for loss in losses}
     found = raw.columns.losses
-    return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
-
-
-def _main_losses(raw: RawLog, losses: list[Target], target: Target) -> list[str]:
-    """Return the column of the target, and of the other kind of loss the one that is logged most often."""
+    losses = losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
     others = [one.name for one in losses if one.validation != target.validation and one.unit == "nats"]
-    return [target.name, *sorted(others, key=lambda name: -int(raw.numbers[name].logged.sum()))[:1]]
+    return losses, [target.name, *sorted(others, key=lambda name: -int(raw.numbers[name].logged.sum()))[:1]]
 
 
 def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:

@@ -181,8 +181,7 @@ def known_runs(table: pl.DataFrame, facts: Sequence[RawEvaluations], remarks: li
         table = table.filter(pl.col("run").is_not_null())
     table = _without_common_folder(table)
     for fact in facts:
-        _unmatched(table, fact, remarks)
-        table = _with_facts(table, fact.table)
+        table = _with_facts(table, fact, remarks)
     table = table.with_columns(D=pl.coalesce("D", pl.col("step") * pl.col("tokens_per_step")))
     table = _from_names(table, remarks).with_columns(recipe=pl.col("recipe").fill_null(""))
     table = _apart(table, "recipe", pl.format("{} {}", pl.col("recipe"), pl.col("run")), "recipes", remarks)
@@ -215,12 +214,24 @@ def _without_common_folder(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(run=pl.col("run").replace(short))
 
 
-def _with_facts(table: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+def _with_facts(table: pl.DataFrame, fact: RawEvaluations, remarks: list[str]) -> pl.DataFrame:
     """Return the table with what a table of runs says, where it says something; of a checkpoint, if it has steps."""
-    facts = facts.filter(pl.col("run").is_not_null())
-    names = _matches(table["run"].unique().to_list(), facts["run"].unique().to_list())
-    matched = pl.col("run").replace_strict(names, default=None, return_dtype=pl.String)
-    table = table.with_columns(matched=matched)
+    facts = fact.table.filter(pl.col("run").is_not_null())
+    runs, names = sorted(table["run"].unique()), sorted(facts["run"].unique())
+    matches = _matches(runs, names)
+    where, others = fact.source.name, [run for run in runs if run not in matches]
+    unused = [name for name in names if name not in matches.values()]
+    if not matches:
+        remarks.append(
+            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write "
+            "its column run as the evaluations do"
+        )
+    elif others:
+        rest = f"; {where} names {join_names(unused, 3)} besides" if unused else ""
+        remarks.append(f"{len(matches)} of {len(runs)} runs are in {where}, without {join_names(others, 4)}{rest}")
+    elif unused:
+        remarks.append(f"{plural(len(unused), 'run', 'runs')} of {where} without evaluations: {join_names(unused, 4)}")
+    table = table.with_columns(matched=pl.col("run").replace_strict(matches, default=None, return_dtype=pl.String))
     of_run, of_step = ["recipe", "N", "tokens_per_step", "seed"], ["D"]
     if facts["step"].null_count():
         of_run, of_step = [*of_run, *of_step], []
@@ -231,24 +242,6 @@ def _with_facts(table: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         table = table.join(unique, on=on, how="left", maintain_order="left")
         table = table.with_columns(pl.coalesce(f"{name}_said", name).alias(name) for name in said)
     return table.drop("matched", pl.selectors.ends_with("_said"))
-
-
-def _unmatched(table: pl.DataFrame, facts: RawEvaluations, remarks: list[str]) -> None:
-    """Add a remark on runs that a table of runs does not name."""
-    runs, names = sorted(table["run"].unique()), sorted(facts.table["run"].drop_nulls().unique())
-    matched = _matches(runs, names)
-    where, others = facts.source.name, [run for run in runs if run not in matched]
-    unused = [name for name in names if name not in matched.values()]
-    if not matched:
-        remarks.append(
-            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write "
-            "its column run as the evaluations do"
-        )
-    elif others:
-        rest = f"; {where} names {join_names(unused, 3)} besides" if unused else ""
-        remarks.append(f"{len(matched)} of {len(runs)} runs are in {where}, without {join_names(others, 4)}{rest}")
-    elif unused:
-        remarks.append(f"{plural(len(unused), 'run', 'runs')} of {where} without evaluations: {join_names(unused, 4)}")
 
 
 def _matches(runs: list[str], names: list[str]) -> dict[str, str]:
