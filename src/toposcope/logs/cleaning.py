@@ -14,7 +14,7 @@ from toposcope.logs.log import Log
 from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
-from toposcope.logs.target import choose_target
+from toposcope.logs.target import choose_target, own_rows
 from toposcope.typing import Steps, Vector
 
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
@@ -27,7 +27,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     named = identified.named
     remarks = list(raw.remarks)
     facts = _facts(raw, named, remarks)
-    target, values, step, peers = choose_target(raw, identified, size_of(facts.get("last_step")), remarks)
+    target, values, step = choose_target(raw, identified, size_of(facts.get("last_step")), remarks)
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw, step, loss)
     if step is None:
@@ -75,7 +75,6 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
-        peers=peers,
     )
 
 
@@ -184,15 +183,7 @@ def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target]
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:
         return found
-    values = raw.numbers[training.name]
-    # tools without nulls write NaN in the rows of another loss
-    foreign = np.any([np.isfinite(raw.numbers[one.name].values) for one in losses if one != training], axis=0)
-    return _divergence_of(
-        training,
-        values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)),
-        row,
-        explodes=not rewards,
-    )
+    return _divergence_of(training, own_rows(raw, training, losses), row, explodes=not rewards)
 
 
 def _missing_to_the_end(

@@ -29,17 +29,10 @@ class Candidate(NamedTuple):
     numbers: Numbers
 
 
-class Choice(NamedTuple):
-    """The loss to forecast."""
-
-    target: Target
-    numbers: Numbers
-    step: str | None  # the column of its steps; None if the table has none
-    peers: tuple[str, ...]  # columns of the losses on other held-out texts that could be the target as well
-
-
-def choose_target(raw: RawLog, columns: Columns, planned: float, remarks: list[str]) -> Choice:
-    """Return the loss to forecast.
+def choose_target(
+    raw: RawLog, columns: Columns, planned: float, remarks: list[str]
+) -> tuple[Target, Numbers, str | None]:
+    """Return the loss to forecast, its column, and the name of the column of its steps, None if the table has none.
 
     It is the validation loss where that is logged as often as the training loss or 20 times in the planned steps, from
     the beginning; else the training loss.
@@ -52,8 +45,8 @@ def choose_target(raw: RawLog, columns: Columns, planned: float, remarks: list[s
         if not steps and names:
             raise ToposcopeError(_unrecognised(raw, names))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
-    candidates = [Candidate(loss, raw.numbers[loss.name]) for loss in losses]
-    logged = [c for one in candidates if (c := _without_gaps(one, candidates)).numbers.logged.any()]
+    candidates = [Candidate(loss, own_rows(raw, loss, losses)) for loss in losses]
+    logged = [candidate for candidate in candidates if candidate.numbers.logged.any()]
     if not logged:
         unreadable = sum(candidate.numbers.unreadable for candidate in candidates)
         what = "holds no number" if unreadable else "is empty"
@@ -61,12 +54,15 @@ def choose_target(raw: RawLog, columns: Columns, planned: float, remarks: list[s
     training = next(iter(_densest([c for c in logged if not c.target.validation])), None)
     validations = _densest([c for c in logged if c.target.validation])
     choice, reason = training, ""
-    peers: tuple[str, ...] = ()
     if validations:
-        first, others = _favoured(validations)
+        first, equals = _favoured(validations)
         if training is None or (reason := _why_validation(raw, steps, training, first, planned)):
-            choice, peers = first, others
-            _check_favoured(first, others)
+            choice = first
+            if equals:
+                raise ToposcopeError(
+                    f"{len(equals) + 1} validation losses, and nothing favours one: name it, as in --column "
+                    f"loss={one_line(first.target.name)} (of {join_names([first.target.name, *equals])})"
+                )
         else:
             reason = f" (the training loss: {first.target.name!r} is logged less often)"
     if choice is None:
@@ -77,7 +73,7 @@ def choose_target(raw: RawLog, columns: Columns, planned: float, remarks: list[s
     step = _step_column(raw, steps, choice.numbers)
     if step is None:
         step = _epoch_column(raw, columns.named.get("epoch", []), choice.numbers, remarks)
-    return Choice(*choice, step, peers)
+    return *choice, step
 
 
 def _unrecognised(raw: RawLog, shown: list[str]) -> str:
@@ -97,14 +93,11 @@ def _unrecognised(raw: RawLog, shown: list[str]) -> str:
     )
 
 
-def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
-    """Count NaN as not logged in rows that hold another loss: tools without nulls write tables so."""
-    logged, values, unreadable = candidate.numbers
-    foreign = np.zeros(len(values), dtype=bool)
-    for other in others:
-        if other is not candidate:
-            foreign |= np.isfinite(other.numbers.values)
-    return candidate._replace(numbers=Numbers(logged & ~(np.isnan(values) & foreign), values, unreadable))
+def own_rows(raw: RawLog, loss: Target, losses: list[Target]) -> Numbers:
+    """Return a loss whose NaN in rows of another loss is not logged: tools without nulls write tables so."""
+    numbers = raw.numbers[loss.name]
+    foreign = np.any([np.isfinite(raw.numbers[one.name].values) for one in losses if one != loss], axis=0)
+    return numbers._replace(logged=numbers.logged & ~(np.isnan(numbers.values) & foreign))
 
 
 def _densest(candidates: list[Candidate]) -> list[Candidate]:
@@ -113,7 +106,7 @@ def _densest(candidates: list[Candidate]) -> list[Candidate]:
     return [c for c in candidates if c.numbers.logged.sum() >= tuning.AS_DENSE * most]
 
 
-def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]:
+def _favoured(validations: list[Candidate]) -> tuple[Candidate, list[str]]:
     """Return the validation loss of the run's own text, else of the part to choose by; and those that equal it."""
 
     def key(candidate: Candidate) -> tuple[bool, bool]:
@@ -123,8 +116,8 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]
     ranked = sorted(validations, key=key)  # stable: the likeliest first
     best = next(list(group) for _, group in groupby(ranked, key=key))
     first = best[0]
-    peers = {c.target.name for c in best if text_of(c.target.name) != text_of(first.target.name)}
-    return first, tuple(sorted(peers))
+    others = {c.target.name for c in best if text_of(c.target.name) != text_of(first.target.name)}
+    return first, sorted(others)
 
 
 def text_of(name: str) -> str:
@@ -132,16 +125,6 @@ def text_of(name: str) -> str:
     known = VALIDATION | PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
     units = {"bits", "nats", "per", "byte", "token", "bpb", "perplexity", "ppl"}
     return " ".join(word for word in words_of(name) if word not in known | units)
-
-
-def _check_favoured(first: Candidate, peers: tuple[str, ...]) -> None:
-    """Refuse to choose among the losses on several held-out texts."""
-    if peers:
-        names = [first.target.name, *peers]
-        raise ToposcopeError(
-            f"{len(names)} validation losses, and nothing favours one: name it, as in --column "
-            f"loss={one_line(first.target.name)} (of {join_names(names)})"
-        )
 
 
 def _why_validation(raw: RawLog, names: list[str], training: Candidate, validation: Candidate, planned: float) -> str:
