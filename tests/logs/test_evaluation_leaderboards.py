@@ -1,7 +1,7 @@
 """Leaderboards and harnesses: every task is kept or named, averages are no tasks, MMLU is made from its subjects."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evaluation_tables import evaluation_table
@@ -78,8 +78,8 @@ def test_columns_of_a_training_log_are_no_tasks(tmp_path: Path) -> None:
     assert "1 column that is not recognised as scores, not read: odd" in said(evaluations)
 
 
-def lighteval(results: dict[str, dict[str, float]], **more: object) -> str:
-    return json.dumps({"config_general": {"model_name": "org/m-1B"}, "results": results, "versions": {}, **more})
+def lighteval(results: dict[str, dict[str, Any]], **more: object) -> dict[str, object]:
+    return {"config_general": {"model_name": "org/m-1B"}, "results": results, "versions": {}, **more}
 
 
 @pytest.mark.parametrize("behind", ["|25", "|25|0"])
@@ -134,7 +134,7 @@ def test_a_group_of_different_tasks_is_an_average(tmp_path: Path) -> None:
     results = {"openllm": {"acc,none": 0.4}, "piqa": {"acc,none": 0.6}, "boolq": {"acc,none": 0.5}}
     groups = {"openllm": ["piqa", "boolq"]}
     document = {"results": results, "group_subtasks": groups, "config": {}, "model_name": "m"}
-    evaluations = read_scores(tmp_path, json.dumps(document), "results_a.json")
+    evaluations = read_scores(tmp_path, document, "results_a.json")
     assert evaluations.tasks == ("boolq", "piqa")
     assert "no tasks: openllm" in said(evaluations)
 
@@ -151,7 +151,7 @@ def test_a_table_of_runs_that_matches_none_or_some(tmp_path: Path) -> None:
 def test_tasks_without_numbers_and_sizes_without_a_unit_are_named(tmp_path: Path) -> None:
     evaluations = read_scores(
         tmp_path, lighteval({"piqa|5": {"acc": 0.6}, "odd|0": {"words": "none"}}), "results_a.json"
-    )  # type: ignore[dict-item]
+    )
     assert "1 task has no score or loss: odd|0" in said(evaluations)
     assert "N up to 13 looks like millions or billions" in said(
         read_scores(tmp_path, "run,params,piqa\na,7,60\nb,13,70\n")
