@@ -141,7 +141,7 @@ def test_a_document_cut_anywhere(document: object, share: float, indent: int | N
 
 
 REFUSED: dict[str, tuple[object, str]] = {
-    "texts": (["a", "b"], "a list of texts; needed is a list of objects, one a step, of losses, or of pairs"),
+    "texts": (["a", "b"], "a list of texts; needed is a list of objects, one per step, of losses, or of pairs"),
     "tokens": ([17, 4, 9], "no losses in it but 3 whole numbers; needed is a list of objects"),
     "pairs of losses": (
         [[4.1, 4.2], [4.0, 4.1]],
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "other lists": ({"layers": {"width": [1, 2]}}, "no losses in it but width; needed is"),
     "steps of another length": ({"iter": STEPS, "loss": TRAINING[:5]}, "'loss' has 5 values next to 40 rows"),
     "a number": (3, "a single value"),
-    "two documents": ("[1.5, 2.5] [3]", "neither JSON nor a JSON object a line"),
+    "two documents": ("[1.5, 2.5] [3]", "neither JSON nor a JSON object per line"),
 }
 
 

@@ -153,7 +153,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     if ranks:
         several = max(several, round(usable.sum() / max(1, len(np.unique(whole_steps[usable])))))
     if several > 1:
-        remarks.append(f"{several} rows a step, as of several processes: their mean counts")
+        remarks.append(f"{several} rows per step, as of several processes: their mean counts")
         curve = mean_of_step(whole_steps[usable], losses[usable])
     else:
         remarks += _order_remarks(whole_steps[usable])

@@ -161,7 +161,7 @@ def name_blocks(table: pl.DataFrame, columns: Columns, loss: Numbers) -> RunName
 
 
 def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool:
-    """Return whether rows without a value are those of a run: as many as others have, and as often one a step."""
+    """Return whether rows without a value are those of a run: as many as others have, and as often one per step."""
     groups = rows.group_by(name).agg(n=pl.len(), unique=pl.struct(row_key).n_unique())
     blank, others = groups.filter(pl.col(name).is_null()), groups.drop_nulls(name)
     if blank.is_empty() or others.is_empty():

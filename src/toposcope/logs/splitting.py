@@ -1,4 +1,4 @@
-"""Tables of several runs, and tables that are not one row a step, split into one table a run."""
+"""Tables of several runs, and tables that are not one row per step, split into one table per run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -65,8 +65,8 @@ def _refuse_finished_runs(raw: RawLog) -> None:
     missing = [what for what, is_there in needed.items() if not is_there]
     lacks = f"; missing here: {' and '.join(missing)}" if missing else ""
     raise ToposcopeError(
-        f"a table of {len(table)} finished runs, one a row, not a log of steps; `toposcope decide --points FILE` reads "
-        f"such tables, by columns of parameters (N), training tokens (D) and the loss{lacks}"
+        f"a table of {len(table)} finished runs, one per row, not a log of steps; `toposcope decide --points FILE` "
+        f"reads such tables, by columns of parameters (N), training tokens (D) and the loss{lacks}"
     )
 
 
@@ -108,7 +108,7 @@ class _Curve(NamedTuple):
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
-    """Return the runs of a table, one row a step, each under its name."""
+    """Return the runs of a table, one row per step, each under its name."""
     run = columns.get("run")
     if run is not None and run not in raw.table.columns:
         raise ToposcopeError(f"no column {run!r}; it has {join_names(raw.table.columns)}")
@@ -210,7 +210,7 @@ def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve |
 
 
 def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a long table, one value a row, with a column for each key.
+    """Return a long table, one value per row, with a column for each key.
 
     Where a key has a step twice, the later value is in a row of its own, below.
     """

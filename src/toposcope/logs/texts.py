@@ -88,7 +88,7 @@ def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
             return values, remarks
         repaired = None if isinstance(error, RecursionError) else _repaired(text)
         if repaired is None:
-            raise ToposcopeError(f"neither JSON nor a JSON object a line ({message_of(error)})") from error
+            raise ToposcopeError(f"neither JSON nor a JSON object per line ({message_of(error)})") from error
         return repaired
 
 

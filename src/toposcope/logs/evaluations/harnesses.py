@@ -140,7 +140,7 @@ def _lm_eval_model(document: Mapping[str, Any], config: Mapping[str, Any], path:
     if run["D"]:
         remarks.append("tokens D are read from the names of checkpoints")
     if limit is not None:
-        remarks.append(f"{path.name}: limited to {limit:g} questions a task (above 1) or their share (below)")
+        remarks.append(f"{path.name}: limited to {limit:g} questions per task (above 1) or their share (below)")
     return run | {"N": stated, "date": _date(document, path)}, remarks
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import ACCURACY, identify_columns, target_of
+from toposcope.logs.columns import ACCURACY, target_of
 from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_raw
 from toposcope.logs.formats import read_raw, run_folder, study
 from toposcope.logs.log import Log
@@ -24,7 +24,7 @@ def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEva
     logs, remarks = read_logs(file.path)
     # the table calls the first of several validation losses so, whatever its column is called
     raws = read_raw(file.path) or []
-    names = {sources(identify_columns(raw.table.columns)).get("validation_loss", "") for raw in raws}
+    names = {sources(raw.columns).get("validation_loss", "") for raw in raws}
     name = names.pop() if len(names) == 1 else "validation_loss"
     parts = [part for log in logs if log.table is not None for part in _targets(log, log.table, name)]
     if not parts:

@@ -1,4 +1,4 @@
-"""Formats of training logs, one a file.
+"""Formats of training logs, one per file.
 
 A format is a module with a function ``runs(path) -> list[RawLog]`` and a way to recognise it; adding one means adding
 its file to this package, or naming it as an entry point of the group ``toposcope.logs`` in a package of one's own. It

@@ -31,7 +31,7 @@ CONTAINERS = frozenset(
 RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
-NEEDED = "needed is a list of objects, one a step, of losses, or of pairs of step and loss"
+NEEDED = "needed is a list of objects, one per step, of losses, or of pairs of step and loss"
 LOSS, STEP = "loss", "step"
 Columns = dict[str, list[Any]]
 

@@ -144,7 +144,7 @@ def _is_mlflow_run(path: Path) -> bool:
 
 
 def _of_mlflow_folder(path: Path) -> RawLog:
-    """Return the run in a folder of ``mlruns``, one text file a metric."""
+    """Return the run in a folder of ``mlruns``, one text file per metric."""
     if "lifecycle_stage: deleted" in _text(path / "meta.yaml"):
         raise ToposcopeError("the run was deleted in MLflow")
     metrics = path / "metrics"
