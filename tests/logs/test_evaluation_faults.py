@@ -17,6 +17,7 @@ from score_files import read_scores, said
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.evaluations import read_evaluations, reading
+from toposcope.logs.evaluations.tasks import chance_of
 
 FILES = ("s.csv", "s.tsv", "results_1.json", "metrics-all.jsonl", "s.parquet", "s")
 
@@ -176,6 +177,8 @@ def test_chance(tmp_path: Path) -> None:
     of = "run,N,D,task,acc,chance\n"
     assert read_scores(tmp_path, of + "a,1e6,1e7,riddles,60,25\n").targets["riddles"].chance == 0.25
     assert read_scores(tmp_path, of + "a,1e6,1e7,piqa,.6,.4\n").targets["piqa"].chance == 0.4
+    assert [chance_of("gsm8k", metric) for metric in ("exact_match", "acc_norm")] == [0.0, None]
+    assert [chance_of("piqa", metric) for metric in ("acc_norm", "f1")] == [0.5, None]
     wrong = read_scores(tmp_path, of + "a,1e6,1e7,piqa,.6,-3\n")
     assert wrong.targets["piqa"].chance == 0.5
     assert "chance is no share below 1 in 1 task: ignored there" in said(wrong)

@@ -143,6 +143,12 @@ def test_any_text_is_read(text: str) -> None:
     read_name(text)
 
 
+def test_what_a_private_name_says() -> None:
+    said = read_name("mine-70m-seed-3-step500")
+    assert (said.N, said.D, said.step, said.seed, said.family) == (70e6, None, 500, "3", "mine")
+    assert read_name("mine-70m 5xC").D == 5 * 20 * 70e6
+
+
 def in_name(size: str) -> float | None:
     """The parameters that a size in a name states: 1.3B, 1b7."""
     found = re.fullmatch(r".*?(\d+(?:\.\d+)?)([mb])(\d?)(?:-4e1t)?", size.lower())
