@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import (
     Finding,
     by_steps,
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from toposcope.logs import LogTable
 
 
-MIN_VECTOR_SHARE = 0.9
-"""Share of the values of a vector that must change in every interval beside its equals, in single precision."""
-MIN_VECTOR_VALUES = 4  # values of such a vector
-MIN_VECTOR_CHANGES = 20.0
-"""Values that must change in lower precision, where a value often stays by rounding: by chance, exp(-20)."""
-MIN_FROZEN = 3  # checkpoints over which a frozen layer is the same
 EMBEDDINGS = ("embed", "pos_embed", "head")
 
 Runs = list[list[CheckpointSummary]]  # unbroken stretches of checkpoints, each a list
@@ -80,7 +75,7 @@ def stale_findings(stale: Mapping[str, Mapping[int, int]], n_tensors: int) -> It
 def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
     """Return whether a tensor is the same from some step on, or up to one, together with the rest of its layer."""
     held = [item for item in summaries if name in item.tensors]
-    if len(group) < MIN_FROZEN or len(stretches(group, held)) > 1:
+    if len(group) < tuning.MIN_FROZEN or len(stretches(group, held)) > 1:
         return False
     if group[0] is not held[0] and group[-1] is not held[-1]:
         return False
@@ -109,8 +104,8 @@ def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> 
     share = min((_changed(tensor, other, unknown=0.0) for other in between), default=0.0)
     count = int(np.prod(tensor.shape))
     if tensor.dtype in ("float32", "float64"):
-        return count >= MIN_VECTOR_VALUES and share >= MIN_VECTOR_SHARE
-    return count * share >= MIN_VECTOR_CHANGES
+        return count >= tuning.MIN_VECTOR_VALUES and share >= tuning.MIN_VECTOR_SHARE
+    return count * share >= tuning.MIN_VECTOR_CHANGES
 
 
 def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> float:
@@ -119,10 +114,6 @@ def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: S
     beside = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
     own = run[0].tensors[name].values().astype(np.float64)
     return float(np.mean([np.linalg.norm(own - other.values()) for other in beside if other.sketch]))
-
-
-MIN_EXPECTED_CHANGES = 50.0
-"""Values of an unchanged tensor that should have changed before it counts as a fault: by chance, exp(-50)."""
 
 
 def identical_groups(summaries: Sequence[CheckpointSummary]) -> list[list[int]]:
@@ -317,7 +308,7 @@ def _should_have_moved(name: str, first: CheckpointSummary, second: CheckpointSu
         # Behind a projection that begins at zero nothing has a gradient at first.
         return False
     count = int(np.prod(tensor.shape))
-    return count * min(own, _share_changed(first, second, tensor.dtype)) >= MIN_EXPECTED_CHANGES
+    return count * min(own, _share_changed(first, second, tensor.dtype)) >= tuning.MIN_EXPECTED_CHANGES
 
 
 def _share_changed(first: CheckpointSummary, second: CheckpointSummary, dtype: str) -> float:

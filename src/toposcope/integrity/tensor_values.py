@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.integrity import tuning
 from toposcope.kernels.magnitudes import MASKS, SIGNED, widened
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -62,11 +63,7 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.take_along_axis(positions, found, axis=-1)
 
 
-MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
 MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
-MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8
-"""Values of a row, and rows of a block, that show whether a matrix was quantised."""
-MAX_OFF = 1e-3  # of a multiple from a whole number; other values are as near by a chance of 0.002 each
 
 _Mask = NDArray[np.bool_]
 _Keys = NDArray[np.uint64]
@@ -94,11 +91,11 @@ class LinesFound:
         self._keys: list[_Keys] = []
         self._rows: list[_Mask] = []
         self._columns: _Mask | None = None
-        self._quantised = self._width >= MIN_QUANTISED_WIDTH
+        self._quantised = self._width >= tuning.MIN_QUANTISED_WIDTH
 
     def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
         """Add the next rows, flattened: as stored, and as floats."""
-        if self._width >= MIN_WIDTH:
+        if self._width >= tuning.MIN_WIDTH:
             self._keys.append(_keys(numbers.reshape(1, -1, self._width))[0])
             rows, columns = (found[0] for found in _zero(values.reshape(1, -1, self._width)))
             self._quantised = self._quantised and bool(_quantised(values.reshape(1, -1, self._width))[0])
@@ -115,13 +112,13 @@ class LinesFound:
 def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> list[Lines]:
     """Return what `LinesFound` finds in each of some matrices of a shape, one flattened in each row."""
     width = math.prod(shape[1:]) if len(shape) > 1 else 0
-    if width < MIN_WIDTH:
+    if width < tuning.MIN_WIDTH:
         return [NONE] * len(numbers)
     keys = _keys(numbers.reshape(len(numbers), -1, width))
     rows, columns = _zero(values.reshape(len(values), -1, width))
     ordered = np.sort(keys, axis=1)
     some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | columns.any(axis=1)
-    even = _quantised(values.reshape(len(values), -1, width)) & (width >= MIN_QUANTISED_WIDTH)
+    even = _quantised(values.reshape(len(values), -1, width)) & (width >= tuning.MIN_QUANTISED_WIDTH)
     each = zip(some | even, keys, rows, columns, even.tolist(), strict=True)
     return [_lines(*found) if stands_out else NONE for stands_out, *found in each]
 
@@ -152,12 +149,15 @@ def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
 
 def _quantised(values: NDArray[Any]) -> _Mask:
     """Return which matrices have rows of many different multiples of a 127th, or a 7th, of their largest value."""
-    rows = values[:, :: max(1, values.shape[1] // N_QUANTISED_ROWS)].astype(np.float64)
+    rows = values[:, :: max(1, values.shape[1] // tuning.N_QUANTISED_ROWS)].astype(np.float64)
     top = np.abs(rows).max(axis=-1, keepdims=True)
     found = np.zeros(len(values), np.bool_)
     for levels in (127, 7):
         scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=top > 0)
-        off, between = np.abs(scaled - np.rint(scaled)) < MAX_OFF, (np.rint(scaled) % levels != 0).mean(axis=(1, 2))
+        off, between = (
+            np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL,
+            (np.rint(scaled) % levels != 0).mean(axis=(1, 2)),
+        )
         found |= off.all(axis=(1, 2)) & (between > 0.5)
     return found
 
@@ -184,9 +184,6 @@ def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:
     """Return what is listed now and was not before."""
     known = set(before)
     return [line for line in now if line not in known]
-
-
-MIN_SAMPLES = 16  # rows or columns needed to estimate their spread
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -232,18 +229,18 @@ class SpreadSums:
         if not self._width:
             return Spread(self._low, self._high)
         count, second, fourth = np.concatenate(self._rows, axis=1)
-        full = count >= MIN_SAMPLES
-        if full.sum() < MIN_SAMPLES:
+        full = count >= tuning.MIN_SPREAD_LINES
+        if full.sum() < tuning.MIN_SPREAD_LINES:
             return Spread(self._low, self._high)
         count, mean, fourth = count[full], second[full] / count[full], fourth[full] / count[full]
         kurtosis = float(np.mean(fourth / mean**2))
-        column_count, column_second = self._columns[:, self._columns[0] >= MIN_SAMPLES]
+        column_count, column_second = self._columns[:, self._columns[0] >= tuning.MIN_SPREAD_LINES]
         return Spread(
             self._low,
             self._high,
             _unevenness(mean, float(count.mean()), kurtosis),
             _unevenness(column_second / column_count, float(column_count.mean()), kurtosis)
-            if len(column_count) >= MIN_SAMPLES
+            if len(column_count) >= tuning.MIN_SPREAD_LINES
             else math.nan,
             kurtosis,
         )
