@@ -63,8 +63,8 @@ def _relative_moves(history: History) -> Vector:
     distances = np.sqrt(history.squared_moves + history.rounding_floor()[1:])
     # Before the first and behind the last one stands nothing, which is never the largest.
     windows = sliding_window_view(np.pad(distances, tuning.NEARBY), 2 * tuning.NEARBY + 1)
-    beside = np.delete(windows, tuning.NEARBY, axis=1)
-    return np.asarray(distances / beside.max(axis=1))
+    adjacent = np.delete(windows, tuning.NEARBY, axis=1)
+    return np.asarray(distances / adjacent.max(axis=1))
 
 
 def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
@@ -166,8 +166,8 @@ def _windows(count: int) -> tuple[Indices, Indices, Indices, Indices]:
 
     And where, in ascending order, the two in the middle and the last of them stand.
     """
-    beside = [offset for offset in range(-tuning.NEARBY, tuning.NEARBY + 1) if offset]
-    near = np.arange(count)[:, None] + beside
+    adjacent = [offset for offset in range(-tuning.NEARBY, tuning.NEARBY + 1) if offset]
+    near = np.arange(count)[:, None] + adjacent
     near = np.where((near >= 0) & (near < count), near, -1)
     number = (near >= 0).sum(axis=1)
     return near, (number - 1) // 2, number // 2, number - 1
@@ -210,7 +210,8 @@ def branched(histories: Sequence[History]) -> list[Suspect]:
             step, forked = int(complete[0].steps[k]), int(complete[0].steps[fork])
             reason = (
                 f"from step {step} on the weights are those of another branch of the run, forked at about step "
-                f"{forked}: they jump {jump:.2g} times further than beside it, and back; take the steps of one branch"
+                f"{forked}: they jump {jump:.2g} times further than in neighbouring intervals, and back; take the "
+                "steps of one branch"
             )
             suspects.append(Suspect((step,), [h.name for h in histories], "break", reason))
     return suspects
@@ -225,7 +226,7 @@ def _candidates(histories: Sequence[History], count: int) -> list[int]:
     places = []
     for k in range(tuning.MIN_BEFORE_FORK + 2, count - 1):
         of_matrices = [
-            np.sqrt(move[k - 1] / beside) for move in moves if move[k - 1] and (beside := max(move[k - 2], move[k]))
+            np.sqrt(move[k - 1] / adjacent) for move in moves if move[k - 1] and (adjacent := max(move[k - 2], move[k]))
         ]
         if of_matrices and np.median(of_matrices) > 0.999 * tuning.MIN_BRANCH_JUMP:
             places.append(k)
@@ -236,8 +237,8 @@ def _movement(values: np.ndarray, squares: Vector, k: int) -> _Movement | None:
     """Return how a matrix moves to its k-th checkpoint; None if it does not."""
     move = values[k] - values[k - 1]
     squared = float(move @ move)
-    beside = max(float(np.square(values[j] - values[j - 1]).sum()) for j in (k - 1, k + 1))
-    if not squared or not beside:
+    adjacent = max(float(np.square(values[j] - values[j - 1]).sum()) for j in (k - 1, k + 1))
+    if not squared or not adjacent:
         return None
     usual = (squares[k - 1] - squares[k - 2] + squares[k + 1] - squares[k]) / 2
     later = values[min(len(values) - 1, k + tuning.LATER)] - values[k]
@@ -245,7 +246,7 @@ def _movement(values: np.ndarray, squares: Vector, k: int) -> _Movement | None:
     lengths = np.sqrt(np.square(ways).sum(axis=1))
     reversals = -np.divide(ways @ move, lengths, out=np.zeros(len(ways)), where=lengths > 0) / np.sqrt(squared)
     return _Movement(
-        float(np.sqrt(squared / beside)),
+        float(np.sqrt(squared / adjacent)),
         float(squares[k] - squares[k - 1] - usual) / squared,
         -float(move @ later) / squared,
         reversals,

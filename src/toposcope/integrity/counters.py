@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.integrity import tuning
-from toposcope.integrity.finding import Finding, by_steps, some_of, steps_text
+from toposcope.integrity.finding import Finding, by_steps, steps_text
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.training_state import OPTIMIZER, SCHEDULER
 from toposcope.typing import Vector
+from toposcope.wording import examples
 
 
 class Judged(NamedTuple):
@@ -42,12 +43,13 @@ def judge(steps: Sequence[int], counters: Sequence[int]) -> Judged:
     return _chained(s, values, float(np.median(positive)))
 
 
+def _room(expected: Vector) -> Vector:
+    return np.maximum(tuning.MIN_COUNTER_TOLERANCE, tuning.COUNTER_TOLERANCE * expected)
+
+
 def _fit(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     expected = pace * np.diff(s)
-    return np.asarray(
-        np.abs(np.diff(values) - expected)
-        <= np.maximum(tuning.MIN_COUNTER_TOLERANCE, tuning.COUNTER_TOLERANCE * expected)
-    )
+    return np.asarray(np.abs(np.diff(values) - expected) <= _room(expected))
 
 
 def _kept(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -55,8 +57,8 @@ def _kept(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.d
     kept = _fit(s, values, pace)
     changes = np.diff(values) / np.diff(s)
     for k in np.flatnonzero(~kept & (changes > 0)).tolist():
-        beside = [changes[j] for j in (k - 1, k + 1) if 0 <= j < len(changes)]
-        kept[k] = any(abs(changes[k] - other) <= tuning.COUNTER_TOLERANCE * changes[k] for other in beside)
+        others = [changes[j] for j in (k - 1, k + 1) if 0 <= j < len(changes)]
+        kept[k] = any(abs(changes[k] - other) <= tuning.COUNTER_TOLERANCE * changes[k] for other in others)
     return kept
 
 
@@ -66,7 +68,7 @@ def _chained(s: Vector, values: Vector, pace: float) -> Judged:
     costs, back, kinds = np.arange(n, dtype=np.float64), np.full(n, -1), [""] * n
     for j in range(1, n):
         expected = pace * (s[j] - s[:j])
-        room = np.maximum(tuning.MIN_COUNTER_TOLERANCE, tuning.COUNTER_TOLERANCE * expected)
+        room = _room(expected)
         fits = np.abs(values[j] - values[:j] - expected) <= room
         fits[j - 1] |= kept[j - 1]
         restarts = (values[j] < values[:j]) & (values[j] <= expected + room)
@@ -83,12 +85,7 @@ def _chained(s: Vector, values: Vector, pace: float) -> Judged:
     wrong = sorted(set(range(n)) - set(chain))
     offset = float(np.median(values[chain] - pace * s[chain]))
     expected, held = np.sort(pace * s[wrong] + offset), np.sort(values[wrong])
-    permuted = len(wrong) > 1 and bool(
-        (
-            np.abs(held - expected)
-            <= max(tuning.MIN_COUNTER_TOLERANCE, tuning.COUNTER_TOLERANCE * pace * float(np.diff(s).min()))
-        ).all()
-    )
+    permuted = len(wrong) > 1 and bool((np.abs(held - expected) <= _room(pace * np.diff(s).min())).all())
     at = {kind: sorted(int(s[j]) for j in chain if kinds[j] == kind) for kind in ("restart", "leap")}
     return Judged([int(s[k]) for k in wrong], permuted, at["restart"], at["leap"])
 
@@ -106,11 +103,12 @@ def counter_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding
         wrong, restarts = set(judged.wrong), judged.restarts
         wrong |= {step for step in counts if judged.leaps and step >= judged.leaps[0]}
         if name not in (OPTIMIZER, SCHEDULER):
-            told = {item.step for item in items if item.stated and item.step in counts}
-            if 2 * len(told) < len(counts) or (len(counts) < tuning.MIN_COUNTED and len(told) < len(counts)):
-                wrong |= {step for step in told if not restarts or step < restarts[0]}
-            if told - wrong and not judged.permuted:
-                same["names", tuple(sorted(told - wrong))].append(name)
+            unlike_name = {item.step for item in items if item.stated and item.step in counts}
+            n_unlike = len(unlike_name)
+            if 2 * n_unlike < len(counts) or (len(counts) < tuning.MIN_COUNTED and n_unlike < len(counts)):
+                wrong |= {step for step in unlike_name if not restarts or step < restarts[0]}
+            if unlike_name - wrong and not judged.permuted:
+                same["names", tuple(sorted(unlike_name - wrong))].append(name)
         kind = "order" if judged.permuted else "wrong"
         for key in ((kind, tuple(sorted(wrong))), ("restarts", tuple(restarts))):
             if key[1]:
@@ -171,7 +169,8 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             most, count = usual[place]
             if shape != most and 2 * count > len(moments):
                 misfits[place].add(item.step)
-    for steps, places in by_steps(misfits):
+    for steps, places in by_steps(misfits.items()):
         sides = " x ".join(map(str, moments[steps[0]][places[0]]))
-        words = f"{steps_text(steps)}: {some_of(places)}: shape {sides}, which is not that of its weight; save it again"
+        named = examples(places, 1)
+        words = f"{steps_text(steps)}: {named}: shape {sides}, which is not that of its weight; save it again"
         yield Finding("optimizer", "fault", steps, "", words)

@@ -147,7 +147,7 @@ def _detours(history: History, longest: int) -> list[tuple[tuple[int, ...], floa
 
 
 def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], float] | None:
-    """Return, of the shortest stretches off the path, the furthest; beside it a right one may look wrong."""
+    """Return, of the shortest stretches off the path, the furthest; next to it a right one may look wrong."""
     if history.shortest_possible_detour > longest:
         return None
     n, floor = len(history.steps), history.rounding_floor()

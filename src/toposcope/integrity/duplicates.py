@@ -63,13 +63,15 @@ def stale_vectors(
 
 def stale_findings(stale: Mapping[str, Mapping[int, int]], n_tensors: int) -> Iterator[Finding]:
     """Report stale vectors."""
-    for steps, names in by_steps(stale):
+
+    def words(steps: tuple[int, ...], names: list[str]) -> str:
         old = sorted({step for name in names for step in stale[name].values()})
-        message = (
-            f"{layers_text(names, n_tensors)}: at {steps_text(steps)} byte for byte as at step {short_steps(old)}, "
-            "though it changed in between; fetch or save it again"
+        return (
+            f"at {steps_text(steps)} byte for byte as at step {short_steps(old)}, though it changed in between; "
+            "fetch or save it again"
         )
-        yield Finding("still", "fault", steps, single(names), message)
+
+    yield from findings_of_layers("still", stale.items(), n_tensors, words)
 
 
 def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
@@ -111,9 +113,9 @@ def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> 
 def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> float:
     """Return the mean distance from a stretch to the checkpoints before and after it."""
     begin, end = (next(k for k, item in enumerate(held) if item is run[at]) for at in (0, -1))
-    beside = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
+    neighbours = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
     own = run[0].tensors[name].values().astype(np.float64)
-    return float(np.mean([np.linalg.norm(own - other.values()) for other in beside if other.sketch]))
+    return float(np.mean([np.linalg.norm(own - other.values()) for other in neighbours if other.sketch]))
 
 
 def identical_groups(summaries: Sequence[CheckpointSummary]) -> list[list[int]]:
@@ -225,7 +227,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
                 unchanged.frozen_for.append((name, tuple(item.step for item in group)))
             elif len(stood) > 1:
                 unchanged.still.append((name, tuple(stood)))
-    # Vectors may stay the same for long, but not where the matrices beside them are the final ones.
+    # Vectors may stay the same for long, but not where the matrices next to them are the final ones.
     final = {step for steps in unchanged.final.values() for step in steps}
     for name in same.keys() - unchanged.final.keys() - set(unchanged.frozen):
         at_the_end = next((group for group in same[name] if group[-1].step == every[-1]), [])
@@ -245,18 +247,15 @@ def partial_duplicates(
     if len(readable) < 2:
         return
     last, n_tensors = readable[-1].step, max(len(item.tensors) for item in readable)
-    for steps, names in by_steps(unchanged.final):
+    for steps, names in by_steps(unchanged.final.items()):
         yield final_weights(
             steps, last, "byte for byte those", where=layers_text(names, n_tensors), layer=single(names)
         )
-    incidents = {f"{name}\x1f{k}": steps for k, (name, steps) in enumerate(unchanged.still)}
-    for steps, keys in by_steps(incidents):
-        names = [key.partition("\x1f")[0] for key in keys]
-        message = f"{layers_text(names, n_tensors)}: byte for byte the same at {steps_text(steps)}, while others moved"
-        yield Finding("still", "fault", steps, single(names), message)
+    words = "byte for byte the same at {}, while others moved"
+    yield from findings_of_layers("still", unchanged.still, n_tensors, words)
     yield from stale_findings(unchanged.stale, n_tensors)
     words = "the same at {} with all of its layer: frozen"
-    yield from findings_of_layers("frozen", dict(unchanged.frozen_for), n_tensors, words, "note")
+    yield from findings_of_layers("frozen", unchanged.frozen_for, n_tensors, words, "note")
     if unchanged.frozen and len(unchanged.frozen) < n_tensors:
         message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
         yield Finding("frozen", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)

@@ -1,4 +1,4 @@
-"""Whether the log beside a series is of the same run: its length, learning rates, losses and norms of the weights."""
+"""Whether the log next to a series is of the same run: its length, learning rates, losses and norms of the weights."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
 
 
 def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
-    """Return what checkpoints hold beside what was logged at their steps, and just before and after.
+    """Return what checkpoints hold and what was logged at their steps, and just before and after.
 
     With `exact`, a row must be at most a step away; otherwise the step may lie between two rows.
     """
@@ -223,8 +223,7 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
         for centre in (0.0, float(np.median(ratio))):
             fits = np.abs(ratio - centre) <= room
             varies = float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
-            told = centre == 0 or (varies and abs(centre) > tuning.MIN_OTHER_SCALE)
-            if told and fits.all():
+            if fits.all() and (centre == 0 or (varies and abs(centre) > tuning.MIN_OTHER_SCALE)):
                 return
     plain = [c for c in candidates if c[1] == "norm"]
     of, _, pairs, room, ratio = max(

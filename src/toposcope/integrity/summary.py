@@ -136,7 +136,7 @@ class CheckpointSummary(msgspec.Struct):
     doubt : str
         A disagreement of the index that does not keep the checkpoint from being read, or empty.
     differs : dict of str
-        How tensors differ from the manifest beside the checkpoint, by name.
+        How tensors differ from the checkpoint's manifest, by name.
     manifest_error : str
         Why that manifest could not be understood, or empty.
     coverage : Coverage or None
@@ -227,7 +227,7 @@ def summarise(
 
 
 def _compare_with_manifest(checkpoint: Checkpoint, summary: CheckpointSummary) -> None:
-    """Record what differs from the manifest beside a checkpoint, if there is one: values only after a deep look."""
+    """Record what differs from the manifest of a checkpoint, if there is one: values only after a deep look."""
     try:
         manifest = manifest_of(checkpoint)
     except ToposcopeError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from toposcope.integrity import tuning
 from toposcope.integrity.duplicates import EMBEDDINGS
-from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
+from toposcope.integrity.finding import Finding, findings_of_layers, layers_text, single, steps_text
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors, sketch_positions
 from toposcope.integrity.tensor_values import NONE, Lines, new_lines
@@ -46,11 +46,12 @@ def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             if tensor.n_not_finite:
                 incidents[name].append(item.step)
                 counts[name, item.step] = tensor.n_not_finite
-    n_tensors = most_tensors(summaries)
-    for steps, names in by_steps(incidents):
+
+    def words(steps: tuple[int, ...], names: list[str]) -> str:
         count = sum(counts[name, step] for name in names for step in steps)
-        message = f"{layers_text(names, n_tensors)}: {count} values that are NaN or infinite, at {steps_text(steps)}"
-        yield Finding("non-finite", "fault", steps, single(names), message)
+        return f"{count} values that are NaN or infinite, at {steps_text(steps)}"
+
+    yield from findings_of_layers("non-finite", incidents.items(), most_tensors(summaries), words)
 
 
 def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -75,9 +76,9 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             begins_otherwise = (moved and _is_nearly_constant(moved[1])) or _is_an_odd_norm(name, known)
             incidents[name] += [step for step in zero if begins_otherwise or (moved and step > moved[0])]
     n_tensors = most_tensors(summaries)
-    yield from findings_of_layers("dead", incidents, n_tensors, "all zero at {}; fetch or save it again")
+    yield from findings_of_layers("dead", incidents.items(), n_tensors, "all zero at {}; fetch or save it again")
     words = "all zero at {}, as projections that begin at zero are"
-    yield from findings_of_layers("dead", beginning, n_tensors, words, "note")
+    yield from findings_of_layers("dead", beginning.items(), n_tensors, words, "note")
 
 
 def _is_clearly_not_zero(tensor: TensorSummary) -> bool:
@@ -141,7 +142,7 @@ def _rounded_findings(is_rounded: Mapping[str, Mapping[int, bool]], bits: int, n
             for name in names:
                 incidents[name].append(step)
     words = f"rounded to {bits} bits at {{}}, while others have full precision; save them as they were trained"
-    yield from findings_of_layers("rounded", incidents, n_tensors, words)
+    yield from findings_of_layers("rounded", incidents.items(), n_tensors, words)
 
 
 def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
@@ -234,7 +235,7 @@ def _part_changes(name: str, held: Sequence[tuple[int, TensorSummary]]) -> list[
     found: list[_Change] = []
     for kind, column, needed in zip(KINDS, counts.T, least, strict=True):
         occasions = [k for k in range(1, len(column)) if column[k] - column[k - 1] >= needed]
-        # A checkpoint that lacks the zeros which those beside it have is another matter.
+        # A checkpoint that lacks the zeros of its neighbours is another matter.
         occasions = [k for k in occasions if column[k] > column[:k].max()]
         if kind != "values":
             # Lines of a matrix that is sparse already may lose their last value.
@@ -280,7 +281,7 @@ class OutlyingValue(NamedTuple):
 
 
 def outlying_values(plan: Plan) -> list[OutlyingValue]:
-    """Find single values that are far larger than the rest of their tensor and than at the checkpoints beside it."""
+    """Find single values that are far larger than the rest of their tensor and than at neighbouring checkpoints."""
     outlying = []
     for name, shape in ((n, each) for n in plan.expected for each in plan.shapes(n)):
         history = plan.read(name, shape)
@@ -305,17 +306,16 @@ def outlying_values(plan: Plan) -> list[OutlyingValue]:
 
 def outlier_findings(outlying: Sequence[OutlyingValue], summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Report outlying values, those of one checkpoint together."""
-    n_tensors = most_tensors(summaries)
-    of_step: dict[int, dict[str, OutlyingValue]] = defaultdict(dict)
-    for value in outlying:
-        of_step[value.step][value.name] = value
-    for (step,), names in by_steps({f"{v.name}\x1f{v.step}": [v.step] for v in outlying}):
-        names = [name.partition("\x1f")[0] for name in names]
-        first = of_step[step][names[0]]
+    found = {(value.name, value.step): value for value in outlying}
+
+    def words(steps: tuple[int, ...], names: list[str]) -> str:
+        first = found[names[0], steps[0]]
         where = f" at {first.position}" if first.position else ""
-        example = f"{first.value:.3g}{where}, where {first.usual:.3g} is the largest magnitude beside it and nearby"
-        message = f"{layers_text(names, n_tensors)}: one value stands alone at step {step}: {example}"
-        yield Finding("outlier", "fault", (step,), single(names), f"{message}; fetch or save this checkpoint again")
+        example = f"{first.value:.3g}{where}, where {first.usual:.3g} is the largest magnitude next to it and nearby"
+        return f"one value stands alone at step {steps[0]}: {example}; fetch or save this checkpoint again"
+
+    incidents = [(name, [step]) for name, step in found]
+    yield from findings_of_layers("outlier", incidents, most_tensors(summaries), words)
 
 
 def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> float | None:
@@ -327,10 +327,10 @@ def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> floa
     at = int(tensor.largest_positions()[0])
     before, after = (history[j] if 0 <= j < len(history) else None for j in (k - 1, k + 1))
     stays = after is not None and at in after.largest_positions()[:1]
-    beside = [other for other in (before, None if stays else after) if other is not None]
-    if not beside:
+    neighbours = [other for other in (before, None if stays else after) if other is not None]
+    if not neighbours:
         return None
-    usual = max(own, *(float(np.abs(other.largest_values()[0])) for other in beside))
+    usual = max(own, *(float(np.abs(other.largest_values()[0])) for other in neighbours))
     one_sided = stays or after is None
     ratio = (
         tuning.MIN_OUTLIER_RATIO_OF_FEW
@@ -342,7 +342,8 @@ def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> floa
     movement = tuning.MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_MOVEMENT
     rest = positions != at
     moved = max(
-        (float(np.abs(tensor.values()[rest] - other.values()[rest]).max()) for other in beside if rest.any()), default=0
+        (float(np.abs(tensor.values()[rest] - other.values()[rest]).max()) for other in neighbours if rest.any()),
+        default=0,
     )
     alone = largest[0] > ratio * usual and largest[0] - usual > movement * moved
     return usual if alone else None
