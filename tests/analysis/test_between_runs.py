@@ -228,7 +228,7 @@ def thinned(t: Trajectory, every: int) -> Trajectory:
         tokens=np.empty(0),
         features={name: values[kept] for name, values in t.features.items()},
         targets={name: values[kept] for name, values in t.targets.items()},
-        clocks={name: values[kept] for name, values in t.clocks.items()},
+        covariates={name: values[kept] for name, values in t.covariates.items()},
     )
 
 

@@ -180,7 +180,7 @@ def test_constant_and_unknown_columns_and_missing_checkpoints() -> None:
                 t.steps[kept],
                 {k: v[kept] for k, v in features.items()},
                 {k: v[kept] for k, v in t.targets.items()},
-                {k: v[kept] for k, v in t.clocks.items()},
+                {k: v[kept] for k, v in t.covariates.items()},
             )
         )
     population = nested_population(changed, log, runs, NONE, NONE)

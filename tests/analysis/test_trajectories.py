@@ -125,10 +125,10 @@ def test_a_logged_weight_norm_is_a_clock() -> None:
     logged = log.with_columns(weight_norm=pl.col("step").cast(pl.Float64) ** 2)
     only_rips = features.filter(pl.col("probe") == "rips")
     np.testing.assert_allclose(
-        trajectories(only_rips, labels, logged)[0].clocks["weight_norm"], np.arange(6) ** 2 * 1e4
+        trajectories(only_rips, labels, logged)[0].covariates["weight_norm"], np.arange(6) ** 2 * 1e4
     )
     # Measured on the analysed layers, it is preferred.
-    assert trajectories(features, labels, logged)[0].clocks["weight_norm"][0] == pytest.approx(np.sqrt(10))
+    assert trajectories(features, labels, logged)[0].covariates["weight_norm"][0] == pytest.approx(np.sqrt(10))
 
 
 DECLARED = make_probes(

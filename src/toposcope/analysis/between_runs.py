@@ -177,17 +177,17 @@ def _groups(population: RunPopulation) -> Iterator[_Group]:
     values = np.array([population.at_steps([t.features.get(name) for t in population.runs]) for name in names])
     losses = population.losses()
     known_runs = np.isfinite(values).any(axis=1) if len(names) else np.empty((0, len(population.runs)), dtype=bool)
-    clocks = {name: [t.clocks.get(name) for t in population.runs] for name in (RATE, NORM)}
+    covariates = {name: [t.covariates.get(name) for t in population.runs] for name in (RATE, NORM)}
     keys: dict[tuple[bytes, bool], list[int]] = {}
     for i, name in enumerate(names):
         keys.setdefault((known_runs[i].tobytes(), name == WEIGHT_NORM), []).append(i)
     for (_, is_norm), members in keys.items():
         places = np.flatnonzero(known_runs[members[0]])
         controls = {LOSS: losses[:, places]}
-        for clock, series in clocks.items():
+        for covariate, series in covariates.items():
             at_steps = population.at_steps(series)[:, places]
-            if np.isfinite(at_steps).any(axis=0).all() and len(places) and not (is_norm and clock == NORM):
-                controls[clock] = at_steps
+            if np.isfinite(at_steps).any(axis=0).all() and len(places) and not (is_norm and covariate == NORM):
+                controls[covariate] = at_steps
         yield _Group(
             population,
             [names[i] for i in members],

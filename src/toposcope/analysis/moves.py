@@ -7,15 +7,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.change_points import noise_level
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.probes.feature import Feature
 from toposcope.typing import Vector
-
-MIN_TURN_SHARE = 0.2
-"""A trajectory turns at an extreme that lies farther than this share of its range from its first and its last value."""
-MIN_TURN_NOISE = 4.0  # and farther than so many standard deviations of its noise
-MIN_MOVE_SHARE = 0.1  # a layer that moves less than this share of the layer that moves most is not asked when it moved
 
 
 @dataclass(frozen=True)
@@ -23,9 +19,9 @@ class Move:
     """A feature over one run."""
 
     first: float  # first and last finite value
-    last: float  # first and last finite value
+    last: float
     change: float  # (last - first) / |first|; NaN where the first value is 0
-    # ``peak`` or ``dip`` if there is an extreme between the ends from which the trajectory goes back, else empty. Of
+    # ``peak`` or ``dip`` if there is an extreme between the ends from which the trajectory goes back, else empty; of
     # both, the one farther from the ends
     turn: str = ""
     turn_step: int | None = None
@@ -41,7 +37,7 @@ def move(steps: NDArray[np.int64], values: Vector) -> Move | None:
     first, last = float(values[0]), float(values[-1])
     change = (last - first) / abs(first) if first else np.nan
     noise = noise_level(np.arange(len(values), dtype=np.float64), values) if len(values) > 2 else 0.0
-    threshold = max(MIN_TURN_SHARE * float(np.ptp(values)), MIN_TURN_NOISE * noise)
+    threshold = max(tuning.MIN_TURN_SHARE * float(np.ptp(values)), tuning.MIN_TURN_NOISE * noise)
     extremes = {"peak": int(values.argmax()), "dip": int(values.argmin())}
     heights = {turn: float(np.abs(values[at] - values[[0, -1]]).min()) for turn, at in extremes.items()}
     turn = max(heights, key=lambda name: heights[name])
@@ -91,6 +87,6 @@ def onset_table(trajectories: Iterable[Trajectory], features: Sequence[Feature])
     table = pl.DataFrame(rows, schema={**texts, "step": pl.Int64, "departure": pl.Float64}, orient="row")
     finite = pl.when(pl.col("departure").is_finite()).then("departure")
     largest = finite.max().over("run", "feature").fill_null(0.0)
-    moves = table.with_columns(moves=pl.col("departure") >= MIN_MOVE_SHARE * largest)
+    moves = table.with_columns(moves=pl.col("departure") >= tuning.MIN_MOVE_SHARE * largest)
     first = pl.when("moves").then("step").min().over("run", "feature")
     return moves.with_columns(is_first=pl.col("moves") & (pl.col("step") == first))

@@ -1,8 +1,9 @@
 """Phases of training by the published study's rule, and their sensitivity to its settings (docs/methods/phases.md)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,45 +18,37 @@ from toposcope.seeds import derive_seed
 from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
 
-WINDOW = 5
-SHARE = 0.1
-CONSECUTIVE = 3
-
-WINDOWS = (1, 3, 5, 7, 9)
-SHARES = (0.05, 0.1, 0.2)
-CONSECUTIVES = (2, 3, 4)
+SETTINGS = {"window": (1, 3, 5, 7, 9), "share": (0.05, 0.1, 0.2), "consecutive": (2, 3, 4)}
+"""Settings of the rule; the published study's are 5, 10% and 3."""
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(NamedTuple):
     """Steps that the rule finds."""
 
-    # step at which the largest change of the smoothed values begins; None if they do not change, or are fewer than
-    # ``window + 1``
+    # step at which the largest change of the smoothed values begins; None if they do not change, or are too few
     largest_change: int | None
     # step at which the first ``consecutive`` changes under ``share`` of the largest begin, before or after the largest;
-    # None if there are none. (The published study gave the last step then.)
+    # None if there are none (the published study gave the last step then)
     diminishing_returns: int | None
 
 
-@dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(NamedTuple):
     """The range of steps that the rule finds over its settings."""
 
     largest_change_first: int | None  # earliest and latest step of the largest change; None if no setting finds one
-    largest_change_last: int | None  # earliest and latest step of the largest change; None if no setting finds one
+    largest_change_last: int | None
     diminishing_first: int | None  # the same of diminishing returns
-    diminishing_last: int | None  # the same of diminishing returns
-    n_settings: int  # settings tried
-    share_same: float  # share of them that give both steps of the published setting, in (0, 1]
+    diminishing_last: int | None
+    n_settings: int
+    share_same: float  # share of the settings that give both steps of the published one, in (0, 1]
 
 
 def phases(
     steps: NDArray[np.int64],
     values: Vector,
-    window: int = WINDOW,
-    share: float = SHARE,
-    consecutive: int = CONSECUTIVE,
+    window: int = 5,
+    share: float = 0.1,
+    consecutive: int = 3,
 ) -> Phases:
     """Apply the published rule to a feature over training.
 
@@ -76,17 +69,11 @@ def phases(
 def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
     """Apply the rule with windows of 1 to 9, shares of 5 to 20% and 2 to 4 consecutive changes."""
     published = phases(steps, values)
-    results = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
+    results = [phases(steps, values, *setting) for setting in product(*SETTINGS.values())]
     largest = [p.largest_change for p in results if p.largest_change is not None]
     diminishing = [p.diminishing_returns for p in results if p.diminishing_returns is not None]
-    return Sensitivity(
-        min(largest, default=None),
-        max(largest, default=None),
-        min(diminishing, default=None),
-        max(diminishing, default=None),
-        len(results),
-        results.count(published) / len(results),
-    )
+    ends = (end(steps, default=None) for steps in (largest, diminishing) for end in (min, max))
+    return Sensitivity(*ends, len(results), results.count(published) / len(results))
 
 
 NP_MEAN = Feature("neural_persistence", "", "np_mean", TOPOLOGY)
@@ -113,13 +100,12 @@ def phase_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
         ``n_settings`` and the share that agree, ``share_same``.
     """
     rows = [
-        {"run": run, "feature": feature, **asdict(phases(steps, values)), **asdict(sensitivity(steps, values))}
+        (run, feature, *phases(steps, values), *sensitivity(steps, values))
         for run, feature, steps, values in _phased(trajectories)
     ]
-    steps = ("largest_change", "diminishing_returns")
-    ranges = ("largest_change_first", "largest_change_last", "diminishing_first", "diminishing_last", "n_settings")
-    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys((*steps, *ranges), pl.Int64)}
-    return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64})
+    names = (*Phases._fields, *Sensitivity._fields)
+    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(names, pl.Int64), "share_same": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = silent) -> pl.DataFrame:

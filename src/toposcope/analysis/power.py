@@ -11,6 +11,7 @@ import polars as pl
 from numpy.polynomial.chebyshev import chebvander
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis import verdict as rule
 from toposcope.analysis.adjustment import MIN_RUNS, pairing_p, replicated
 from toposcope.analysis.association import (
@@ -40,7 +41,6 @@ SEED = 42
 N_PLANTED = 32  # features planted in each run
 SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
 """Partial correlations that are planted."""
-MAX_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8  # of the polynomial that the loss follows, in the logarithm of the step
 
 
 def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.DataFrame:
@@ -91,16 +91,16 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
 
 
 def _residual(run: AssociationTask) -> Vector:
-    """Return what a smooth curve and the clocks leave of the losses, of length 1, or 0 if they leave nothing.
+    """Return what a smooth curve and the covariates leave of the losses, of length 1, or 0 if they leave nothing.
 
     The curve is a polynomial in the logarithm of the step.
     """
     steps, loss = run.series.steps, run.target
     time = np.log1p((steps - steps[0]) / (steps[1] - steps[0]))
-    known = [clock for name, clock in run.clocks.items() if name in PARTIALLED] + [*run.scales]
-    clocks = [(clock - clock.mean()) / np.ptp(clock) for clock in known if np.ptp(clock) > 0]
-    curve = chebvander(2 * time / time[-1] - 1, min(MAX_DEGREE, len(time) // CHECKPOINTS_PER_DEGREE))
-    basis, _ = np.linalg.qr(np.column_stack([curve, *clocks]))
+    known = [covariate for name, covariate in run.covariates.items() if name in PARTIALLED] + [*run.scales]
+    covariates = [(covariate - covariate.mean()) / np.ptp(covariate) for covariate in known if np.ptp(covariate) > 0]
+    curve = chebvander(2 * time / time[-1] - 1, min(tuning.POWER_DEGREE, len(time) // tuning.CHECKPOINTS_PER_DEGREE))
+    basis, _ = np.linalg.qr(np.column_stack([curve, *covariates]))
     left = loss - basis @ (basis.T @ loss)
     size = float(np.linalg.norm(left))
     return left / size if size > MIN_RESIDUAL_SHARE * float(np.linalg.norm(loss)) else np.zeros(len(loss))

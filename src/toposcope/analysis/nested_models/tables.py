@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, Problem, fraction_columns, problems
 from toposcope.analysis.nested_models.fitting import (
@@ -22,7 +23,7 @@ from toposcope.analysis.nested_models.fitting import (
     widths,
 )
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation
-from toposcope.analysis.nested_models.skill import NOISE_LEVELS, Draws, compare, planted, shuffled, wilcoxon_p
+from toposcope.analysis.nested_models.skill import Skills, compare, planted, shuffled, wilcoxon_p
 from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
@@ -58,15 +59,15 @@ class Fitted:
     """What was fitted of one target at one fraction: rows of `MODELS`, and the draws of the controls."""
 
     rows: list[dict[str, object]]
-    shuffled: dict[str, Draws] = field(default_factory=dict)
-    planted: Sequence[Draws] = ()
+    shuffled: dict[str, Skills] = field(default_factory=dict)
+    planted: Sequence[Skills] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class NestedModels:
     """The tables of nested models."""
 
-    # a row for each target, fraction, kind of group that is left out, learner and model: ``mae``; ``skill`` beside the
+    # a row for each target, fraction, kind of group that is held out, learner and model: ``mae``; ``skill`` over the
     # model ``versus``, with its interval, ``p`` and ``p_wilcoxon``; ``p_adjusted`` where topology is tested; of models
     # with topology also ``skill_beside_projections`` and so on, which compare them with the controls
     models: pl.DataFrame
@@ -190,7 +191,7 @@ def _place(problem: Problem, left_out: str, learner: str) -> dict[str, object]:
 
 
 def tested_rows() -> pl.Expr:
-    """Return which rows of the models test topology: those of runs left out, with topology added."""
+    """Return which rows of the models test topology: those of held-out runs, with topology added."""
     without = [MEDIAN, *BEFORE, *CONTROLS.values()]
     return (pl.col("left_out") == CONFIGURATIONS) & ~pl.col("model").is_in(without) & pl.col("p").is_not_null()
 
@@ -210,7 +211,7 @@ def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, o
         if row["left_out"] == CONFIGURATIONS and row["learner"] == RIDGE
     }
 
-    def row(control: str, model: str, noise: float | None, draws: Draws, n_as_good: int | None) -> dict[str, object]:
+    def row(control: str, model: str, noise: float | None, draws: Skills, n_as_good: int | None) -> dict[str, object]:
         least = LEVEL if control == SHUFFLED else level  # of what should not be found, and of what should be
         return {
             "target": problem.target,
@@ -233,6 +234,6 @@ def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, o
         ),
         *(
             row(PLANTED, "", float(noise), draws, None)
-            for noise, draws in zip(NOISE_LEVELS, part.planted, strict=False)
+            for noise, draws in zip(tuning.NOISE_LEVELS, part.planted, strict=False)
         ),
     ]
