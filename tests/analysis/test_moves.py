@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from made_up_material import material
 from named_features import by_group
 
-from toposcope.analysis.moves import move, move_table, onset, onset_table
+from toposcope.analysis.layers import onset, onset_table
+from toposcope.analysis.phases import move, move_table
 from toposcope.study.kinds import feature_named
 
 NP, H0 = feature_named("neural_persistence np_mean"), feature_named("rips H0.total")
