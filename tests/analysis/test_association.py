@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
 
 RNG = np.random.default_rng(7)
@@ -139,21 +138,6 @@ def test_a_constant_gives_nothing_and_stops_no_other() -> None:
 def test_a_feature_whose_changes_are_all_equal_has_no_correlation_of_changes() -> None:
     (found,) = ask(np.arange(N, dtype=np.float64)[None], RNG.normal(size=N))
     assert np.isnan(found["rho_differences"])
-
-
-def test_adjustment_by_hand() -> None:
-    p = np.array([0.04, np.nan, 0.01, 0.03])
-    np.testing.assert_allclose(adjusted(p), [0.06, np.nan, 0.03, 0.06])
-    np.testing.assert_allclose(adjusted(p, "bonferroni"), [0.12, np.nan, 0.03, 0.09])
-    np.testing.assert_allclose(adjusted(p, "bh"), [0.04, np.nan, 0.03, 0.04])
-    assert len(adjusted(np.empty(0))) == 0
-
-
-def test_benjamini_hochberg_is_scipys() -> None:
-    from scipy.stats import false_discovery_control
-
-    p = RNG.uniform(size=200) ** 3
-    np.testing.assert_allclose(adjusted(p, "bh"), false_discovery_control(p))
 
 
 def test_each_feature_is_asked_given_its_own_scale() -> None:

@@ -150,12 +150,21 @@ def checkpoint(step: int, weights: Mapping[str, Tensor]) -> Checkpoint:
 
 
 def seen(weights: Mapping[int, Mapping[str, Tensor]]) -> list[CheckpointSummary]:
-    """What a deep look at a series takes down."""
+    """What a deep look at a series records."""
     return [summarise(checkpoint(step, tensors), deep=True) for step, tensors in weights.items()]
 
 
 def faults(evidence: Sequence[CheckpointSummary]) -> list[Finding]:
     return [finding for finding in diagnose(evidence) if finding.severity == "fault"]
+
+
+def faults_of(weights: Mapping[int, Mapping[str, Tensor]]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Check, steps and layer of the faults of a series."""
+    return [(finding.check, finding.steps, finding.layer) for finding in faults(seen(weights))]
+
+
+def checks(findings: Sequence[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(finding.check, finding.severity, finding.steps) for finding in findings]
 
 
 @dataclass(frozen=True)
