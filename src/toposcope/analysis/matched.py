@@ -1,4 +1,4 @@
-"""Features of runs of different size at equal step, tokens and loss (docs/methods/across-sizes.md)."""
+"""Features of runs of different size at equal step, tokens and loss (docs/methods/between-runs.md)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
