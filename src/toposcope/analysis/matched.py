@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, RELATIVE_TOLERANCE, drawn_orders, orders
 from toposcope.analysis.ranks import ranks
@@ -16,7 +17,6 @@ from toposcope.probes import Feature
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-SEED = 42
 MAX_LEVELS = 12
 MIN_SIZES = 3  # fewer sizes have only two orders, so that no correlation with size means anything
 
@@ -163,7 +163,7 @@ def _collapsed(
         return
     table, at = table[common], np.array(heights)[common]
     place = (feature, kind, by, len(n_parameters), len(at), float(at.min()), float(at.max()))
-    yield (*place, _spread(table), *_with_size(table, n_parameters, derive_seed(SEED, "collapse", feature, by)))
+    yield (*place, _spread(table), *_with_size(table, n_parameters, derive_seed(tuning.SEED, "collapse", feature, by)))
 
 
 def _spread(table: Matrix) -> float:

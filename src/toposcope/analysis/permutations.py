@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis import tuning
-from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE, mid_ranks
+from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE, mid_ranks, orthonormal_basis
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -62,7 +62,6 @@ def sign_flips(differences: NDArray[np.float64]) -> NDArray[np.float64]:
 
 Scale = Literal["ranks", "values"]
 
-SEED = 42
 MIN_FREEDOM = 2  # residual degrees of freedom (runs - strata - controls - 1) below which a correlation is not defined
 N_FIRST = 1000  # permutations drawn for every feature; more are drawn for those with few exceedances
 MIN_LAST, PER_FEATURE, MAX_LAST = 20_000, 50, 400_000
@@ -119,9 +118,7 @@ def control_basis(controls: Matrix, strata: Indices, scale: Scale) -> Matrix:
     linear = linear[varied] / sizes[varied, None]
     n_terms = max(len(linear), (len(strata) - len(np.unique(strata)) + 1) // tuning.RUNS_PER_TERM)
     powers = [scores(linear**degree, strata, "values") for degree in range(1, tuning.MAX_CONTROL_DEGREE + 1)]
-    terms = np.concatenate(powers)[:n_terms]
-    directions, strengths, _ = np.linalg.svd(terms.T, full_matrices=False)
-    return np.asarray(directions[:, strengths > MIN_RESIDUAL_SHARE * max(float(strengths.max(initial=0.0)), 1e-300)])
+    return orthonormal_basis(np.concatenate(powers)[:n_terms])
 
 
 def correlate_across_runs(
@@ -155,7 +152,7 @@ def correlate_across_runs(
     stopping so keeps p valid, since what goes on has a p below that of any feature settled before (Besag and Clifford
     1991). The last stage has 50 permutations for each feature, or all 40,320 orders of 8 runs.
     """
-    test = _Test.of(features, final, controls, strata, scale, SEED)
+    test = _Test.of(features, final, controls, strata, scale, tuning.SEED)
     n_features = len(features)
     p, band = np.full((2, n_features), np.nan)
     open_ = np.flatnonzero(test.counts)
@@ -185,7 +182,7 @@ def correlate_at_steps(
     scale: Scale = "ranks",
 ) -> Matrix:
     """Return the correlations of `correlate_across_runs` at each step, shape (f, t), without testing them."""
-    return _Test.of(features, final, controls, strata, scale, SEED).rho
+    return _Test.of(features, final, controls, strata, scale, tuning.SEED).rho
 
 
 def exceedances(mean: Vector, largest: Vector) -> int:

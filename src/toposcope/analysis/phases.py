@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from toposcope.analysis import tuning
 from toposcope.analysis.change_points import change_points, noise_level
-from toposcope.analysis.table import SEED
 from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.progress import Progress, silent
@@ -161,7 +160,7 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
     rows: list[dict[str, object]] = []
     phased = list(_phased(trajectories))
     for done, (run, feature, steps, values) in enumerate(phased, start=1):
-        found = change_points(steps, values, derive_seed(SEED, "change points", run, feature))
+        found = change_points(steps, values, derive_seed(tuning.SEED, "change points", run, feature))
         rows += [{"run": run, "feature": feature, **asdict(point)} for point in found]
         progress("change points", done, len(phased))
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}

@@ -4,6 +4,8 @@ import numpy as np
 
 from toposcope.typing import Vector
 
+SEED = 42  # from which every random choice of the analyses derives its own
+
 # Smooth trends and breaks in them: chosen on 13 kinds of smooth curves (docs/methods/phases.md)
 MAX_NOISE_CORRELATION = 0.95  # of neighbouring checkpoints; more cannot be distinguished from a trend
 MAX_TREND_DEGREE, TIME_SCALES = 6, 7  # of polynomials in log(1 + t / scale), from the first interval to the whole run

@@ -125,13 +125,13 @@ def tensor_histories(
     for name in plan.expected:
         # Sketches of different shapes cannot be compared.
         shape, dtypes = next(iter(plan.shapes(name).items()), ((), []))
-        left_out = {*excluded, *excluded_of.get(name, ())}
+        without = {*excluded, *excluded_of.get(name, ())}
         known = {
             item.step: tensor
             for item in whole
             if (tensor := item.tensors.get(name)) is not None
             and (tensor.sketch and tensor.shape == shape and not tensor.n_not_finite and not tensor.is_zero)
-            and item.step not in left_out
+            and item.step not in without
         }
         if len(known) < tuning.MIN_HISTORY:
             continue

@@ -133,7 +133,7 @@ MAX_SAME_CHANGE = 0.1  # of norm and largest values of a matrix whose values are
 # One matrix scaled for good
 MIN_EXCESS = 4.5  # growth beyond the median nearby, over the furthest nearby; real trainings reach 3
 MAX_SHARED_EXCESS = 1.5  # the same of the median matrix in that interval
-MAX_SCALED_REST = 1.8  # what the matrix moves besides, in units of the median nearby
+MAX_SCALED_REST = 1.8  # what else the matrix moves, in units of the median nearby
 MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby
 
 # Another branch of the run

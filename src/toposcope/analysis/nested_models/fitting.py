@@ -203,21 +203,26 @@ def further_tables(problem: Problem) -> dict[str, Matrix]:
     return tables | {model: columns.blocks[probe] for probe, model in CONTROLS.items() if probe in columns.blocks}
 
 
-def folds(problem: Problem, left_out: str) -> list[Fold]:
+def folds(problem: Problem, grouping: str) -> list[Fold]:
     """Fit the models without the runs of each fold; none if there would be too few to learn from."""
-    fold = fold_places(problem, left_out)
+    fold = fold_places(problem, grouping)
     names = np.unique(fold)
     if len(names) < 2 or min(int((fold != name).sum()) for name in names) < MIN_LEARNED:
         return []
-    return [_fold(problem, np.flatnonzero(fold != name), np.flatnonzero(fold == name), left_out) for name in names]
+    return [_fold(problem, np.flatnonzero(fold != name), np.flatnonzero(fold == name), grouping) for name in names]
 
 
-def fold_places(problem: Problem, left_out: str, n_folds: int = N_FOLDS) -> Indices:
+def named_draws(*names: str | int) -> np.random.Generator:
+    """Return the random numbers of one choice of nested models."""
+    return np.random.default_rng(derive_seed(tuning.SEED, "nested models", *names))
+
+
+def fold_places(problem: Problem, grouping: str, n_folds: int = N_FOLDS) -> Indices:
     """Return the fold of each run."""
-    names, place = np.unique(problem.groups[left_out], return_inverse=True)
-    if left_out != CONFIGURATIONS and len(names) <= n_folds:
+    names, place = np.unique(problem.groups[grouping], return_inverse=True)
+    if grouping != CONFIGURATIONS and len(names) <= n_folds:
         return np.asarray(place)
-    order = np.random.default_rng(derive_seed(42, "nested models", "folds", len(names))).permutation(len(names))
+    order = named_draws("folds", len(names)).permutation(len(names))
     return np.asarray((order % n_folds)[place])
 
 
@@ -242,23 +247,23 @@ def widths(problem: Problem) -> dict[str, int]:
     return {MEDIAN: 0, **{name: table.shape[1] for name, table in tables.items()}}
 
 
-def _fold(problem: Problem, learned: Indices, held_out: Indices, left_out: str) -> Fold:
+def _fold(problem: Problem, learned: Indices, held_out: Indices, grouping: str) -> Fold:
     target = problem.fitted()[learned]
     low, high = float(target.min()), float(target.max())
     if problem.kind != "event":
         target = winsorised(target)
     centre, scale = float(target.mean()), float(target.std()) or 1.0
     reach = 0.0 if problem.kind == "event" else high - low
-    groups = list(_inner_groups(problem, learned, left_out))
+    groups = list(_inner_groups(problem, learned, grouping))
     y = (target - centre) / scale
     single = None if len(groups) == len(learned) else groups
     models = {name: fit_ridge(blocks, y, single) for name, blocks in _nest(problem, learned, held_out).items()}
     return Fold(learned, held_out, centre, scale, low - reach, high + reach, models)
 
 
-def _inner_groups(problem: Problem, learned: Indices, left_out: str) -> Iterator[Indices]:
+def _inner_groups(problem: Problem, learned: Indices, grouping: str) -> Iterator[Indices]:
     """Yield the runs held out together in choosing strengths: as outside, where there are two such groups."""
-    groups = problem.groups[left_out][learned]
+    groups = problem.groups[grouping][learned]
     if len(np.unique(groups)) < 2:
         groups = problem.groups[CONFIGURATIONS][learned]
     for name in np.unique(groups):
@@ -316,7 +321,7 @@ def _boosted(problem: Problem, table: Matrix) -> Vector:
             early_stopping=True,
             validation_fraction=tuning.STOPPING_SHARE,
             n_iter_no_change=tuning.STOPPING_ROUNDS,
-            random_state=derive_seed(42, "nested models", "boosting", int(name)) % (1 << 32),
+            random_state=derive_seed(tuning.SEED, "nested models", "boosting", int(name)) % (1 << 32),
         )
         known = target[learned] if problem.kind == "event" else winsorised(target[learned])
         predicted[~learned] = model.fit(table[learned], known).predict(table[~learned])

@@ -7,10 +7,9 @@ import numpy as np
 
 from toposcope.analysis import tuning
 from toposcope.analysis.nested_models.columns import Problem
-from toposcope.analysis.nested_models.fitting import CONTROLS, Fold, further_tables
+from toposcope.analysis.nested_models.fitting import CONTROLS, Fold, further_tables, named_draws
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, SIZES
 from toposcope.analysis.permutations import sign_flips
-from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 RESAMPLES = 1000
@@ -51,8 +50,7 @@ def compare(errors: Matrix, base: Matrix, groups: Indices) -> Skills:
 
 def _resamples(n: int) -> Matrix:
     """Return how often each group is in each bootstrap sample, shape (resamples, n)."""
-    rng = np.random.default_rng(derive_seed(42, "nested models", "bootstrap", n))
-    return rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
+    return named_draws("bootstrap", n).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
 
 
 def wilcoxon_p(errors: Matrix, base: Matrix, groups: Indices) -> Vector:
@@ -92,9 +90,7 @@ def planted(problem: Problem, fitted: Sequence[Fold], base: Vector) -> list[Skil
     """Return what a feature adds that shows the residuals of the model with norms and spectra, by noise level."""
     residuals = problem.fitted() - base
     spread = float(residuals.std())
-    rng = np.random.default_rng(
-        derive_seed(42, "nested models", "planted", problem.target, str(problem.columns.fraction))
-    )
+    rng = named_draws("planted", problem.target, str(problem.columns.fraction))
     unit = residuals / spread if spread > 0 else residuals
     found = []
     for level in tuning.NOISE_LEVELS:
@@ -120,7 +116,7 @@ def _order(problem: Problem, draw: int) -> Indices:
     """Return for every run another one of the same size; sizes of few runs count as one."""
     sizes = problem.groups.get(SIZES, np.zeros(len(problem.values), dtype=np.int64))
     sizes = np.where(np.bincount(sizes)[sizes] < tuning.MIN_RUNS_OF_SIZE, len(sizes), sizes)
-    rng = np.random.default_rng(derive_seed(42, "nested models", "shuffle", str(problem.columns.fraction), draw))
+    rng = named_draws("shuffle", str(problem.columns.fraction), draw)
     order = np.empty(len(sizes), dtype=np.int64)
     for size in np.unique(sizes):
         members = rng.permutation(np.flatnonzero(sizes == size))

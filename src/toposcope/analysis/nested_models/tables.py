@@ -131,10 +131,10 @@ def fit_problem(problem: Problem) -> Fitted:
         return Fitted(rows)
     found = predictions(problem, fitted)
     rows += _rows(problem, CONFIGURATIONS, RIDGE, found)
-    for left_out in problem.groups:
-        others = folds(problem, left_out) if left_out != CONFIGURATIONS else []
+    for grouping in problem.groups:
+        others = folds(problem, grouping) if grouping != CONFIGURATIONS else []
         if others:
-            rows += _rows(problem, left_out, RIDGE, predictions(problem, others))
+            rows += _rows(problem, grouping, RIDGE, predictions(problem, others))
     if is_boosted(problem) and is_installed("sklearn"):
         rows += _rows(problem, CONFIGURATIONS, BOOSTING, boosted_predictions(problem))
     elif is_boosted(problem):
@@ -143,16 +143,16 @@ def fit_problem(problem: Problem) -> Fitted:
     return Fitted(rows, shuffled(problem, fitted, base), planted(problem, fitted, base))
 
 
-def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str, Vector]) -> list[dict[str, object]]:
+def _rows(problem: Problem, grouping: str, learner: str, predicted: Mapping[str, Vector]) -> list[dict[str, object]]:
     """Return the rows of some models; each is compared with the one before it."""
-    names, groups = list(predicted), problem.groups[left_out]
+    names, groups = list(predicted), problem.groups[grouping]
     errors = {name: problem.errors(values) for name, values in predicted.items()}
     before = {name: BEFORE.get(name, WITH_PLAIN) for name in names}
     compared = [name for name in names if before[name] in errors and before[name] != name]
     ours = np.array([errors[name] for name in compared])
     theirs = np.array([errors[before[name]] for name in compared])
     skills, ranks = compare(ours, theirs, groups), wilcoxon_p(ours, theirs, groups)
-    beside = {
+    over_controls = {
         probe: compare(ours, np.tile(errors[model], (len(ours), 1)), groups)
         for probe, model in CONTROLS.items()
         if model in errors
@@ -161,7 +161,7 @@ def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str,
     rows: list[dict[str, object]] = []
     for name in names:
         row: dict[str, object] = {
-            **_place(problem, left_out, learner),
+            **_place(problem, grouping, learner),
             "model": name,
             "n_groups": skills.n_groups,
             "n_columns": width[name],
@@ -172,19 +172,19 @@ def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str,
             row |= {"versus": before[name], "p_wilcoxon": float(ranks[i])}
             values = {"skill": skills.skill, "skill_low": skills.low, "skill_high": skills.high, "p": skills.p}
             row |= {key: float(of_models[i]) for key, of_models in values.items()}
-            for probe, against in beside.items() if name in topological else ():
+            for probe, against in over_controls.items() if name in topological else ():
                 row |= {f"skill_beside_{_BESIDE[probe]}": float(against.skill[i])}
                 row |= {f"p_beside_{_BESIDE[probe]}": float(against.p[i])}
         rows.append(row)
     return rows
 
 
-def _place(problem: Problem, left_out: str, learner: str) -> dict[str, object]:
+def _place(problem: Problem, grouping: str, learner: str) -> dict[str, object]:
     return {
         **dict.fromkeys(MODELS),
         "target": problem.target,
         "fraction": problem.columns.fraction,
-        "left_out": left_out,
+        "left_out": grouping,
         "learner": learner,
         "n_runs": len(problem.values),
     }
