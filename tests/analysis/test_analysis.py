@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,11 @@ H0_TOTAL = "rips:max_dimension=0 H0.total"
 def published(published_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("published")
     series = [DeclaredSeries(path=str(published_study / "checkpoints" / name)) for name in ("tiny-3k", "med-21k")]
-    probes = [{"name": "neural_persistence"}, {"name": "rips", "max_dimension": 0}, {"name": "controls"}]
+    probes: list[dict[str, Any]] = [
+        {"name": "neural_persistence"},
+        {"name": "rips", "max_dimension": 0},
+        {"name": "controls"},
+    ]
     assert not run_study(Declaration(name="published", series=series, probes=probes), folder, workers=1)
     return Study.load(folder)
 

@@ -21,8 +21,8 @@ MAX_LEVELS = 12
 MIN_SIZES = 3  # fewer sizes have only two orders, so that no correlation with size means anything
 
 _PLACE: dict[str, type[pl.DataType]] = dict.fromkeys(("feature", "kind", "by"), pl.String)
-MATCHED = {**_PLACE, "level": pl.Float64, "run": pl.String, "n_parameters": pl.Int64, "value": pl.Float64}
-COLLAPSE = {**_PLACE, **dict.fromkeys(("n_runs", "n_levels"), pl.Int64)}
+MATCHED = _PLACE | {"level": pl.Float64, "run": pl.String, "n_parameters": pl.Int64, "value": pl.Float64}
+COLLAPSE = _PLACE | dict.fromkeys(("n_runs", "n_levels"), pl.Int64)
 COLLAPSE |= dict.fromkeys(("low", "high", "spread", "rho_size", "p_size", "p_least"), pl.Float64)
 
 

@@ -65,7 +65,7 @@ def move_table(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**texts, **floats, **turn})
 
 
-SETTINGS = {"window": (1, 3, 5, 7, 9), "share": (0.05, 0.1, 0.2), "consecutive": (2, 3, 4)}
+WINDOWS, SHARES, CONSECUTIVES = (1, 3, 5, 7, 9), (0.05, 0.1, 0.2), (2, 3, 4)
 """Settings of the rule; the published study's are 5, 10% and 3."""
 
 
@@ -116,11 +116,11 @@ def phases(
 def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
     """Apply the rule with windows of 1 to 9, shares of 5 to 20% and 2 to 4 consecutive changes."""
     published = phases(steps, values)
-    results = [phases(steps, values, *setting) for setting in product(*SETTINGS.values())]
+    results = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
     largest = [p.largest_change for p in results if p.largest_change is not None]
     diminishing = [p.diminishing_returns for p in results if p.diminishing_returns is not None]
-    ends = (end(steps, default=None) for steps in (largest, diminishing) for end in (min, max))
-    return Sensitivity(*ends, len(results), results.count(published) / len(results))
+    (first, last), (begin, end) = ((min(s, default=None), max(s, default=None)) for s in (largest, diminishing))
+    return Sensitivity(first, last, begin, end, len(results), results.count(published) / len(results))
 
 
 NP_MEAN = Feature("neural_persistence", "", "np_mean", TOPOLOGY)
