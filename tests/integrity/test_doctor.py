@@ -18,7 +18,7 @@ from stored_tensors import tensor_of
 import toposcope as ts
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
-from toposcope.integrity.series_summaries import summarise_series
+from toposcope.integrity.series_summaries import summarise_series, summarise_together
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
 from toposcope.integrity.tensor_values import SpreadSums
 from toposcope.logs import LogTable
@@ -219,6 +219,21 @@ def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts.spread is not None
     assert whole.spread is not None
     assert msgspec.structs.astuple(parts.spread) == pytest.approx(msgspec.structs.astuple(whole.spread))
+
+
+def test_checkpoints_summarised_together_are_as_if_alone() -> None:
+    """Also tensors with lines of zeros, copied rows, few levels and values that are not finite."""
+    draw = torch.Generator().manual_seed(0)
+    kinds = [(dtype, shape) for dtype in (torch.float32, torch.bfloat16) for shape in ((16, 64), (7,), (3, 4, 5))]
+    series_ = {
+        s: {f"{k}.weight": torch.randn(*b, generator=draw).to(a) for k, (a, b) in enumerate(kinds)} for s in (1, 2, 3)
+    }
+    odd = series_[2]["0.weight"]
+    odd[5], odd[3], odd[:, 2] = odd[9], 0, 0
+    series_[1]["0.weight"] = (series_[1]["0.weight"] / odd.abs().max() * 127).round()
+    series_[3]["0.weight"][1, 1], series_[3]["4.weight"][0] = math.nan, math.inf
+    together = summarise_together([checkpoint(step, tensors) for step, tensors in series_.items()])
+    assert msgspec.msgpack.encode(together) == msgspec.msgpack.encode(seen(series_))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
