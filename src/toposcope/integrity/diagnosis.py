@@ -210,7 +210,6 @@ def diagnose(
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
         *values.unreadable(summaries),
-        *values.doubtful(summaries),
         *stated,
         *counters.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),

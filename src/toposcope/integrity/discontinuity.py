@@ -7,6 +7,7 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -59,7 +60,7 @@ def _by_rules(histories: Sequence[History], progress: Progress) -> Iterator[Find
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched),
+        *(find_reversed, find_swaps, interpolated, partial(_off_path, longest=1), _off_path, _stretched),
         *(_broken, replaced, rescaled, branched, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
@@ -83,13 +84,11 @@ def _long_enough(histories: Sequence[History]) -> list[History]:
     return [history for history in histories if len(history.steps) > 3]
 
 
-def _single_detours(histories: Sequence[History]) -> list[Suspect]:
-    """Find single checkpoints that are far off the path; less far, two neighbours may be swapped."""
-    return _off_path(histories, longest=1)
-
-
 def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -> list[Suspect]:
-    """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them."""
+    """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them.
+
+    First only single ones that are far off: less far, two neighbours may be swapped.
+    """
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     single: dict[int, list[float]] = defaultdict(list)
@@ -178,7 +177,8 @@ def _is_a_detour(history: History, walking: tuple[Vector, Vector], begin: int, e
     if not history.is_matrix:
         return False
     there, back, across = (
-        _correlation(history, a, b) for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
+        float(replace(history, steps=history.steps[[a, b]], values=history.values[[a, b]]).correlations()[0])
+        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
     )
     return across > tuning.CORRELATION_LOSS and max(there, back) < tuning.CORRELATION_LOSS * across
 
@@ -188,10 +188,6 @@ def _is_louder(ratios: Vector, k: int) -> bool:
     away = sorted((j for j in range(len(ratios)) if abs(j - k) > 1), key=lambda j: abs(j - k))
     others = sorted(ratios[away[: 4 * tuning.NEARBY]])
     return len(others) > tuning.NEARBY and bool(ratios[k] > tuning.MIN_LOUDNESS * others[-2])
-
-
-def _correlation(history: History, a: int, b: int) -> float:
-    return float(replace(history, steps=history.steps[[a, b]], values=history.values[[a, b]]).correlations()[0])
 
 
 def _detour_ratios(lagged: Sequence[Vector], floor: Vector, length: int) -> Vector:

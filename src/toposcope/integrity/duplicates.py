@@ -85,16 +85,12 @@ def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence
     while layer:
         rest = [other for other in group[0].tensors if other != name and other.startswith(f"{layer}.")]
         if rest:
-            return all(_is_same(other, group) for other in rest)
+            known = ([tensor for item in group if (tensor := item.tensors.get(other))] for other in rest)
+            return all(len({tensor.content_hash or tensor.spot for tensor in of}) == 1 for of in known)
         if group[0].tensors[name].role in EMBEDDINGS:
             return True
         layer = layer.rpartition(".")[0]
     return group[0].tensors[name].role in EMBEDDINGS
-
-
-def _is_same(name: str, group: Sequence[CheckpointSummary]) -> bool:
-    known = [tensor for item in group if (tensor := item.tensors.get(name))]
-    return len({tensor.content_hash or tensor.spot for tensor in known}) == 1
 
 
 def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> bool:

@@ -67,7 +67,7 @@ class Lines(msgspec.Struct, frozen=True):
     """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row."""
 
     zero_rows: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
-    zero_columns: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
+    zero_columns: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()  # rows that are not zero, each with the first row that is the same
     counts: tuple[int, int, int] = (0, 0, 0)  # how many there are of each of the three
     # whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4
@@ -177,12 +177,10 @@ class Spread(msgspec.Struct, frozen=True):
     """Spread of the values of one tensor."""
 
     low: float  # smallest and largest value
-    high: float  # smallest and largest value
+    high: float
     # how much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
     # independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few
     rows: float = math.nan
-    # how much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
-    # independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few
     columns: float = math.nan
     # of the values within a row, the mean over the rows: 3 for normal values, 1.8 for uniform ones. NaN likewise
     kurtosis: float = math.nan

@@ -41,7 +41,7 @@ class TrainingState(msgspec.Struct):
     moments: dict[str, tuple[int, ...]] = {}  # shapes of the moments, by parameter and moment
     wrong: list[str] = []  # values that no optimizer has
     error: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
-    kind: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
+    kind: str = ""
 
 
 def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:

@@ -24,16 +24,11 @@ UNREADABLE = "unreadable"  # name of the check for errors that have no kind
 
 
 def unreadable(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints that could not be opened or read: a finding each, named after `CheckpointError.kind`."""
+    """Find checkpoints that could not be read, named after `CheckpointError.kind`, and those whose index is wrong."""
     for item in summaries:
         if item.error:
             yield Finding(item.kind or UNREADABLE, "fault", (item.step,), "", item.error)
-
-
-def doubtful(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints whose index disagrees with the shards in a way that does not affect what is read."""
-    for item in summaries:
-        if item.doubt and not item.error:
+        elif item.doubt:
             yield Finding("index", "fault", (item.step,), "", item.doubt)
 
 
