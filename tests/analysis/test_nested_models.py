@@ -24,14 +24,7 @@ from toposcope.analysis.nested_models.tables import (
     nested_models,
     problems_of,
 )
-from toposcope.analysis.nested_models.verdicts import (
-    ADDS,
-    NO_MORE,
-    NOTHING,
-    OPEN,
-    detectable_gain,
-    nested_verdicts,
-)
+from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING, OPEN, detectable_gain, nested_verdicts
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
