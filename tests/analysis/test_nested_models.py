@@ -260,10 +260,7 @@ def test_divergence_is_predicted_where_enough_runs_diverge() -> None:
     assert quiet.untested == {} or "diverge" in quiet.untested.get(DIVERGENCE, "")
 
 
-@pytest.mark.parametrize(
-    ("after", "expected"),
-    [(1.0, 0.0), (1.09, 0.0), (1.11, 1.0), (np.nan, 1.0), (np.inf, 1.0)],
-)
+@pytest.mark.parametrize(("after", "expected"), [(1.0, 0.0), (1.09, 0.0), (1.11, 1.0), (np.nan, 1.0), (np.inf, 1.0)])
 def test_a_spike_is_a_rise_of_the_mean_of_ten_losses_by_a_tenth(after: float, expected: float) -> None:
     steps = np.arange(1, 101)
     losses = np.where((steps > 60) & (steps <= 70), after, 1.0)

@@ -48,11 +48,7 @@ def test_the_law_with_offset_fits_no_worse_than_any_other_of_its_kind() -> None:
 
 def test_no_offset_from_three_sizes_or_a_logarithm_or_a_constant() -> None:
     """A logarithm is a power law of exponent 0 with an infinite offset."""
-    for n, values in [
-        (SIZES[:3], LOSSES[:3]),
-        (SIZES, 10 - 0.5 * np.log(SIZES)),
-        (SIZES, np.full(5, 2.0)),
-    ]:
+    for n, values in [(SIZES[:3], LOSSES[:3]), (SIZES, 10 - 0.5 * np.log(SIZES)), (SIZES, np.full(5, 2.0))]:
         law = law_of(n, values)
         assert math.isnan(law.offset)
         assert math.isnan(law.offset_exponent)

@@ -178,13 +178,7 @@ def _groups(population: RunPopulation) -> Iterator[_Group]:
             at_steps = population.at_steps(series)[:, places]
             if np.isfinite(at_steps).any(axis=0).all() and len(places) and not (is_norm and covariate == NORM):
                 controls[covariate] = at_steps
-        yield _Group(
-            population,
-            [names[i] for i in members],
-            places,
-            values[members][:, :, places],
-            controls,
-        )
+        yield _Group(population, [names[i] for i in members], places, values[members][:, :, places], controls)
 
 
 def _correlate(group: _Group, given: str) -> StepCorrelations:

@@ -122,11 +122,7 @@ def control_basis(controls: Matrix, strata: Indices, scale: Scale) -> Matrix:
 
 
 def correlate_across_runs(
-    features: NDArray[np.float64],
-    final: Vector,
-    controls: NDArray[np.float64],
-    strata: Indices,
-    scale: Scale = "ranks",
+    features: NDArray[np.float64], final: Vector, controls: NDArray[np.float64], strata: Indices, scale: Scale = "ranks"
 ) -> StepCorrelations:
     """Correlate features with the final loss across runs at each step, given controls, and permute the runs.
 
@@ -175,11 +171,7 @@ def correlate_across_runs(
 
 
 def correlate_at_steps(
-    features: NDArray[np.float64],
-    final: Vector,
-    controls: NDArray[np.float64],
-    strata: Indices,
-    scale: Scale = "ranks",
+    features: NDArray[np.float64], final: Vector, controls: NDArray[np.float64], strata: Indices, scale: Scale = "ranks"
 ) -> Matrix:
     """Return the correlations of `correlate_across_runs` at each step, shape (f, t), without testing them."""
     return _Test.of(features, final, controls, strata, scale, tuning.SEED).rho

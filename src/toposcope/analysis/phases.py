@@ -91,11 +91,7 @@ class Sensitivity(NamedTuple):
 
 
 def phases(
-    steps: NDArray[np.int64],
-    values: Vector,
-    window: int = 5,
-    share: float = 0.1,
-    consecutive: int = 3,
+    steps: NDArray[np.int64], values: Vector, window: int = 5, share: float = 0.1, consecutive: int = 3
 ) -> Phases:
     """Apply the published rule to a feature over training.
 
