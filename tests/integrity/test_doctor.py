@@ -20,7 +20,7 @@ from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
 from toposcope.integrity.series_summaries import summarise_series, summarise_together
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
-from toposcope.integrity.tensor_values import SpreadSums
+from toposcope.integrity.tensor_values import N_LARGEST, Lines, SpreadSums
 from toposcope.logs import LogTable
 
 STEPS = [0, *range(100, 1100, 100)]
@@ -205,16 +205,23 @@ def test_the_summary_of_a_deep_look_is_right(folder: Path) -> None:
         tensor, values = found.tensors[entry.name], tensor_of(entry).double()
         assert tensor.content_hash == entry.content_hash()
         assert tensor.norm == pytest.approx(float(values.norm()))
+        flat = values.flatten().numpy()
         assert np.array_equal(tensor.values(), tensor_of(entry).flatten().numpy()[sketch_positions(values.numel())])
+        assert np.array_equal(tensor.largest_values(), flat[tensor.largest_positions()])
+        assert np.array_equal(np.abs(tensor.largest_values()), np.sort(np.abs(flat))[: -N_LARGEST - 1 : -1])
 
 
 def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
+    tensor[3], tensor[:, 2], tensor[30] = 0, 0, tensor[8]
+    tensor[30, 2] = 0
     whole = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK_BYTES", 1000)
     parts = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     assert parts.content_hash == whole.content_hash
     assert parts.sketch == whole.sketch
+    assert (parts.largest, parts.largest_at) == (whole.largest, whole.largest_at)
+    assert parts.lines == whole.lines == Lines((3,), (2,), ((30, 8),), (1, 1, 1))
     assert parts.norm == pytest.approx(whole.norm)
     assert parts.spread is not None
     assert whole.spread is not None
