@@ -147,10 +147,10 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
 
 
 def _log_of(series: Series) -> "LogTable | None":
-    """Return the log next to a series; None without one."""
+    """Return the log beside a series; None without one."""
     if series.source is None:
         return None
-    from toposcope.logs import log_beside  # Polars is slow to import
+    from toposcope.logs import log_beside  # Polars takes long to import
 
     return log_beside(series.source)
 
