@@ -175,7 +175,7 @@ def forecasts(*losses: float, half: float = 0.05) -> list[Alert]:
     return [
         alert
         for k, value in enumerate(losses)
-        for alert in alerts.forecasted(Forecasted(1000 * (k + 1), 100_000, value, value - half, value + half))
+        for alert in alerts.check(Forecasted(1000 * (k + 1), 100_000, value, value - half, value + half))
     ]
 
 
