@@ -13,10 +13,10 @@ from monitored import model_of
 
 from toposcope.logs import LogTable, read_log
 from toposcope.monitor.budget import Budget, Meter
-from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged
+from toposcope.monitor.events import DIVERGED, Alert, Forecasted
 from toposcope.monitor.monitor import Monitor
-from toposcope.monitor.running_forecast import RunningForecast
-from toposcope.monitor.watching import FORECAST, MAX_ROWS, MIN_LOST_ROWS, ShortLog, Watch
+from toposcope.monitor.recording import RunInfo
+from toposcope.monitor.running_forecast import FORECAST, MAX_STORED_ROWS, MIN_LOST_ROWS, RunningForecast, ShortLog
 from toposcope.study import Study
 
 LAST = 2000
@@ -26,42 +26,40 @@ def loss(step: int) -> float:
     return 1.8 + 20 / math.sqrt(step + 20) + 0.01 * math.sin(step * 1.7)
 
 
-def watched(tmp_path: Path, losses: list[float]) -> tuple[Watch, list[Event]]:
+BUDGET = Budget(0.5, [FORECAST], Meter(lambda: 0.0))
+BUDGET.affords = lambda *_: True  # type: ignore[method-assign]
+
+
+def watched(tmp_path: Path, losses: list[float]) -> tuple[RunningForecast, list[Alert | Forecasted]]:
     """Log some losses, and ask for a forecast after each."""
     now = [0.0]
-    watch = Watch(RunningForecast(tmp_path / "mine", "mine", last_step=LAST, clock=lambda: now[0]), budget(), LAST)
-    events: list[Event] = []
+    forecast = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=LAST), clock=lambda: now[0])
+    events: list[Alert | Forecasted] = []
     for step, value in enumerate(losses, 1):
         now[0] += 100
-        events += watch(Logged(step, {"loss": value, "lr": 1e-3}))
-        events += watch.forecast()
-    return watch, events
-
-
-def budget() -> Budget:
-    made = Budget(0.5, [FORECAST], Meter(lambda: 0.0))
-    made.affords = lambda *_: True  # type: ignore[method-assign]
-    return made
+        forecast.add(step, {"loss": value, "learning_rate": 1e-3})
+        events += forecast.update(BUDGET)
+    return forecast, events
 
 
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_it_diverged_and_has_no_forecast(tmp_path: Path, lost: float) -> None:
-    watch, events = watched(tmp_path, [*map(loss, range(1, 201)), *[lost] * 400])
+    forecast, events = watched(tmp_path, [*map(loss, range(1, 201)), *[lost] * 400])
     (alert,) = [e for e in events if isinstance(e, Alert) and e.kind == DIVERGED]
     assert (alert.since, alert.step) == (201, 200 + MIN_LOST_ROWS)
     assert alert.message.startswith("diverged at step 201: the training loss is")
     forecasts = [e.step for e in events if isinstance(e, Forecasted)]
     assert forecasts
     assert max(forecasts) <= 200
-    assert watch.forecast(final=True) == ()
-    assert watch.diverged is not None
-    assert watch.diverged.step == 201
+    assert forecast.update(BUDGET, final=True) == ()
+    assert forecast.diverged is not None
+    assert forecast.diverged.step == 201
 
 
 def test_a_loss_that_recovers(tmp_path: Path) -> None:
     losses = [*map(loss, range(1, 101)), *[math.nan] * 20, *map(loss, range(121, 601))]
-    watch, events = watched(tmp_path, losses)
-    assert watch.diverged is None
+    forecast, events = watched(tmp_path, losses)
+    assert forecast.diverged is None
     assert sum(isinstance(e, Alert) and e.kind == DIVERGED for e in events) == 1
     assert max(e.step for e in events if isinstance(e, Forecasted)) > 300
 
@@ -73,7 +71,7 @@ def test_a_single_overflow_is_no_divergence(tmp_path: Path) -> None:
     assert [e for e in events if isinstance(e, Forecasted)]
 
 
-@given(n=st.integers(20, 3 * MAX_ROWS), n_lost=st.integers(MIN_LOST_ROWS, 2 * MAX_ROWS))
+@given(n=st.integers(20, 3 * MAX_STORED_ROWS), n_lost=st.integers(MIN_LOST_ROWS, 2 * MAX_STORED_ROWS))
 def test_the_first_lost_step_of_a_long_log_is_exact(n: int, n_lost: int) -> None:
     log = ShortLog()
     for step in range(1, n + 1):
@@ -85,14 +83,14 @@ def test_the_first_lost_step_of_a_long_log_is_exact(n: int, n_lost: int) -> None
     assert found.step == n + 1
     assert f"NaN in all {n_lost:,} rows" in found.reason
     assert f"at step {n:,}" in found.reason
-    assert len(log.steps) <= MAX_ROWS
+    assert len(log.steps) <= MAX_STORED_ROWS
     assert np.isnan(log.table().values["loss"][log.table().steps > n]).all()
 
 
 def test_a_forecast_of_a_table_with_nan(tmp_path: Path) -> None:
     rows = {step: {"loss": loss(step) if step < 300 else math.nan} for step in range(1, 500)}
-    running = RunningForecast(tmp_path / "mine", "mine", last_step=LAST)
-    assert running.make(LogTable.from_rows(rows)) is None
+    running = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=LAST))
+    assert not isinstance(running.make(LogTable.from_rows(rows)), Forecasted)
     assert "diverged at step 300" in running.refusal
 
 

@@ -1,4 +1,4 @@
-"""The forecast of a run in training, from its log so far and the complete runs beside it."""
+"""The forecast of a run in training, from its log so far and the complete runs next to it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.monitor.running_forecast import Neighbours, RunningForecast
+from toposcope.monitor.events import Forecasted
+from toposcope.monitor.recording import RunInfo
+from toposcope.monitor.running_forecast import RunningForecast, SiblingLogs
 from toposcope.study.store import Store
 
 LAST = 4000
@@ -26,6 +28,10 @@ def table(n: int, parameters: float, seed: int, every: int = 10, schedule: bool 
     return LogTable(steps, values)
 
 
+def forecast_of(folder: Path, n_parameters: int = 0, tokens: int = 0, last: int | None = LAST) -> RunningForecast:
+    return RunningForecast(RunInfo(folder / "mine", "mine", n_parameters, tokens, last))
+
+
 def write_run(folder: Path, parameters: float, seed: int, *, last: int = LAST, status: str = "complete") -> None:
     folder.mkdir()
     name = folder.name
@@ -38,8 +44,8 @@ def write_run(folder: Path, parameters: float, seed: int, *, last: int = LAST, s
 
 
 def test_a_forecast_of_the_end_with_its_interval(tmp_path: Path) -> None:
-    made = RunningForecast(tmp_path / "mine", "mine", last_step=LAST).make(table(2000, 1e7, 0))
-    assert made is not None
+    made = forecast_of(tmp_path).make(table(2000, 1e7, 0))
+    assert isinstance(made, Forecasted)
     assert (made.step, made.last_step) == (2000, LAST)
     end = float(np.mean(table(LAST, 1e7, 1).values["loss"][-8:]))
     assert made.low < end < made.high
@@ -47,17 +53,17 @@ def test_a_forecast_of_the_end_with_its_interval(tmp_path: Path) -> None:
     assert made.advice == ""
 
 
-def test_complete_neighbours_narrow_the_interval(tmp_path: Path) -> None:
-    alone = RunningForecast(tmp_path / "mine", "mine", last_step=LAST).make(table(2000, 1e7, 0))
+def test_complete_siblings_narrow_the_interval(tmp_path: Path) -> None:
+    alone = forecast_of(tmp_path).make(table(2000, 1e7, 0))
     for k in range(10):
         write_run(tmp_path / f"run{k}", 10 ** (6.6 + 0.1 * k), k + 1)
-    beside = RunningForecast(tmp_path / "mine", "mine", last_step=LAST).make(table(2000, 1e7, 0))
-    assert alone is not None
-    assert beside is not None
-    assert beside.high - beside.low < alone.high - alone.low
+    near = forecast_of(tmp_path).make(table(2000, 1e7, 0))
+    assert isinstance(alone, Forecasted)
+    assert isinstance(near, Forecasted)
+    assert near.high - near.low < alone.high - alone.low
 
 
-def test_only_complete_runs_beside_it_count_and_not_the_run_itself(tmp_path: Path) -> None:
+def test_only_complete_runs_near_it_count_and_not_the_run_itself(tmp_path: Path) -> None:
     write_run(tmp_path / "whole", 1e7, 1)
     write_run(tmp_path / "running", 1e7, 2, last=500, status="running")
     write_run(tmp_path / "mine", 1e7, 3)
@@ -65,24 +71,24 @@ def test_only_complete_runs_beside_it_count_and_not_the_run_itself(tmp_path: Pat
     (tmp_path / "broken").mkdir()
     for name in ("study.toml", "study.db"):
         (tmp_path / "broken" / name).write_text("not a study")
-    logs = Neighbours(tmp_path / "mine").logs(60).logs
+    logs = SiblingLogs(tmp_path / "mine").logs(60).logs
     assert [log.name for log in logs] == ["whole/whole"]
 
 
 def test_what_there_is_no_time_to_read_is_read_the_next_time(tmp_path: Path) -> None:
     write_run(tmp_path / "whole", 1e7, 1)
-    neighbours = Neighbours(tmp_path / "mine")
-    assert len(neighbours.logs(0).logs) == 0
-    assert len(neighbours.logs(60).logs) == 1
-    assert len(neighbours.logs(0).logs) == 1
+    siblings = SiblingLogs(tmp_path / "mine")
+    assert len(siblings.logs(0).logs) == 0
+    assert len(siblings.logs(60).logs) == 1
+    assert len(siblings.logs(0).logs) == 1
 
 
-def test_advice_where_neighbours_determine_a_law(tmp_path: Path) -> None:
+def test_advice_where_siblings_determine_a_law(tmp_path: Path) -> None:
     for k in range(12):
         write_run(tmp_path / f"run{k:02}", 10 ** (6 + 0.5 * (k % 4)), k + 1, last=LAST // 4 * (1 + k // 4))
-    running = RunningForecast(tmp_path / "mine", "mine", last_step=LAST, parameters=1e7, tokens_per_step=TOKENS)
+    running = forecast_of(tmp_path, 10_000_000, int(TOKENS))
     made = running.make(table(2000, 1e7, 99))
-    assert made is not None
+    assert isinstance(made, Forecasted)
     assert made.advice.startswith(("Continue", "Scale", "Start afresh", "Undecided"))
     assert made.advice.endswith(".")
 
@@ -93,7 +99,7 @@ def test_forecasts_become_rarer_as_the_log_grows_and_take_little_of_the_time(tmp
     def clock() -> float:
         return now
 
-    running = RunningForecast(tmp_path / "mine", "mine", last_step=LAST, clock=clock)
+    running = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=LAST), clock=clock)
     made = []
     for step in range(10, LAST, 10):
         now += 1
@@ -116,6 +122,6 @@ def test_forecasts_become_rarer_as_the_log_grows_and_take_little_of_the_time(tmp
 def test_without_a_plan_or_a_future_there_is_none(
     tmp_path: Path, log: LogTable, last_step: int | None, words: str
 ) -> None:
-    running = RunningForecast(tmp_path / "mine", "mine", last_step=last_step)
+    running = forecast_of(tmp_path, last=last_step)
     assert running.make(log) is None
     assert words in running.refusal

@@ -15,7 +15,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.sinks import opening
-from toposcope.monitor.sinks.opening import Outlets, TrackerSearch, open_sinks, sink_makers
+from toposcope.monitor.sinks.opening import RunSinks, open_sinks, sink_makers
 from toposcope.monitor.sinks.sink import Sink
 
 
@@ -40,14 +40,24 @@ class Recorder:
             raise OSError("cannot be closed")
 
 
+@pytest.fixture
+def no_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSinks:
+    monkeypatch.setattr(opening, "sink_makers", dict)
+    return RunSinks(tmp_path, ignored)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.removeprefix("toposcope: ") for line in capsys.readouterr().err.splitlines()]
+
+
 def test_all_trackers_are_found() -> None:
     assert set(sink_makers()) == {"mlflow", "tensorboard", "trackio", "wandb"}
 
 
 def test_nothing_is_imported_or_opened_where_no_tracker_is_in_use(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from toposcope.monitor.sinks.opening import TrackerSearch\n"
-        "search = TrackerSearch(Path('.')); assert search.look() == {} and not search.failures\n"
+        "import sys; from pathlib import Path; from toposcope.monitor.sinks.opening import RunSinks\n"
+        "sinks = RunSinks(Path('.'), print); sinks.search(); assert not sinks._threads\n"
         "print([m for m in ('wandb', 'mlflow', 'trackio', 'tensorboard', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -55,7 +65,9 @@ def test_nothing_is_imported_or_opened_where_no_tracker_is_in_use(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_begins_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls, active = [], False
 
     def maker(directory: Path) -> Sink | None:
@@ -66,21 +78,21 @@ def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytes
         raise OSError("no such thing")
 
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
-    search = TrackerSearch(tmp_path)
-    looks = []
+    sinks, found = RunSinks(tmp_path, ignored), []
+    monkeypatch.setattr(sinks, "add", lambda name, _: found.append((call, name)))
     for call in range(1, 20):
         active = call >= 3
-        if found := search.look():
-            looks.append((call, list(found)))
-    assert looks == [(4, ["late"])]
+        sinks.search()
+    assert found == [(4, "late")]
     assert len(calls) == 3
-    assert [*search.failures] == ["broken"]
+    assert capsys.readouterr().err.count("broken: not used (no such thing)") == 1
 
 
-def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
-    said: list[str] = []
+def test_a_failing_sink_is_closed_alone_and_said_once(
+    no_trackers: RunSinks, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = Recorder(), Recorder(fails_at=2)
-    sinks = Outlets(said.append, ignored)
+    sinks = no_trackers
     sinks.add("good", good)
     sinks.add("bad", bad)
     for step in range(5):
@@ -89,28 +101,30 @@ def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
     assert [event.step for event in good.events] == [0, 1, 2, 3, 4]
     assert [event.step for event in bad.events] == [0, 1]
     assert (good.closed, bad.closed) == (1, 1)
-    assert said == ["bad failed and is closed: cannot be closed; training and other trackers continue"]
+    assert said(capsys) == ["bad failed and is closed: cannot be closed; training and other trackers continue"]
 
 
-def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_sink_holds_up_nobody(
+    no_trackers: RunSinks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(opening, "MAX_WAITING", 3)
-    said: list[str] = []
     gate = threading.Event()
     slow, quick = Recorder(gate=gate), Recorder()
-    sinks = Outlets(said.append, ignored)
+    sinks = no_trackers
     sinks.add("slow", slow)
     sinks.add("quick", quick)
     for step in range(10):
         sinks.put(alert(step))
     sinks.close(timeout=0.05)
-    assert said[0] == "slow did not finish in time; the events that it had not written are lost there"
+    assert said(capsys)[0] == "slow did not finish in time; the events that it had not written are lost there"
     gate.set()
     monkeypatch.setattr(opening, "MAX_WAITING", 100)
 
 
-def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_were_dropped_are_counted(
+    no_trackers: RunSinks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(opening, "MAX_WAITING", 3)
-    said: list[str] = []
     gate, began = threading.Event(), threading.Event()
 
     class Slow(Recorder):
@@ -119,7 +133,7 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
             super().put(event)
 
     slow = Slow(gate=gate)
-    sinks = Outlets(said.append, ignored)
+    sinks = no_trackers
     sinks.add("slow", slow)
     sinks.put(alert(0))
     assert began.wait(10)
@@ -128,7 +142,7 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
     gate.set()
     sinks.close()
     assert [event.step for event in slow.events] == [0, 7, 8, 9]
-    assert said == ["slow could not keep up; 6 events were dropped there"]
+    assert said(capsys) == ["slow could not keep up; 6 events were dropped there"]
 
 
 def test_the_sinks_of_a_run(
@@ -226,7 +240,7 @@ def test_a_package_at_fault_leaves_the_monitor_alone(
     assert second.startswith("toposcope: ALERT")
 
 
-def test_what_sinks_take_is_counted() -> None:
+def test_what_sinks_take_is_counted(tmp_path: Path) -> None:
     class Busy(Recorder):
         def put(self, event: Event) -> None:
             until = time.thread_time() + 0.02
@@ -234,7 +248,7 @@ def test_what_sinks_take_is_counted() -> None:
                 pass
 
     spent: list[float] = []
-    sinks = Outlets(lambda _: None, spent.append)
+    sinks = RunSinks(tmp_path, spent.append)
     sinks.add("busy", Busy())
     for step in range(3):
         sinks.put(alert(step))

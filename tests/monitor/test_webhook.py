@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from monitored_events import alert, forecasted, ignored, measured
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Logged
 from toposcope.monitor.sinks import webhook
-from toposcope.monitor.sinks.opening import Outlets
+from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.webhook import WebhookSink
 
 SECRET = "T0K3N-abc"
@@ -143,21 +144,21 @@ def test_a_refusal_or_redirect_is_final(server: Any, status: int) -> None:
 
 
 def test_the_address_is_not_shown_anywhere(
-    server: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    server: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said: list[str] = []
-    outlets = Outlets(said.append, ignored)
+    sinks = RunSinks(tmp_path, ignored)
     server.statuses[:] = [200, 404]
     sink = WebhookSink(server.address, "mine")
-    outlets.add("webhook", sink)
-    outlets.put(Logged(1, {}))
-    outlets.close()
-    assert said == [
-        "webhook failed and is closed: it answered with status 404; check the URL, and that it accepts JSON; "
-        "training and other trackers continue"
-    ]
-    shown = "".join((repr(sink), caplog.text, *capfd.readouterr(), *said))
+    sinks.add("webhook", sink)
+    sinks.put(Logged(1, {}))
+    sinks.close()
+    printed = capfd.readouterr()
+    assert printed.err == (
+        "toposcope: webhook failed and is closed: it answered with status 404; check the URL, and that it accepts JSON;"
+        " training and other trackers continue\n"
+    )
+    shown = "".join((repr(sink), caplog.text, *printed))
     assert SECRET not in shown
     assert "127.0.0.1" not in shown
 

@@ -25,7 +25,7 @@ def test_rows_wait_and_only_the_last_diagrams() -> None:
     said: list[str] = []
     queue, waiting = WriteQueue(full_disk, said.append), [measured(step) for step in range(MAX_WAITING + 9)]
     for done in waiting:
-        queue.add_measured(done, lambda _: None)
+        queue.add(lambda _: None, done)
         assert queue.write(dict) == RETRY_SECONDS
     assert len(said) == 1
     assert len(queue._waiting) == MAX_WAITING

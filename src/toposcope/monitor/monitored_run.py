@@ -1,6 +1,5 @@
 """The training thread's part of the monitor: decides what is due and affordable, and copies tensors."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,13 +16,11 @@ from toposcope.monitor.parameters import watched
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.ranks import RankGroup
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.running_forecast import FORECAST
 from toposcope.monitor.saved_checkpoints import DOCTOR
-from toposcope.monitor.session import STORING, Session
+from toposcope.monitor.session import STORING, Session, Worker
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import say
-from toposcope.monitor.watching import FORECAST, Watch
-from toposcope.monitor.worker import Worker
 from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
@@ -73,16 +70,8 @@ class MonitoredRun:
             share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
         )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
-        forecast = RunningForecast(
-            run.directory,
-            run.name,
-            last_step=run.last_step,
-            parameters=run.n_parameters,
-            tokens_per_step=run.tokens_per_step or math.nan,
-        )
-        watch = Watch(forecast, self._budget, run.last_step)
         layers, others = list(self._layers.values()), [ActivationsProbe()] if batch else []
-        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), watch, others)
+        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), others)
         self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in layers]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())

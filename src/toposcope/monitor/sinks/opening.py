@@ -22,38 +22,78 @@ from toposcope.plugins import collect
 
 MAX_WAITING = 20_000
 """Queued events of a slow sink; beyond that the oldest are dropped, and their number is reported at the end."""
+CLOSE_SECONDS = 10.0  # time within which all sinks together must empty their queues at the end
+SEARCHES = (1, 2, 4, 8)  # measurements at which to search for trackers that were started since
 
 
-class Outlets:
-    """Sends events to every sink."""
+@cache
+def sink_makers() -> dict[str, SinkMaker]:
+    """Return the makers of all trackers, by the name of their module."""
+    return collect("toposcope.monitor.sinks", "toposcope.sinks", _makers_of)
 
-    def __init__(self, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
-        self._say, self._spent = say, spent
-        self._outlets: dict[str, _Outlet] = {}
+
+def _makers_of(module: ModuleType) -> dict[str, SinkMaker]:
+    maker = getattr(module, "SINK", None)
+    return {} if maker is None else {module.__name__.rpartition(".")[2]: maker}
+
+
+class RunSinks:
+    """All sinks of a run, including those for trackers that start after its monitor.
+
+    From the monitor's thread it can find TensorBoard and W&B. MLflow and trackio know their run on the training thread
+    only, so they are found only if they were started before the monitor. `spent` is called with the CPU seconds of
+    each event.
+    """
+
+    def __init__(self, directory: Path, spent: Callable[[float], None]) -> None:
+        self._directory, self._spent = directory, spent
+        self._threads: list[_SinkThread] = []
+        self._n_searches = 0
+        self._missing: dict[str, SinkMaker] = {}
+        try:
+            self._missing |= sink_makers()
+        except ToposcopeError as error:  # a broken package, which the message names
+            say(f"trackers: not used ({message_of(error)})")
 
     def add(self, name: str, sink: Sink) -> None:
         """Add a sink, which gets all later events."""
-        self._outlets[name] = _Outlet(name, sink, self._say, self._spent)
+        self._threads.append(_SinkThread(name, sink, self._spent))
+
+    def search(self) -> None:
+        """Add the trackers that were started since; only some calls search, to keep the cost low."""
+        self._n_searches += 1
+        for name, maker in list(self._missing.items()) if self._n_searches in SEARCHES else ():
+            try:
+                sink = maker(self._directory)
+            except Exception as error:  # noqa: BLE001 - a broken tracker is reported and never stops training
+                say(f"{name}: not used ({message_of(error)})")
+                del self._missing[name]
+                continue
+            if sink is not None:
+                self.add(name, sink)
+                del self._missing[name]
 
     def put(self, event: Event) -> None:
         """Send an event to all sinks, without waiting for any."""
-        for outlet in list(self._outlets.values()):
-            outlet.put(event)
+        if isinstance(event, Measured):
+            self.search()
+        for thread in self._threads:
+            thread.put(event)
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Let the sinks empty their queues, within `timeout` seconds in all."""
         deadline = time.monotonic() + timeout
-        for outlet in self._outlets.values():
-            outlet.end()
-        for outlet in self._outlets.values():
-            outlet.join(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.end()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class _Outlet:
+class _SinkThread:
     """One sink, its thread and its queue."""
 
-    def __init__(self, name: str, sink: Sink, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
-        self._name, self._sink, self._say, self._spent = name, sink, say, spent
+    def __init__(self, name: str, sink: Sink, spent: Callable[[float], None]) -> None:
+        self._name, self._sink, self._spent = name, sink, spent
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
         self._ending = False
@@ -79,9 +119,9 @@ class _Outlet:
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._say(f"{self._name} did not finish in time; the events that it had not written are lost there")
+            say(f"{self._name} did not finish in time; the events that it had not written are lost there")
         elif self._n_dropped:
-            self._say(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
+            say(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
 
     def _run(self) -> None:
         try:
@@ -94,7 +134,7 @@ class _Outlet:
                 self._sink.close()
         except Exception as error:  # noqa: BLE001 - a failure closes only this sink
             self.end()
-            self._say(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
+            say(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
 
     def _next(self) -> Event | None:
         """Return the next event, waiting for it; None at the end."""
@@ -102,82 +142,6 @@ class _Outlet:
             while not self._waiting and not self._ending:
                 self._changed.wait()
             return self._waiting.popleft() if self._waiting else None
-
-
-PACKAGE = "toposcope.monitor.sinks"
-LOOKS = (1, 2, 4, 8)  # measurements at which to search for trackers that were started since
-
-
-@cache
-def sink_makers() -> dict[str, SinkMaker]:
-    """Return the makers of all trackers, by the name of their module."""
-    return collect(PACKAGE, "toposcope.sinks", _makers_of)
-
-
-def _makers_of(module: ModuleType) -> dict[str, SinkMaker]:
-    maker = getattr(module, "SINK", None)
-    return {} if maker is None else {module.__name__.rpartition(".")[2]: maker}
-
-
-class TrackerSearch:
-    """Finds the trackers that a run uses, including some that start after its monitor."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._calls = 0
-        self.failures: dict[str, Exception] = {}
-        self._missing: dict[str, SinkMaker] = {}
-        try:
-            self._missing |= sink_makers()
-        except ToposcopeError as error:  # a broken package, which the message names
-            self.failures["trackers"] = error
-
-    def look(self) -> dict[str, Sink]:
-        """Return the trackers that were started since the last call, by name.
-
-        Only the first, second, fourth and eighth calls search, to keep the cost low.
-        """
-        self._calls += 1
-        if self._calls not in LOOKS:
-            return {}
-        opened: dict[str, Sink] = {}
-        for name, maker in list(self._missing.items()):
-            try:
-                sink = maker(self._directory)
-            except Exception as error:  # noqa: BLE001 - a broken tracker is reported and never stops training
-                self.failures[name] = error
-                del self._missing[name]
-                continue
-            if sink is not None:
-                opened[name] = sink
-                del self._missing[name]
-        return opened
-
-
-class RunSinks(Outlets):
-    """All sinks of a run; searches for further trackers after measurements.
-
-    From the monitor's thread it can find TensorBoard and W&B. MLflow and trackio know their run on the training thread
-    only, so they are found only if they were started before the monitor.
-    """
-
-    def __init__(self, directory: Path, spent: Callable[[float], None]) -> None:
-        super().__init__(say, spent)
-        self._search, self._n_reported = TrackerSearch(directory), 0
-
-    def look(self) -> None:
-        """Search for trackers."""
-        for name, sink in self._search.look().items():
-            self.add(name, sink)
-        for name, error in list(self._search.failures.items())[self._n_reported :]:
-            say(f"{name}: not used ({message_of(error)})")
-        self._n_reported = len(self._search.failures)
-
-    def put(self, event: Event) -> None:
-        """Send an event to all sinks."""
-        if isinstance(event, Measured):
-            self.look()
-        super().put(event)
 
 
 def open_sinks(
@@ -202,5 +166,5 @@ def open_sinks(
     hint = f"live page: toposcope show {shown}"
     database = directory / "study.db"  # absent if the directory cannot be used
     sinks.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))
-    sinks.look()
+    sinks.search()
     return sinks

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
@@ -11,8 +11,8 @@ from toposcope.probes.feature import NETWORK
 
 MIN_SECONDS_BETWEEN = 30.0  # seconds between lines about measurements
 MAX_ALERTS_PER_STEP = 5
+# (probe, statistic) of the network -> its name in a line
 SHOWN = {("training", "gradient_norm"): "gradient norm", ("training", "update_ratio"): "update / weight"}
-"""(probe, statistic) of the network -> its name in a line."""
 
 
 class TerminalSink:
@@ -61,7 +61,9 @@ class TerminalSink:
         parts = [f"step {measured.step:,}"]
         if "loss" in self._logged:
             parts.append(f"loss {self._logged['loss']:.4g}")
-        parts += _statistics(measured.rows)
+        for (probe, statistic), label in SHOWN.items():
+            row = measured.rows.get((NETWORK, probe), {})
+            parts += [f"{label} {row[statistic]:.3g}"] if statistic in row else []
         if self._forecast is not None and math.isfinite(self._logged.get("loss", 0.0)):
             f = self._forecast
             parts.append(f"final loss {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
@@ -69,14 +71,6 @@ class TerminalSink:
             parts.append(hint)
             self._hint = str
         return ", ".join(parts)
-
-
-def _statistics(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> list[str]:
-    return [
-        f"{label} {rows[NETWORK, probe][statistic]:.3g}"
-        for (probe, statistic), label in SHOWN.items()
-        if statistic in rows.get((NETWORK, probe), {})
-    ]
 
 
 def say(text: str) -> None:
