@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.budget import MAX_REGULAR, Budget, Meter, Planner, schedule
+from toposcope.monitor.budget import Budget, Meter, Planner, schedule
+from toposcope.monitor.tuning import MAX_REGULAR
 from toposcope.probes import make_probes
 
 PROBES: list[dict[str, Any]] = [

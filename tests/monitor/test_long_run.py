@@ -169,16 +169,25 @@ def test_a_day_of_training(tmp_path: Path, world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [0.1, 10.0])
-def test_steps_that_change_their_pace(factor: float, tmp_path: Path, world: World) -> None:
+@pytest.mark.parametrize(
+    ("pace", "slowness", "jump"), [(0.1, 1, 0.0), (10.0, 1, 0.0), (1.0, 10, 0.0), (1.0, 1, 10_000.0)], ids=str
+)
+def test_what_changes_within_a_run(pace: float, slowness: int, jump: float, tmp_path: Path, world: World) -> None:
+    """Steps of another pace, measurements that become slow, a clock that jumps back: the budget holds."""
     training = Training(tmp_path / "run", world)
-    for _ in range(3000):
+    for step in range(3000):
         training.step(0.2)
+        if jump and step % 500 == 250:
+            with world.lock:
+                world.now -= jump
     n_before = training.n_measured()
-    for _ in range(3000):
-        training.step(0.2 * factor)
+    world.probe_seconds *= slowness
+    for _ in range(1000 if jump else 3000 * (1 + (slowness > 1))):
+        training.step(0.2 * pace)
     assert training.worst <= 1.05
     assert training.n_measured() > n_before
+    if jump:
+        assert training.used > 0.3
     training.monitor.close()
 
 
@@ -189,35 +198,4 @@ def test_an_evaluation_is_no_training(tmp_path: Path, world: World) -> None:
         training.step(0.2, pause=600.0 if step % 50 == 25 else 0.0)
     assert training.worst <= 1.05
     assert training.budget.trained == pytest.approx(training.trained, rel=0.01)
-    training.monitor.close()
-
-
-@pytest.mark.slow
-def test_a_measurement_that_becomes_slow(tmp_path: Path, world: World) -> None:
-    training = Training(tmp_path / "run", world)
-    for _ in range(3000):
-        training.step(0.2)
-    n_before = training.n_measured()
-    world.probe_seconds *= 10
-    for _ in range(6000):
-        training.step(0.2)
-    assert training.worst <= 1.05
-    assert training.n_measured() > n_before
-    training.monitor.close()
-
-
-@pytest.mark.slow
-def test_a_clock_that_jumps_back(tmp_path: Path, world: World) -> None:
-    training = Training(tmp_path / "run", world)
-    for step in range(3000):
-        training.step(0.2)
-        if step % 500 == 250:
-            with world.lock:
-                world.now -= 10_000.0
-    n_before = training.n_measured()
-    for _ in range(1000):
-        training.step(0.2)
-    assert training.worst <= 1.05
-    assert training.used > 0.3
-    assert training.n_measured() > n_before
     training.monitor.close()

@@ -36,19 +36,3 @@ def test_that_of_lightning() -> None:
 
     inner = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     assert innermost(LightningOptimizer(inner)) is inner
-
-
-def test_an_update_that_a_scaler_skips_is_no_step() -> None:
-    layer = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.AdamW(layer.parameters(), fused=False)
-    scaler = torch.amp.GradScaler("cpu")
-    steps: list[int] = []
-    batch = -1
-    optimizer.register_step_post_hook(lambda *_: steps.append(batch))
-    while batch < 3:
-        batch += 1
-        optimizer.zero_grad()
-        scaler.scale(layer(torch.ones(1, 2)).sum() * (float("inf") if batch == 1 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert steps == [0, 2, 3]

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from toposcope.monitor.budget import LOG_SHARE, MAX_EVERY, Thinning
+from toposcope.monitor.budget import MAX_EVERY, Thinning
+from toposcope.monitor.tuning import LOG_SHARE
 
 STEP, ROW = 0.002, 20e-6
 

@@ -23,24 +23,14 @@ from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.formats import study
 from toposcope.logs.raw import RawLog
+from toposcope.monitor import tuning
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted
 from toposcope.monitor.recording import RunInfo
 
 FORECAST = "forecast"  # name of the forecast in the budget
-FIRST_SECONDS = 0.5  # expected duration of the first forecast
-MIN_ROWS = 50  # log rows with a loss that a forecast needs
-MIN_SHARE_SEEN = 0.02  # share of the planned steps that a forecast needs, if the plan is known
-MIN_GROWTH = 1.1  # factor by which the step must grow from one forecast to the next
-MAX_SHARE = 0.02  # share of the time that forecasts may take, if each takes as long as the last one
-MAX_READING_SECONDS = 2.0  # time to read siblings' logs before each forecast
-MAX_ROWS = 1000  # rows of the log that are used; a longer log is averaged over blocks of rows
 MAX_STORED_ROWS = 4096  # rows of the log in memory; beyond that, neighbouring rows are merged
 MIN_LOST_ROWS = 10  # losses at the end of a log that are NaN or infinite in a run that diverged; fewer may be overflows
-MAX_SIBLINGS = 32  # most recent sibling folders that are read
-MAX_SIBLING_ROWS = 1500  # rows of a sibling's log
-MIN_POINTS = 6  # complete runs that advice on whether to continue needs
-RESAMPLES = 40  # bootstrap resamples of their scaling law
 
 
 class RunningForecast:
@@ -65,7 +55,7 @@ class RunningForecast:
 
         A final one is made whatever it costs.
         """
-        budget.expect(FORECAST, "", FIRST_SECONDS)
+        budget.expect(FORECAST, "", tuning.FIRST_FORECAST_SECONDS)
         log = self._log
         if log.n_lost:  # there is nothing to forecast
             if not final and log.n_lost < self._next_lost:
@@ -96,14 +86,16 @@ class RunningForecast:
 
     def due(self, step: int, n_rows: int) -> bool:
         """Return whether the log has grown enough for another forecast, and enough time has passed."""
-        seen = self._run.last_step is None or step >= MIN_SHARE_SEEN * self._run.last_step
-        return n_rows >= MIN_ROWS and seen and step >= self._next_step and self._clock() >= self._next_time
+        seen = self._run.last_step is None or step >= tuning.MIN_SHARE_SEEN * self._run.last_step
+        return (
+            n_rows >= tuning.MIN_FORECAST_ROWS and seen and step >= self._next_step and self._clock() >= self._next_time
+        )
 
     def make(self, table: LogTable) -> Forecasted | Divergence | None:
         """Return a forecast from the log so far, or how the run diverged; None if the run is complete or unsuitable."""
         begin, diverged = self._clock(), None
         try:
-            log = thinned(self._cleaned(table), MAX_ROWS)
+            log = thinned(self._cleaned(table), tuning.MAX_FORECAST_ROWS)
             diverged = log.diverged
             made, self.refusal = self._made(log, int(table.steps[-1]))
             return made or diverged
@@ -113,9 +105,9 @@ class RunningForecast:
         finally:
             now = self._clock()
             self.seconds = now - begin
-            self._next_time = now + self.seconds / MAX_SHARE
+            self._next_time = now + self.seconds / tuning.MAX_FORECAST_SHARE
             if len(table.steps):
-                self._next_step = MIN_GROWTH * float(table.steps[-1])
+                self._next_step = tuning.MIN_STEP_GROWTH * float(table.steps[-1])
 
     def _made(self, log: Log, step: int) -> tuple[Forecasted | None, str]:
         """Return a forecast, or why there is none."""
@@ -139,7 +131,7 @@ class RunningForecast:
         return clean_log(RawLog(run.directory, run.name, table.frame(), facts), {})
 
     def _complete_siblings(self, log: Log) -> CompleteRuns | None:
-        logs = self._siblings.logs(MAX_READING_SECONDS)
+        logs = self._siblings.logs(tuning.MAX_READING_SECONDS)
         if not logs.logs:
             return None
         try:
@@ -151,11 +143,11 @@ class RunningForecast:
     def _advice(self, log: Log, last_step: int, siblings: Sequence[Log]) -> str:
         """Return a sentence on whether to continue; empty if the siblings do not determine a scaling law."""
         tokens_left = log.tokens_per_step * (last_step - float(log.steps[-1]))
-        if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= MIN_POINTS):
+        if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= tuning.MIN_POINTS):
             return ""
         try:
             points = points_of(siblings)
-            advice = decide(points, extra=6 * log.parameters * tokens_left, log=log, resamples=RESAMPLES)
+            advice = decide(points, extra=6 * log.parameters * tokens_left, log=log, resamples=tuning.RESAMPLES)
         except ToposcopeError:
             return ""
         return reasons(advice.decision)[0] if advice.decision is not None else ""
@@ -267,7 +259,7 @@ class SiblingLogs:
             dated = sorted(((p.stat().st_mtime, p) for p in paths if p != self._directory), reverse=True)
         except OSError:
             return []  # the forecast then does without siblings
-        return [path for _, path in dated[:MAX_SIBLINGS]]
+        return [path for _, path in dated[: tuning.MAX_SIBLINGS]]
 
 
 def _version(folder: Path) -> object:
@@ -293,7 +285,7 @@ def _complete_logs(folder: Path) -> tuple[Log, ...]:
     if complete is not None:
         # the log of a single run is named after its folder
         logs = tuple(log for log in logs if log.name in complete or len(logs) == 1)
-    return tuple(replace(thinned(log, MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in logs)
+    return tuple(replace(thinned(log, tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in logs)
 
 
 def _complete_runs(database: Path) -> set[str]:

@@ -1,7 +1,7 @@
 """Constants of the monitor that were tuned on data, or chosen after measurements, with what they were chosen on."""
 
 # Alerts: chosen on 21 families of synthetic noise and checked on 15 others, by ``benchmarks/false_alarms.py``; the
-# rates of false alarms and the faults found are in ``docs/methods/alerts.md``.
+# rates of false alarms and the faults found are in ``docs/methods/monitor.md``.
 
 MAX_TAIL_COUNT = 4096  # values after which all weights of a tail are halved, so that it follows slow changes
 MIN_TAIL_WEIGHT = 0.3  # least weight of a bin; halved below it, the bin is emptied
@@ -63,3 +63,31 @@ MIN_GROWTH_NOISE = 0.001  # floor of the noise estimate of slowly growing norms,
 MIN_GROWTH_UNITS = 8.0  # that growth in units of the noise
 MIN_GROWTH_MEASUREMENTS = 32  # measurements before growth is judged
 LEVEL_EVERY = 4  # measurements from one stored level to the next
+
+# The budget: chosen on ``benchmarks/monitor.py`` and on simulated runs; ``docs/methods/monitor.md``.
+
+MAX_REGULAR = 500  # measurements after which the interval doubles, and again each time the run has doubled in length
+STEPS_PER_DECADE = 20  # log-spaced steps per decade
+SAFETY_FACTOR = 2.0  # a measurement starts if this many times its expected cost is affordable, since times vary
+FIRST_SAFETY_FACTOR = 5.0  # the same for the first measurement of a layer, whose expected cost is an estimate
+MAX_STEP_FACTOR = 20  # a step longer than this many median steps counts as one: it contains an evaluation or the like
+N_MEDIAN_STEPS = 64  # the median step time is taken of this many steps, and updated as often
+MIN_COST_RATIO = 0.7  # an expected cost falls to no less than this share of itself from one measurement to the next
+MAX_WAIT = 10  # due steps that a probe waits to afford all layers; beyond that, it measures a few at a time, in turn
+LOG_SHARE = 0.25  # share of the budget that log rows may take
+FIRST_ROW_SECONDS = 50e-6  # expected cost of a row before any was written
+SMOOTHING = 0.2  # weight of the last write in the moving average of the cost of a row
+
+# Forecasts: how often they are made, and from how much.
+
+FIRST_FORECAST_SECONDS = 0.5  # expected duration of the first forecast
+MIN_FORECAST_ROWS = 50  # log rows with a loss that a forecast needs
+MIN_SHARE_SEEN = 0.02  # share of the planned steps that a forecast needs, if the plan is known
+MIN_STEP_GROWTH = 1.1  # factor by which the step must grow from one forecast to the next
+MAX_FORECAST_SHARE = 0.02  # share of the time that forecasts may take, if each takes as long as the last one
+MAX_FORECAST_ROWS = 1000  # rows of the log that are used; a longer log is averaged over blocks of rows
+MAX_READING_SECONDS = 2.0  # time to read siblings' logs before each forecast
+MAX_SIBLINGS = 32  # most recent sibling folders that are read
+MAX_SIBLING_ROWS = 1500  # rows of a sibling's log
+MIN_POINTS = 6  # complete runs that advice on whether to continue needs
+RESAMPLES = 40  # bootstrap resamples of their scaling law

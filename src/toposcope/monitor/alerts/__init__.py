@@ -40,7 +40,7 @@ class Alerts:
     """Detects faults of a run as it trains; pure computation in constant memory.
 
     On runs in which only noise changes, all checks together raise at most one alert in 100,000 steps
-    (``docs/methods/alerts.md``). Each fault raises one alert, and may raise another after a recovery.
+    (``docs/methods/monitor.md``). Each fault raises one alert, and may raise another after a recovery.
     """
 
     def __init__(self, last_step: int | None = None) -> None:
