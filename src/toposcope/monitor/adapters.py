@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import message_of
 from toposcope.extras import require
-from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.terminal import echo
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -27,7 +27,7 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments, **named)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
             self._is_broken = True
-            say(f"{type(error).__name__}: {message_of(error)}; training continues without the monitor")
+            echo(f"{type(error).__name__}: {message_of(error)}; training continues without the monitor")
 
     return call
 
@@ -165,10 +165,10 @@ class _Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach the monitor at the step where Lightning starts or resumes."""
         if trainer.fast_dev_run:
-            say("fast_dev_run is on, so nothing is recorded; Lightning disables its own loggers too")
+            echo("fast_dev_run is on, so nothing is recorded; Lightning disables its own loggers too")
             return
         if not trainer.optimizers:
-            say("configure_optimizers returned no optimizer, so nothing is monitored")
+            echo("configure_optimizers returned no optimizer, so nothing is monitored")
             return
         self._optimizer, self._n_optimizers = innermost(trainer.optimizers[0]), len(trainer.optimizers)
         step = trainer.global_step

@@ -20,7 +20,7 @@ from toposcope.monitor.running_forecast import FORECAST
 from toposcope.monitor.saved_checkpoints import DOCTOR
 from toposcope.monitor.session import STORING, Session, Worker
 from toposcope.monitor.sinks.opening import RunSinks
-from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
@@ -137,7 +137,7 @@ class MonitoredRun:
         """Warn once if the model has new parameters, which are not measured."""
         if not self._is_changed and (new := self.ranks.new_parameters()):
             self._is_changed = True
-            say(f"{some_of(new)}: added after attach, so not measured; attach the monitor once the model is complete")
+            echo(f"{some_of(new)}: added after attach, so not measured; attach the monitor once the model is complete")
 
     def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Measure before the first step or after the last, and wait for the result."""
@@ -188,10 +188,12 @@ class MonitoredRun:
         try:
             if ends and (self.ranks.is_sharded or self._complete_at != step):
                 if status == "complete" and not self._compilation.is_ready:
-                    say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
+                    echo("waiting for kernels to be compiled, once on this machine, to measure the last weights")
                     self._compilation.wait(COMPILE_SECONDS)
                     if not self._compilation.is_ready:
-                        say(f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured")
+                        echo(
+                            f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured"
+                        )
                 self.measure_at_end(step)
         finally:  # whoever waits may be interrupted
             self._worker.put(partial(self._session.finish, status, step))
@@ -235,7 +237,7 @@ class MonitoredRun:
         try:
             return self._batch.run()
         except Exception as error:  # noqa: BLE001 - whatever the model raises, the other probes continue
-            say(f"batch: the model fails on it ({one_line(error)}); hidden states are no longer measured")
+            echo(f"batch: the model fails on it ({one_line(error)}); hidden states are no longer measured")
             self._batch = None
             return None
         finally:
@@ -252,7 +254,7 @@ class MonitoredRun:
         return Plan(skipped=[f"{name}: its kernels are still being compiled" for name in self._names])
 
     def _failed(self, error: BaseException) -> None:
-        say(f"{type(error).__name__}: {error}; training continues without the monitor")
+        echo(f"{type(error).__name__}: {error}; training continues without the monitor")
         self._session.release()
 
 

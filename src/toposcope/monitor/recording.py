@@ -22,6 +22,7 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
 from toposcope.monitor.events import Alert, Event, Forecasted, Note
 from toposcope.monitor.measuring import StepMeasurements
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes import Probe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
@@ -274,8 +275,8 @@ Write = Callable[[Recording], None]
 class WriteQueue:
     """Makes writes in order, each once; while the study cannot be written, they wait in bounded memory."""
 
-    def __init__(self, open_recording: Callable[[], Recording], say: Callable[[str], None]) -> None:
-        self._open, self._say = open_recording, say
+    def __init__(self, open_recording: Callable[[], Recording]) -> None:
+        self._open = open_recording
         self.recording: Recording | None = None
         self._waiting: deque[tuple[Write, StepMeasurements | None]] = deque()
         self._is_reported = False
@@ -297,7 +298,7 @@ class WriteQueue:
             self.recording.status(facts())
         except ToposcopeError as error:
             if not self._is_reported:
-                self._say(f"{error}; training continues, and the write is tried again every {RETRY_SECONDS:.0f} s")
+                echo(f"{error}; training continues, and the write is tried again every {RETRY_SECONDS:.0f} s")
             self._is_reported = True
             while len(self._waiting) > MAX_WAITING:
                 self._waiting.popleft()

@@ -24,7 +24,7 @@ from toposcope.monitor.running_forecast import RunningForecast
 from toposcope.monitor.saved_checkpoints import SavedCheckpoints
 from toposcope.monitor.shards import Copy
 from toposcope.monitor.sinks.opening import RunSinks
-from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
@@ -60,7 +60,7 @@ class Session:
         self._measurer = Measurer(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
         self.checkpoints = SavedCheckpoints(budget)
-        self._writes = WriteQueue(self._open, say)
+        self._writes = WriteQueue(self._open)
         self._current: StepMeasurements | None = None
         self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
         self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
@@ -128,7 +128,7 @@ class Session:
         if done.step == self._first and self._writes.recording is not None:
             is_missing = self._measurer.resume(self._stored_diagrams)
             if is_missing and done.is_extra and self._writes.recording.cut_at is not None:
-                say(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
+                echo(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
         with self._counting_cpu_time():
             self._dispatch(Measured(done.step, rows, skipped))
             self._store_and_dispatch(self._alerts.ranks(done.step, training.ranks()))
@@ -183,7 +183,7 @@ class Session:
             self.earlier = recording.earlier()
             stored = f"; the stored rows up to step {recording.cut_at} are replaced as training repeats these steps"
             repeats = recording.cut_at > self._first
-            say(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
+            echo(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
         self._other_seconds += time.thread_time() - started
         return recording
 
@@ -200,7 +200,7 @@ class Session:
             try:
                 alerts = list(self.checkpoints.examine(final=final))
             except ToposcopeError as error:
-                say(str(error))
+                echo(str(error))
                 return
         with self._counting_cpu_time():
             self._store_and_dispatch(alerts)
@@ -220,7 +220,7 @@ class Session:
             numbers = _numbers(values)
             if new := values.keys() - numbers.keys() - self._unreadable:
                 self._unreadable |= new
-                say(f"log: {', '.join(sorted(new))}: not a number; ignored")
+                echo(f"log: {', '.join(sorted(new))}: not a number; ignored")
             if self._thinning.keeps(step, numbers):
                 rows.setdefault(step, {}).update(numbers)
                 self._forecast.add(step, stored_names(numbers))
@@ -231,7 +231,7 @@ class Session:
     def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
         started = time.thread_time()
         if disagreement := recording.measured(done):
-            say(disagreement)
+            echo(disagreement)
         seconds = time.thread_time() - started
         self._other_seconds += seconds
         self._budget.charge(TrainingProbe.name(), STORING, seconds)

@@ -16,10 +16,11 @@ from toposcope.errors import ToposcopeError, message_of
 from toposcope.monitor.events import Event, Measured
 from toposcope.monitor.sinks.jsonl import JsonlSink
 from toposcope.monitor.sinks.sink import Sink, SinkMaker
-from toposcope.monitor.sinks.terminal import TerminalSink, say
+from toposcope.monitor.sinks.terminal import TerminalSink, echo
 from toposcope.monitor.sinks.webhook import WebhookSink
 from toposcope.plugins import collect
 
+PACKAGE = "toposcope.monitor.sinks"
 MAX_WAITING = 20_000
 """Queued events of a slow sink; beyond that the oldest are dropped, and their number is reported at the end."""
 CLOSE_SECONDS = 10.0  # time within which all sinks together must empty their queues at the end
@@ -29,7 +30,7 @@ SEARCHES = (1, 2, 4, 8)  # measurements at which to search for trackers that wer
 @cache
 def sink_makers() -> dict[str, SinkMaker]:
     """Return the makers of all trackers, by the name of their module."""
-    return collect("toposcope.monitor.sinks", "toposcope.sinks", _makers_of)
+    return collect(PACKAGE, "toposcope.sinks", _makers_of)
 
 
 def _makers_of(module: ModuleType) -> dict[str, SinkMaker]:
@@ -53,7 +54,7 @@ class RunSinks:
         try:
             self._missing |= sink_makers()
         except ToposcopeError as error:  # a broken package, which the message names
-            say(f"trackers: not used ({message_of(error)})")
+            echo(f"trackers: not used ({message_of(error)})")
 
     def add(self, name: str, sink: Sink) -> None:
         """Add a sink, which gets all later events."""
@@ -66,7 +67,7 @@ class RunSinks:
             try:
                 sink = maker(self._directory)
             except Exception as error:  # noqa: BLE001 - a broken tracker is reported and never stops training
-                say(f"{name}: not used ({message_of(error)})")
+                echo(f"{name}: not used ({message_of(error)})")
                 del self._missing[name]
                 continue
             if sink is not None:
@@ -119,9 +120,9 @@ class _SinkThread:
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
         if self._thread.is_alive():
-            say(f"{self._name} did not finish in time; the events that it had not written are lost there")
+            echo(f"{self._name} did not finish in time; the events that it had not written are lost there")
         elif self._n_dropped:
-            say(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
+            echo(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
 
     def _run(self) -> None:
         try:
@@ -134,7 +135,7 @@ class _SinkThread:
                 self._sink.close()
         except Exception as error:  # noqa: BLE001 - a failure closes only this sink
             self.end()
-            say(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
+            echo(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
 
     def _next(self) -> Event | None:
         """Return the next event, waiting for it; None at the end."""
@@ -160,7 +161,7 @@ def open_sinks(
         try:
             sinks.add(str(jsonl), JsonlSink(Path(jsonl)))
         except ToposcopeError as error:
-            say(f"{error}; events are not written to it")
+            echo(f"{error}; events are not written to it")
     here = Path.cwd()
     shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
     hint = f"live page: toposcope show {shown}"

@@ -33,7 +33,7 @@ class TerminalSink:
             case Forecasted():
                 self._forecast = event
             case Note():
-                say(event.message)
+                echo(event.message)
             case Alert():
                 if event.kind == DIVERGED:
                     self._forecast = None
@@ -41,7 +41,7 @@ class TerminalSink:
             case Measured():
                 if not self._quiet and time.monotonic() >= self._next_line:
                     self._next_line = time.monotonic() + MIN_SECONDS_BETWEEN
-                    say(self._summary(event))
+                    echo(self._summary(event))
 
     def close(self) -> None:
         """Leave the terminal as it is."""
@@ -52,9 +52,9 @@ class TerminalSink:
         n = n + 1 if step == alert.step else 1
         self._alerts_of_step = alert.step, n
         if n <= MAX_ALERTS_PER_STEP:
-            say(f"ALERT at step {alert.step:,}: {alert.message}")
+            echo(f"ALERT at step {alert.step:,}: {alert.message}")
         elif n == MAX_ALERTS_PER_STEP + 1:
-            say(f"ALERT at step {alert.step:,}: further alerts at this step are in the study only")
+            echo(f"ALERT at step {alert.step:,}: further alerts at this step are in the study only")
 
     def _summary(self, measured: Measured) -> str:
         """Return a line that summarises a step."""
@@ -73,7 +73,7 @@ class TerminalSink:
         return ", ".join(parts)
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Write a line on standard error, above any progress bars.
 
     Rich's bars replace `sys.stderr` while they run; those of tqdm are cleared and drawn again by `tqdm.write`.

@@ -1,15 +1,21 @@
-"""The doctor on checkpoints as they are saved."""
+"""The doctor on checkpoints as they are saved, and what waits for a disk that cannot be written."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from small_checkpoints import model_folder
 
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram
 from toposcope.integrity import doctor
 from toposcope.monitor.budget import Budget, Meter
+from toposcope.monitor.measuring import StepMeasurements
+from toposcope.monitor.recording import MAX_DIAGRAM_STEPS, MAX_WAITING, RETRY_SECONDS, Recording, WriteQueue
 from toposcope.monitor.saved_checkpoints import DOCTOR, MAX_KEPT, SavedCheckpoints
+from toposcope.probes import Measurement, make_probes
 
 BUDGET = Budget(0.5, [DOCTOR], Meter(lambda: 0.0))
 NAME = "layers.0.mlp.up_proj.weight"
@@ -93,3 +99,32 @@ def test_the_manifest_of_a_deleted_checkpoint_goes_too(tmp_path: Path) -> None:
         "step_200.safetensors.manifest.json",
     ]
     assert saved.n_examined == 2
+
+
+def full_disk() -> Recording:
+    raise ToposcopeError("study.db: database or disk is full; free some disk space")
+
+
+def measured(step: int) -> StepMeasurements:
+    (probe,) = make_probes([{"name": "rips", "max_dimension": 0}])
+    done = StepMeasurements(step)
+    diagrams = {"H0": Diagram(np.array([[0.0, 1.0]]), 0)}
+    done.add(probe, Measurement("layer", "mlp", {"H0.total": 1.0}, diagrams))
+    return done
+
+
+def test_rows_wait_and_only_the_last_diagrams(capsys: pytest.CaptureFixture[str]) -> None:
+    queue, waiting = WriteQueue(full_disk), [measured(step) for step in range(MAX_WAITING + 9)]
+    for done in waiting:
+        queue.add(lambda _: None, done)
+        assert queue.write(dict) == RETRY_SECONDS
+    assert capsys.readouterr().err.count("disk is full") == 1
+    assert len(queue._waiting) == MAX_WAITING
+    with_diagrams = [done.step for done in waiting if _measurement(done).diagrams]
+    assert with_diagrams == list(range(MAX_WAITING + 9))[-MAX_DIAGRAM_STEPS:]
+    assert all(_measurement(done).statistics == {"H0.total": 1.0} for done in waiting)
+
+
+def _measurement(done: StepMeasurements) -> Measurement:
+    ((_, rows),) = done.measurements.items()
+    return rows["layer"]
