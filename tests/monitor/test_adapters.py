@@ -44,8 +44,6 @@ def test_that_of_lightning() -> None:
     assert innermost(LightningOptimizer(inner)) is inner
 
 
-pytestmark = pytest.mark.usefixtures("compiled_probes")
-
 TOTAL = "toposcope/network/training/weight_norm"
 
 
@@ -69,6 +67,7 @@ def scalars(folder: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_probes")
 def test_transformers_with_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
@@ -98,6 +97,7 @@ def test_transformers_with_tensorboard(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_probes")
 def test_lightning_with_tensorboard(tmp_path: Path) -> None:
     lightning: Any = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")

@@ -364,46 +364,6 @@ def test_other_optimizers_and_parameters_that_cannot_be_measured_are_said(
 
 
 @pytest.mark.slow
-def test_updates_are_those_of_the_optimizer_that_is_attached(tmp_path: Path) -> None:
-    model = model_of()
-    first, second = (torch.optim.SGD(model[k].parameters(), lr=1e-2) for k in (0, 2))  # type: ignore[index]
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
-        monitor.attach(first)
-        for _ in range(8):
-            clock.before_step(monitor)
-            model(torch.ones(4, 8)).square().mean().backward()
-            first.step()
-            second.step()
-    frame = Study.load(tmp_path / "run").frame().filter(pl.col("statistic") == "update_norm")
-    assert set(frame["layer"]) == {"0.weight"}
-
-
-@pytest.mark.slow
-def test_parameters_that_thaw_are_measured_and_new_ones_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = model_of()
-    head: nn.Linear = model[2]  # type: ignore[index]
-    head.requires_grad_(False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
-        monitor.attach(optimizer)
-        for step in range(24):
-            if step == 8:
-                head.requires_grad_(True)
-                assert "not measured" not in capsys.readouterr().err
-                model[4] = nn.Linear(24, 4)  # type: ignore[operator]
-            model(torch.ones(4, 8)).square().mean().backward()
-            clock.before_step(monitor)
-            optimizer.step()
-    frame = Study.load(tmp_path / "run").frame()
-    measured = frame.filter(pl.col("statistic") == "update_norm", layer="2.weight")["step"].to_list()
-    assert measured
-    assert min(measured) > 8
-    assert capsys.readouterr().err.count("4.weight and 1 more: added after attach, so not measured") == 1
-
-
-@pytest.mark.slow
 def test_a_study_that_is_deleted_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
         train(model, monitor, 5)
@@ -484,23 +444,34 @@ def test_a_layer_that_is_frozen_or_thawed_on_purpose_is_a_note_and_no_alert(
 
 
 @pytest.mark.slow
-def test_layers_outside_the_groups_of_the_optimizer_are_noted(
+def test_layers_outside_the_groups_of_the_optimizer_are_noted_and_new_ones_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = model_of()
     head: nn.Linear = model[2]  # type: ignore[index]
     head.requires_grad_(False)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    other = torch.optim.SGD(head.parameters(), lr=1e-2)  # updates that are not those of the attached optimizer
     with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
         monitor.attach(optimizer)
-        for step in range(1, 16):
+        for step in range(1, 25):
             if step == 5:
                 head.requires_grad_(True)
             if step == 9:
                 optimizer.add_param_group({"params": list(head.parameters())})
+            if step == 12:
+                assert "not measured" not in capsys.readouterr().err
+                model[4] = nn.Linear(24, 4)  # type: ignore[operator]
             model(torch.ones(4, 8)).square().mean().backward()
             clock.before_step(monitor)
             optimizer.step()
+            other.step()
     said = capsys.readouterr().err
-    assert said.count("layers 2.weight, 2.bias are not updated since step 5: in no group of the optimizer") == 1
-    assert said.count("layers 2.weight, 2.bias are trained since step 9 (added to the optimizer)") == 1
+    notes = Study.load(tmp_path / "run").notes()
+    assert [note.split(": ", 2)[2] for note in notes if note.startswith("run: ")] == [
+        "layers 2.weight, 2.bias are not updated since step 5: in no group of the optimizer",
+        "layers 2.weight, 2.bias are trained since step 9 (added to the optimizer)",
+    ]
+    assert said.count("4.weight and 1 more: added after attach, so not measured") == 1
+    updates = Study.load(tmp_path / "run").frame().filter(pl.col("statistic") == "update_norm", layer="2.weight")
+    assert min(updates["step"]) >= 9

@@ -78,9 +78,8 @@ class MonitoredRun:
         self._worker = Worker(
             self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
         )
-        self._dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
-        self._probes = probes
-        self._compilation = Compilation(probes, self._dtype)
+        dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
+        self._compilation = Compilation(probes, dtype)
         self._is_measured, self._is_changed, self._started = False, False, 0.0
         self._complete_at = self._saved_at = -1  # the last steps at which nothing was skipped, or a checkpoint saved
 
