@@ -1,6 +1,7 @@
 """The declaration of a run: its defaults, what is refused, its checkpoints and its learning rates."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -126,15 +127,15 @@ def rates(schedule: ScheduleName, **changed: int) -> list[float]:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_at_every_step(schedule: ScheduleName) -> None:
-    after = {
+    formulas: dict[str, Callable[[int], float]] = {
         "cosine": lambda step: 0.1 + 0.9 * (1 + math.cos(math.pi * (step - 10) / 90)) / 2,
         "constant": lambda step: 1.0,
         "linear": lambda step: 1 - 0.9 * (step - 10) / 90,
         "wsd": lambda step: 1 - 0.9 * max(0, step - 80) / 20,
-    }[schedule]
+    }
     found = rates(schedule)
     assert found[:11] == [step / 10 for step in range(11)]
-    assert found[10:] == pytest.approx([after(step) for step in range(10, 101)], rel=1e-14)
+    assert found[10:] == pytest.approx([formulas[schedule](step) for step in range(10, 101)], rel=1e-14)
     assert all(a >= b for a, b in pairwise(found[10:]))
     assert found[-1] == (1.0 if schedule == "constant" else 0.1)
     options = TrainingOptions(

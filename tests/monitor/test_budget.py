@@ -137,6 +137,13 @@ def test_layers_take_turns_where_not_all_are_affordable() -> None:
 STEP, ROW = 0.002, 20e-6
 
 
+def adapted() -> Thinning:
+    """The thinning of a loop of fast steps."""
+    thinning = Thinning(share=0.01)
+    thinning.adapt(STEP, 100, 100 * ROW)
+    return thinning
+
+
 def kept_of(thinning: Thinning, n_steps: int, **more: object) -> list[int]:
     return [step for step in range(n_steps) if thinning.keeps(step, {"loss": 3.0, **more})]  # type: ignore[dict-item]
 
@@ -160,8 +167,7 @@ def test_slow_steps_lose_no_row() -> None:
 
 
 def test_kept_rows_are_evenly_spaced_and_nested() -> None:
-    thinning = Thinning(share=0.01)
-    thinning.adapt(STEP, 100, 100 * ROW)
+    thinning = adapted()
     first = kept_of(thinning, 1000)
     assert {b - a for a, b in pairwise(first)} == {thinning.every}
     every = thinning.every
@@ -172,15 +178,13 @@ def test_kept_rows_are_evenly_spaced_and_nested() -> None:
 
 
 def test_rows_with_a_validation_loss_are_all_kept() -> None:
-    thinning = Thinning(share=0.01)
-    thinning.adapt(STEP, 100, 100 * ROW)
+    thinning = adapted()
     assert all(thinning.keeps(step, {"loss": 3.0, "val_loss": 3.1}) for step in range(100))
     assert all(thinning.keeps(step, {"eval/loss": 3.1}) for step in range(100, 200))
 
 
 def test_rows_of_another_kind_are_kept_beside_each_other() -> None:
-    thinning = Thinning(share=0.01)
-    thinning.adapt(STEP, 100, 100 * ROW)
+    thinning = adapted()
     kept = [
         (step, name) for step in range(64) for name in ("loss", "lr", "grad_norm") if thinning.keeps(step, {name: 1.0})
     ]
@@ -189,16 +193,14 @@ def test_rows_of_another_kind_are_kept_beside_each_other() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_the_first_value_that_is_not_finite_is_kept(value: float) -> None:
-    thinning = Thinning(share=0.01)
-    thinning.adapt(STEP, 100, 100 * ROW)
+    thinning = adapted()
     kept = [step for step in range(1000) if thinning.keeps(step, {"loss": 3.0 if step < 333 else value})]
     assert 333 in kept
     assert len(kept) < 1000 / thinning.every + 3  # a run that has diverged costs no more
 
 
 def test_the_last_row_is_kept_at_the_end() -> None:
-    thinning = Thinning(share=0.01)
-    thinning.adapt(STEP, 100, 100 * ROW)
+    thinning = adapted()
     kept_of(thinning, 8 * thinning.every + 2)
     assert thinning.last_dropped() == (8 * thinning.every + 1, {"loss": 3.0})
     assert thinning.last_dropped() is None

@@ -24,9 +24,10 @@ SECRET = "T0K3N-abc"
 class Handler(BaseHTTPRequestHandler):
     """Keeps what is posted, and answers with the next of the wanted statuses."""
 
-    posted: ClassVar[list[dict[str, Any]]] = []
-    statuses: ClassVar[list[int]] = []
-    paths: ClassVar[list[str]] = []
+    posted: ClassVar[list[dict[str, Any]]]
+    statuses: ClassVar[list[int]]
+    paths: ClassVar[list[str]]
+    address: ClassVar[str]
     waits: ClassVar[float] = 0.0
 
     def do_POST(self) -> None:
@@ -58,16 +59,11 @@ class Clock:
 
 @pytest.fixture
 def server() -> Iterator[type[Handler]]:
-    class Fresh(Handler):
-        posted: ClassVar[list[dict[str, Any]]] = []
-        statuses: ClassVar[list[int]] = []
-        paths: ClassVar[list[str]] = []
-        address: ClassVar[str]
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Fresh)
-    Fresh.address = f"http://127.0.0.1:{running.server_address[1]}/{SECRET}"
+    Handler.posted, Handler.statuses, Handler.paths, Handler.waits = [], [], [], 0.0
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Handler.address = f"http://127.0.0.1:{running.server_address[1]}/{SECRET}"
     threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield Fresh
+    yield Handler
     running.shutdown()
     running.server_close()
 

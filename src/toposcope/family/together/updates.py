@@ -94,7 +94,7 @@ def clipped_update(
     spread: Tensor,
 ) -> Tensor:
     """Clip the gradients of each run to its limit and make one update of AdamW in place; return the norms before."""
-    norms = torch.linalg.vector_norm(gradients, dim=1)
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     clipped = gradients * (limits / (norms + CLIP_EPSILON)).clamp(max=1.0)[:, None]
     weights.addcmul_(weights, decay, value=-1)
     first.lerp_(clipped, 1 - FIRST_DECAY)
