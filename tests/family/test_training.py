@@ -120,7 +120,7 @@ def test_a_plain_training_loop_gives_the_same_numbers_bit_for_bit(
     model = build(run.size, seed=run.training.seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= run.training.initial_scale if parameter.ndim == 2 else 1
+            parameter.mul_(run.training.initial_scale if parameter.ndim == 2 else 1)
     first = safetensors.torch.load_file(checkpoint_path(tmp_path / "run", 0))
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(first[name], tensor)

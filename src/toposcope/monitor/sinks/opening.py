@@ -6,10 +6,11 @@ defining ``SINK``, a `SinkMaker`.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import ModuleType
 
 from toposcope.errors import ToposcopeError, message_of
@@ -95,27 +96,23 @@ class _SinkThread:
 
     def __init__(self, name: str, sink: Sink, spent: Callable[[float], None]) -> None:
         self._name, self._sink, self._spent = name, sink, spent
-        self._waiting: deque[Event] = deque()
-        self._changed = threading.Condition()
-        self._ending = False
-        self._n_dropped = 0
+        self._waiting: SimpleQueue[Event | None] = SimpleQueue()  # None at the end
+        self._has_ended, self._n_dropped = False, 0
         self._thread = threading.Thread(target=self._run, name=f"toposcope-{name}", daemon=True)
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        with self._changed:
-            if self._ending:
-                return
-            if len(self._waiting) >= MAX_WAITING:
-                self._waiting.popleft()
+        if self._has_ended:
+            return
+        if self._waiting.qsize() >= MAX_WAITING:
+            with suppress(Empty):
+                self._waiting.get_nowait()
                 self._n_dropped += 1
-            self._waiting.append(event)
-            self._changed.notify()
+        self._waiting.put(event)
 
     def end(self) -> None:
-        with self._changed:
-            self._ending = True
-            self._changed.notify()
+        self._has_ended = True
+        self._waiting.put(None)
 
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
@@ -127,7 +124,7 @@ class _SinkThread:
     def _run(self) -> None:
         try:
             try:
-                while (event := self._next()) is not None:
+                for event in iter(self._waiting.get, None):
                     started = time.thread_time()
                     self._sink.put(event)
                     self._spent(time.thread_time() - started)
@@ -136,13 +133,6 @@ class _SinkThread:
         except Exception as error:  # noqa: BLE001 - a failure closes only this sink
             self.end()
             echo(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
-
-    def _next(self) -> Event | None:
-        """Return the next event, waiting for it; None at the end."""
-        with self._changed:
-            while not self._waiting and not self._ending:
-                self._changed.wait()
-            return self._waiting.popleft() if self._waiting else None
 
 
 def open_sinks(
