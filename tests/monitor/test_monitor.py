@@ -395,7 +395,7 @@ def test_probes_by_name(tmp_path: Path) -> None:
         ([{"name": "rips", "pooled": True}], "needs whole checkpoints"),
     ):
         with pytest.raises(ToposcopeError, match=refusal):
-            Monitor(model, tmp_path / "other", probes=probes)  # type: ignore[arg-type]
+            Monitor(model, tmp_path / "other", probes=probes)
 
 
 @pytest.mark.slow

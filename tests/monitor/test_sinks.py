@@ -84,7 +84,7 @@ def test_a_tracker_that_begins_later_is_found(
         raise OSError("no such thing")
 
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
-    sinks, found = RunSinks(tmp_path, ignored), []
+    sinks, found, call = RunSinks(tmp_path, ignored), list[tuple[int, str]](), 0
     monkeypatch.setattr(sinks, "add", lambda name, _: found.append((call, name)))
     for call in range(1, 20):
         active = call >= 3
