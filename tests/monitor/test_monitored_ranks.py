@@ -2,6 +2,8 @@
 
 import math
 import sqlite3
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,7 @@ def test_one_process_has_always_arrived() -> None:
     assert all_arrive("end", 1, 0.0)
 
 
-TROUBLES = {
+FAULTS = {
     "fsdp2": (
         *("the first rank is slow", "the second rank is slow", "the planner fails", "the thread dies"),
         *("the first rank's measurement fails", "the second rank's measurement fails", "the study cannot be made"),
@@ -119,11 +121,6 @@ TROUBLES = {
         *("only the first rank has a monitor", "only the first rank closes"),
     ),
 }
-
-
-def losses(folder: Path, *arguments: Any) -> list[Any]:
-    folder.mkdir()
-    return ranks.on_ranks(watched_ranks.train, 2, folder, *arguments)
 
 
 def measured(directory: Path) -> dict[int, dict[str, float]]:
@@ -146,29 +143,35 @@ def hashes(directory: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def unwatched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """Losses without a monitor; what the probes need is compiled, so that layers are gathered from the start."""
-    if not marker("float64").exists():
-        warm_up(DEFAULT_PROBES, "float64")
-    folder = tmp_path_factory.mktemp("unwatched")
-    return {kind: losses(folder / kind, kind, "") for kind in TROUBLES}
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, dict[str, list[list[float]]]]]:
+    """Train two ranks of a kind with every fault, once; return the folder and the losses of each rank by fault."""
+
+    @cache
+    def train(kind: str) -> tuple[Path, dict[str, list[list[float]]]]:
+        if not marker("float64").exists():  # so that layers are gathered from the start
+            warm_up(DEFAULT_PROBES, "float64")
+        folder = tmp_path_factory.mktemp(kind)
+        by_rank = ranks.on_ranks(watched_ranks.train_all, 2, folder, kind, str(folder), list(FAULTS[kind]))
+        return folder, {fault: [losses[fault] for losses in by_rank] for fault in by_rank[0]}
+
+    return train
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(TROUBLES))
-def test_two_ranks_have_one_study(kind: str, unwatched: dict[str, list[Any]], tmp_path: Path) -> None:
-    assert losses(tmp_path / "ranks", kind, str(tmp_path / "run")) == unwatched[kind]
-    norms = measured(tmp_path / "run")
+@pytest.mark.parametrize("kind", sorted(FAULTS))
+def test_two_ranks_have_one_study(kind: str, trained: Any) -> None:
+    folder, losses = trained(kind)
+    assert losses[""] == losses["unwatched"]
+    norms = measured(folder / "run")
     assert set(norms) >= {0, STEPS}
     assert set(norms) <= {*range(0, STEPS + 1, EVERY)}
-    start = {name: float(p.norm()) for name, p in ranks.model_of().named_parameters() if p.ndim == 2}
+    start = {name: float(p.detach().norm()) for name, p in ranks.model_of().named_parameters() if p.ndim == 2}
     assert {name: norms[0][name] for name in start} == pytest.approx(start, rel=1e-6)
-    assert hashes(tmp_path / "run") == {layer.name: layer.content_hash() for layer in layout(ranks.model_of())}
+    assert hashes(folder / "run") == {layer.name: layer.content_hash() for layer in layout(ranks.model_of())}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "trouble"), [(kind, trouble) for kind, all_ in TROUBLES.items() for trouble in all_])
-def test_training_ends_as_without_a_monitor(
-    kind: str, trouble: str, unwatched: dict[str, list[Any]], tmp_path: Path
-) -> None:
-    assert losses(tmp_path / "ranks", kind, str(tmp_path / "run"), trouble) == unwatched[kind]
+@pytest.mark.parametrize(("kind", "fault"), [(kind, fault) for kind, faults in FAULTS.items() for fault in faults])
+def test_training_ends_as_without_a_monitor(kind: str, fault: str, trained: Any) -> None:
+    _, losses = trained(kind)
+    assert losses[fault] == losses["unwatched"]
