@@ -58,12 +58,18 @@ def test_a_rank_alone_decides_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mesh"), [("fsdp2", (2,)), ("fsdp2", (2, 2)), ("tensor", (2,)), ("tensor", (2, 2))])
-def test_sharded_parameters_are_gathered_on_the_first_rank(kind: str, mesh: tuple[int, ...], tmp_path: Path) -> None:
-    first, *others = ranks.on_ranks(ranks.gathered, math.prod(mesh), tmp_path, kind, *mesh)
+def test_sharded_models_are_measured_and_gathered_as_whole_ones(
+    kind: str, mesh: tuple[int, ...], tmp_path: Path
+) -> None:
+    (_, first), *others = found = ranks.on_ranks(ranks.sharded, math.prod(mesh), tmp_path, kind, *mesh)
     expected = dict(ranks.model_of().named_parameters())
     assert first.keys() == expected.keys()
     assert all(torch.equal(first[name], expected[name]) for name in expected)
-    assert not any(others)
+    assert not any(kept for _, kept in others)
+    whole = ranks.six_steps(ranks.model_of(), ranks.data())
+    for rows, _ in found:
+        for row, of_whole in zip(rows, whole, strict=True):
+            ranks.check_close(row, of_whole)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -41,6 +42,15 @@ def _on_rank(rank: int, function: Callable[..., Any], n_ranks: int, folder: str,
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def check_close(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    """Rows of quantities have the same names and nearly the same values."""
+    assert found.keys() == expected.keys()
+    for name, row in expected.items():
+        assert found[name].keys() == row.keys(), name
+        for quantity, value in row.items():
+            assert found[name][quantity] == pytest.approx(value, rel=tolerance, abs=1e-12), (name, quantity)
 
 
 class Block(nn.Module):
@@ -115,22 +125,14 @@ def tensor_parallel(*mesh: int) -> nn.Sequential:
     return model
 
 
-def of_fsdp2(*mesh: int) -> list[dict[str, dict[str, float]]]:
-    """The quantities of a model under FSDP2."""
-    return six_steps(fsdp2(*mesh), data(dist.get_rank(), dist.get_world_size()))
-
-
-def of_tensor_parallel(*mesh: int) -> list[dict[str, dict[str, float]]]:
-    """The quantities of a model under tensor parallelism."""
-    n_parts = mesh[0] if len(mesh) == 2 else 1
-    return six_steps(tensor_parallel(*mesh), data(dist.get_rank() // mesh[-1], n_parts))
-
-
-def gathered(kind: str, *mesh: int) -> dict[str, torch.Tensor]:
-    """What each rank keeps of the parameters of a sharded model."""
-    model = fsdp2(*mesh) if kind == "fsdp2" else tensor_parallel(*mesh)
+def sharded(kind: str, *mesh: int) -> tuple[list[dict[str, dict[str, float]]], dict[str, torch.Tensor]]:
+    """The quantities of six steps of a sharded model, and what a rank keeps of its gathered parameters before."""
+    rank, is_fsdp = dist.get_rank(), kind == "fsdp2"
+    model = fsdp2(*mesh) if is_fsdp else tensor_parallel(*mesh)
     copies = {name: gather(parameter) for name, parameter in watched(model).items()}
-    return {name: copy.tensor() for name, copy in copies.items() if copy is not None}
+    kept = {name: copy.tensor() for name, copy in copies.items() if copy is not None}
+    n_split = 1 if is_fsdp else mesh[-1]
+    return six_steps(model, data(rank // n_split, dist.get_world_size() // n_split)), kept
 
 
 def replicas_that_part() -> list[dict[int, dict[str, float]]]:
