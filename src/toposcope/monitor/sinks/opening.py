@@ -124,7 +124,7 @@ class _SinkThread:
     def _run(self) -> None:
         try:
             try:
-                for event in iter(self._waiting.get, None):
+                while (event := self._waiting.get()) is not None:
                     started = time.thread_time()
                     self._sink.put(event)
                     self._spent(time.thread_time() - started)
