@@ -80,31 +80,27 @@ def test_replicas_that_part_are_seen_on_every_rank(tmp_path: Path) -> None:
         assert abs(steps[2][0]["weight_norm"] - steps[2][1]["weight_norm"]) < 1e-8
 
 
+STOPPED = "the monitor failed on 1 of the ranks; the message printed there names the cause"
+
+
 @pytest.mark.slow
 def test_no_rank_waits_for_one_that_failed(tmp_path: Path) -> None:
-    for kind in ("ddp", "fsdp2"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        first, second = ranks.on_ranks(ranks.one_fails, 2, folder, kind)
-        assert len(second) == 3
-        assert "Error" in second[-1]
-        if kind == "fsdp2":
-            assert first[2:] == [
-                "ToposcopeError: the monitor failed on 1 of the ranks; the message printed there names the cause"
-            ]
-        else:
-            assert first == [*["9 rows of 2 ranks"] * 2, "9 rows of 1 ranks", *["9 rows of the ranks"] * 2]
+    first, second = ranks.on_ranks(ranks.for_both_kinds, 2, tmp_path, ranks.one_fails)
+    for steps in second.values():
+        assert len(steps) == 3
+        assert "Error" in steps[-1]
+    assert first["fsdp2"][2:] == [f"ToposcopeError: {STOPPED}"]
+    assert first["ddp"] == [*["9 rows of 2 ranks"] * 2, "9 rows of 1 ranks", *["9 rows of the ranks"] * 2]
 
 
 @pytest.mark.slow
 def test_ranks_do_what_the_first_decides(tmp_path: Path) -> None:
-    stopped = "the monitor failed on 1 of the ranks; the message printed there names the cause"
-    for kind in ("ddp", "fsdp2"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        first, second = ranks.on_ranks(ranks.agreed, 2, folder, kind)
-        assert first == [True, 2, [1, 5, 0], *([[7, 0], [7, 0]] if kind == "ddp" else [stopped])]
-        assert second == [False, 2, [1, 5, 0], stopped]
+    first, second = ranks.on_ranks(ranks.for_both_kinds, 2, tmp_path, ranks.agreed)
+    assert first == {
+        "ddp": [True, 2, [1, 5, 0], [7, 0], [7, 0]],
+        "fsdp2": [True, 2, [1, 5, 0], STOPPED],
+    }
+    assert second == {kind: [False, 2, [1, 5, 0], STOPPED] for kind in first}
 
 
 @pytest.mark.slow
