@@ -102,6 +102,7 @@ SCHEDULES = {
     "linear": 1 - T / 4000,
     "exponential": 0.998**T,
     "constant warm-up": np.where(T < 500, 1 / 3, 1),
+    "frozen at first": np.where(T < 500, 0.0, 1.0),
     "triangles": np.abs((T % 800) / 400 - 1),
     "stairs up": np.minimum(1, (T // 100 + 1) / 10),
 }
