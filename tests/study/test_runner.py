@@ -40,6 +40,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.study import Study, checksums, run_study, store, survey, training
 from toposcope.study.runner import _frozen
 from toposcope.study.tasks import measure_task
+from toposcope.study.tuning import MAX_ROW_BYTES
 
 
 def no_task(task: object) -> None:
@@ -312,7 +313,7 @@ def test_layers_that_are_gone_leave_neither_rows_nor_diagrams(tmp_path: Path) ->
     assert_like_new(declaration, tmp_path / "study")
 
 
-@pytest.fixture(params=[store.MAX_ROW_BYTES, 0], ids=["rows", "files"])
+@pytest.fixture(params=[MAX_ROW_BYTES, 0], ids=["rows", "files"])
 def as_files_or_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How diagrams are stored."""
     monkeypatch.setattr(store, "MAX_ROW_BYTES", request.param)
@@ -457,7 +458,7 @@ def test_diagrams_of_any_size_come_back(tmp_path: Path, monkeypatch: pytest.Monk
     run_well(series_study(found, [RIPS]), tmp_path / "study")
     as_rows = diagram_contents(tmp_path / "study")
     assert file_bytes(tmp_path / "study", "diagrams") == {}
-    for limit, files in ((0, list(as_rows)), (store.MAX_ROW_BYTES, [])):
+    for limit, files in ((0, list(as_rows)), (MAX_ROW_BYTES, [])):
         monkeypatch.setattr(store, "MAX_ROW_BYTES", limit)
         change_diagrams(tmp_path / "study", "rips-", cut_off)
         run_well(series_study(found, [RIPS]), tmp_path / "study")

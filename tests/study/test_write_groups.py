@@ -10,7 +10,8 @@ from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, se
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.study import run_study, store, survey, work
-from toposcope.study.work import MAX_ITEMS, MAX_WAIT_SECONDS, WriteGroup
+from toposcope.study.tuning import MAX_ITEMS, MAX_WAIT_SECONDS
+from toposcope.study.work import WriteGroup
 
 
 @pytest.fixture
