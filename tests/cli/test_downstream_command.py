@@ -87,7 +87,7 @@ def test_the_page_and_the_figure(scores: Path, tmp_path: Path) -> None:
     done = called(*asked, "--out", tmp_path / "page")
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
-    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"ladder", "link", "left-out"}
+    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"ladder", "link", "held-out"}
     rungs = pl.read_csv(tmp_path / "page" / "tables" / "rungs.csv")
     assert rungs.height == 20
     done = called(*asked, "--out", tmp_path / "ladder.svg")
@@ -142,7 +142,7 @@ def test_a_prediction_that_nothing_tests_says_so(tmp_path: Path) -> None:
     path.write_text("\n".join(["run,N,D,task,metric,value,n", *lines]) + "\n")
     done = called("downstream", path, "--model", "N=2B,D=2e11", "--chance", "bridges=0.25")
     assert done.code == 0, done.err
-    assert "No run could be left out to test this" in done.out
+    assert "No run could be held out to test this" in done.out
 
 
 def test_mistakes(scores: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_new_recipe(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert done.out.startswith("code, large (1B parameters on 20B tokens): loss on code 1.555 (90%: ")
     assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
-    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"losses", "left-out"}
+    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"losses", "held-out"}
     (row,) = pl.read_csv(tmp_path / "page" / "tables" / "predictions.csv").to_dicts()
     assert row["predicted"] == pytest.approx(1 + 0.6 * (400 / 1e9**0.34 + 900 / 2e10**0.31), rel=0.01)
     assert "name the folder of a page" in complaint_of(*asked, "--out", tmp_path / "losses.svg")
@@ -236,6 +236,6 @@ def test_the_olmo_ladder_by_default(olmo: Path, tmp_path: Path) -> None:
         for row in rows:
             if row["task"] in ("arc_challenge", "openbookqa"):
                 assert row["low"] <= true[row["task"]] / 100 <= row["high"]
-    held = [row["low"] <= row["true"] <= row["high"] for row in found["left_out"] if row["run"].startswith("1B")]
+    held = [row["low"] <= row["true"] <= row["high"] for row in found["held_out"] if row["run"].startswith("1B")]
     assert sum(held) >= 0.8 * len(held) > 0
     assert (tmp_path / "page" / "index.html").is_file()

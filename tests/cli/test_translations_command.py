@@ -43,7 +43,7 @@ def test_a_loss_and_a_refused_score(table: Path) -> None:
     row = found["predictions"][0]
     assert (row["of"], row["what"], row["refused"]) == ("code", "loss", "")
     assert row["predicted"] == pytest.approx(float(LAWS["code"].loss(1e9, 2e10)), rel=1e-3)
-    assert found["losses"][0]["left_out"]
+    assert found["losses"][0]["held_out"]
 
 
 @pytest.mark.parametrize(

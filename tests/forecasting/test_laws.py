@@ -20,9 +20,6 @@ from toposcope.forecasting.forecasters.baseline_laws import (
 from toposcope.forecasting.forecasters.cooldown_laws import (
     ANNEALING,
     COOLDOWN,
-    COOLDOWN_DELAY,
-    COOLDOWN_EXPONENT,
-    PRIOR,
     S1_ANNEAL,
     AnnealedLaw,
     Median,
@@ -30,6 +27,7 @@ from toposcope.forecasting.forecasters.cooldown_laws import (
 )
 from toposcope.forecasting.forecasters.multi_power import MultiPower
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.tuning import COOLDOWN_DELAY, COOLDOWN_EXPONENT, PRIOR
 
 FORECASTER: dict[str, LawForecaster] = {
     "power_law": StepPowerLaw(),

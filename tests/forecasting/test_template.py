@@ -10,7 +10,8 @@ from property_examples import examples
 from scipy.stats import theilslopes
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.sibling_template import MIN_SPREAD, Template, _line
+from toposcope.forecasting.forecasters.sibling_template import Template, _line
+from toposcope.forecasting.tuning import MIN_LEVEL_SPREAD
 
 Vector = NDArray[np.float64]
 
@@ -29,7 +30,7 @@ def of_affine_ends(offset: float, slope: float, n: int = 6, kind: str = "cosine"
 @examples(50)
 @given(st.lists(st.integers(0, 100), min_size=4, max_size=30, unique=True), st.integers(0, 1000))
 def test_the_line_is_theil_and_sens(places: list[int], seed: int) -> None:
-    x = np.array(places) * MIN_SPREAD
+    x = np.array(places) * MIN_LEVEL_SPREAD
     y = 0.7 * x + np.random.default_rng(seed).normal(size=len(x))
     slope, offset = _line(x, y)
     expected = theilslopes(y, x, method="joint")

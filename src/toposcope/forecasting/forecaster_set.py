@@ -11,6 +11,7 @@ from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
+from toposcope.forecasting.tuning import MAX_RANGE
 from toposcope.logs import Log
 
 DEFAULT = "default"
@@ -19,7 +20,6 @@ STACKS = ("stack", "stack_norms")
 PREFERRED, LAST = ("median", "template"), "last"
 """Without them it is the first of these that does not refuse, else the law of the narrowest interval; without any
 law, and of a run whose loss rises or is constant, it is ``last``."""
-MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,36 +11,38 @@ import numpy as np
 
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError, cached
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
-from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.held_out import LEVEL, quantile
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.tuning import (
+    CUTS,
+    FEW_ROWS_NOISE,
+    MAX_FIRST_STEP,
+    MAX_RISE,
+    MAX_SPEED_UP,
+    MIN_FIRST_LOSS,
+    MIN_LANGUAGE_SIZE,
+    NOISE_RANGE,
+    SLOPE_SHARE,
+    UNSEEN,
+)
 from toposcope.logs import Log
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
-LEVEL = 0.9
 MIN_ERRORS = 8  # of siblings, for a conformal interval
 MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
 """Parts of a log whose medians are its levels, their rows, and the rows of a log that has levels."""
-MAX_RISE = 1.1  # the last loss over the lowest; noise does not rise by more
-MAX_SPEED_UP = 2  # of a validation loss that rises
 MIN_CHANGE = 1e-6  # range of the losses over the first; a loss that changes by less is constant
 TABLE = "errors.csv"
 FALLBACK = "last"  # the forecaster of the widest intervals; used for those that the table lacks
 LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
-CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen
 END_SHARE, MIN_END_ROWS = 0.05, 3  # late share of the rows whose median these forecasts are compared with
-UNSEEN = 0.25
-"""Half width over ln(T / t) for what nothing before shows: epochs that repeat, other data, overfitting. It is the 90%
-quantile of what errors were beyond all else, at the fraction where that was largest, each family counting the same."""
-MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
-"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
-scratch, where its log begins by this step."""
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
-NOISE_RANGE, NOISE_OF_MEDIAN, FEW_NOISE = 4.0, 1.25, 0.1
-"""Standard deviations that a level rises by to have risen; that of a median over that of a mean; that of a few rows."""
+NOISE_OF_MEDIAN = 1.25  # standard deviation of a median over that of a mean, of normal numbers
 RISEN = "the loss has risen"
 
 ErrorTable = dict[tuple[str, str], dict[float, float]]
@@ -160,7 +162,7 @@ def risen(log: Log) -> tuple[float, float] | None:
     if n < MIN_LEVEL_ROWS:
         lowest, now = float(log.loss.min()), float(log.loss[-2:].min())
     if n < MIN_PART_ROWS:
-        now, noise = float(log.loss[-1]), FEW_NOISE * lowest
+        now, noise = float(log.loss[-1]), FEW_ROWS_NOISE * lowest
     elif n >= MIN_LEVEL_ROWS:
         noise *= NOISE_OF_MEDIAN / np.sqrt(MIN_PART_ROWS)
     return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
@@ -201,12 +203,6 @@ def _levels(log: Log) -> tuple[list[float], float]:
     parts = np.array_split(log.loss, min(MAX_PARTS, max(1, len(log.loss) // MIN_PART_ROWS)))
     medians = [float(np.median(part)) for part in parts]
     return medians, min(medians[-1], float(np.median(parts[-1][-max(1, len(parts[-1]) // 4) :])))
-
-
-def quantile(errors: Vector, level: float = LEVEL) -> float:
-    """Return the ceil((n + 1) level)-th smallest of n absolute errors, or the largest."""
-    k = min(int(np.ceil((len(errors) + 1) * level)), len(errors))
-    return float(np.sort(errors)[k - 1])
 
 
 def band(forecast: Forecast) -> tuple[Vector, Vector]:

@@ -9,26 +9,28 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.tuning import (
+    MAX_CHANCE,
+    MAX_SEED_DIFFERENCE,
+    MIN_AGREEING,
+    MIN_SEED_DIFFERENCE,
+    SHARED_NOISE,
+)
 from toposcope.logs import Log, Logs
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 
-MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
-MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may have been written twice, or damaged
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
 MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
-MIN_SEED_DIFFERENCE, MAX_SEED_DIFFERENCE = 2e-4, 2e-3
-"""Share of the loss by which the seed alone is taken to change it, where the noise of the log says less or more."""
-SHARED_NOISE = 0.5  # share of its noise by which a run differs from one of the same batches in the same order
 MAX_DECIMALS, MAX_DIGITS, MAX_BITS = 8, 8, 24
 """Decimals, significant digits and binary digits; a log with more was not rounded."""
 DIGIT_ROUNDING = 1e-6  # of the last digit
 MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
 MIN_COMMON_STEPS = 5  # steps in both logs; with fewer, one log is interpolated at the steps of the other
 MAX_RATE_DIFFERENCE = 0.02  # of learning rates, over the peak
-NORMAL = 1.4826  # standard deviation over median absolute deviation, of a normal distribution
 MIN_RELATIVES = 4  # runs of the family; with fewer of them those of other families are used too
 MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
 MAX_REMARKS = 3  # remarks of one kind that are written out

@@ -8,25 +8,30 @@ from numpy.lib.stride_tricks import sliding_window_view
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.tuning import (
+    JUMP_NOISE,
+    MAX_EPOCH_DIFFERENCE,
+    MAX_FALL_SHARE,
+    MAX_PLATEAU_CHANGE,
+    MAX_RATE_JUMP,
+    MIN_JUMP,
+    MIN_JUMP_LEFT,
+    MIN_RISE,
+    MIN_RISES,
+    MIN_SHARE_ABOVE,
+    MIN_SUDDEN,
+    MIN_SUDDEN_FALL,
+    PLATEAU_SHARE,
+    RISE_NOISE,
+    STAGE_WINDOW,
+)
 from toposcope.logs import Log
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
-MIN_WINDOW, WINDOW_SHARE = 6, 0.08
-"""Rows on either side of a jump to which lines are fitted, at least, and as a share of all."""
-MIN_JUMP, JUMP_NOISE, MIN_SUDDEN = 0.04, 8.0, 0.5
-"""Of ln(loss), standard errors of the noise, and the share of a jump that three rows on either side show."""
-MIN_LEFT = 0.3  # share of a jump by which the loss still differs from the law before it; of a spike less is left
-MAX_RATE_JUMP = 0.05
-"""Share of the peak by which the learning rate changes at most beside a new stage; with more, it explains the jump."""
-EVEN = 0.15  # relative difference of the distances between the beginnings of epochs
+MIN_WINDOW = 6  # rows on either side of a jump to which lines are fitted, at least
 MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
-MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2
-"""Of ln(loss), standard deviations of the noise, and number: a loss that rises so far so often goes up and down."""
-MIN_SHARE_ABOVE = 0.3  # share of the blocks in which a loss lies above its first value
-PLATEAU_SHARE, MAX_PLATEAU_CHANGE, MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.3, 0.15, 0.5, 0.3
-"""Share of the blocks of a plateau, its change over the fall after it, that fall in ln(loss), its share of blocks."""
 
 
 class Stage(NamedTuple):
@@ -51,7 +56,7 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     rate. Jumps at even distances are epochs, one that is undone is a spike.
     """
     n = len(log.steps)
-    width = max(MIN_WINDOW, round(WINDOW_SHARE * n))
+    width = max(MIN_WINDOW, round(STAGE_WINDOW * n))
     if n < max(MIN_ROWS, 3 * width) or log.is_validation:
         return None
     x = schedule.progress(np.maximum(log.steps, 1))
@@ -77,7 +82,7 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     law = fit_power_law(x[last // 4 : last], log.loss[last // 4 : last], np.ones(last - last // 4))
     tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
     gap = float(np.median(np.log(log.loss[tail] / law(x[tail]))))
-    undone = gap * jump <= MIN_LEFT * jump**2
+    undone = gap * jump <= MIN_JUMP_LEFT * jump**2
     higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
     return None if undone or higher else Stage(int(log.steps[last]), jump)
 
@@ -98,7 +103,7 @@ def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:
 def _are_epochs(log: Log, places: list[int]) -> bool:
     """Return whether falls are at even distances, that of the first one from step 0 included."""
     distances = np.diff([0, *(log.steps[place] for place in places)])
-    return len(places) > 1 and bool(np.ptp(distances) <= EVEN * distances.max())
+    return len(places) > 1 and bool(np.ptp(distances) <= MAX_EPOCH_DIFFERENCE * distances.max())
 
 
 def _blocks(log: Log) -> tuple[Vector, Steps, float]:

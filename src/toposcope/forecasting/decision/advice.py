@@ -24,12 +24,12 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
+from toposcope.forecasting.tuning import MAX_SIZE_RATIO
 from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
-MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
 MIN_PEAK_SHARE = 0.99  # share of its peak below which a learning rate has begun to fall
 
 

@@ -9,12 +9,12 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.scaling.planner import optimal_split, plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
+from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.forecasting.wording import short
 from toposcope.notebook import facts_table
 
 COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
 TOKENS_PER_PARAMETER = 20.0  # of the rule that Hoffmann et al. 2022 are quoted for
-CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
 BREAK_EVEN_RANGE = (1e-6, 1e9)  # budgets between which a break-even is searched, in units of the compute spent so far
 N_BREAK_EVEN_STEPS = 600
 DERIVATIVE_STEP = 1e-3  # of a numeric derivative, as a share of the budget

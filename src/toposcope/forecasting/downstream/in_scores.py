@@ -11,19 +11,17 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import continued, scaled
-from toposcope.forecasting.downstream.held_out import NORMAL
 from toposcope.forecasting.downstream.ladder import endpoints, ladder_of, losses_for, scored_tasks
 from toposcope.forecasting.downstream.score_link import TaskScores, score_link, task_scores
 from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.held_out import NORMAL_WIDTH
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.forecasting.tuning import MAX_MISMATCH, MAX_NAMED_MISMATCH
 from toposcope.logs.columns import target_of
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2
-"""Relative difference, in the middle of the ladder's runs, between their losses and those that the law of the points
-gives such runs: beyond the first a loss is not that of the points, beyond the second not even if the user says so."""
 MAX_LAWS = 400  # laws of the bootstrap that losses are drawn from
 SEED = 0
 N_DRAWS = 2000  # of the final loss
@@ -61,7 +59,7 @@ def in_tasks(
     judged = sum(each.link.judged for each in found)
     if judged:
         held = sum(each.link.held for each in found)
-        remarks.append(f"scores of {held} of {judged} runs left out lie within the 90% intervals of their links")
+        remarks.append(f"scores of {held} of {judged} held-out runs lie within the 90% intervals of their links")
     return AdviceInTasks(tuple(found), tuple(dict.fromkeys((*evaluations.remarks, *remarks))))
 
 
@@ -176,5 +174,5 @@ def _final_losses(report: ForecastReport) -> Vector:
     if not np.isfinite(low):
         error = report.log.final_loss()[1]
         return np.maximum(report.loss + (error if np.isfinite(error) else 0.0) * standard, 1e-6)
-    side = np.where(standard < 0, report.loss - low, high - report.loss) / NORMAL
+    side = np.where(standard < 0, report.loss - low, high - report.loss) / NORMAL_WIDTH
     return np.maximum(report.loss + side * standard, 1e-6)

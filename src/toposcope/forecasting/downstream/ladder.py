@@ -81,14 +81,14 @@ def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, eq=False)
-class Rung:
+class LadderModel:
     """A trained model of a ladder."""
 
     run: str
     N: float  # parameters
     D: Vector  # shape (m,); tokens seen at each evaluation, increasing
     loss: Vector  # shape (m,); the loss that is linked to the score; NaN where none was logged, or it is not positive
-    score: Vector  # shape (m,); naN where it was not logged
+    score: Vector  # shape (m,); NaN where it was not logged
 
     @property
     def final_loss(self) -> float:
@@ -119,12 +119,12 @@ class Ladder:
     """Small models of one recipe on one task."""
 
     target: Target  # the task's score, with chance and the number of questions where they are known
-    rungs: tuple[Rung, ...]  # by parameters, then tokens, increasing
+    models: tuple[LadderModel, ...]  # by parameters, then tokens, increasing
     loss_name: str = ""  # what the losses are of: a metric of the task, or a corpus. Empty if no loss is used
 
     def without(self, runs: Sequence[str]) -> "Ladder":
         """Return the ladder without some of its runs."""
-        return Ladder(self.target, tuple(rung for rung in self.rungs if rung.run not in runs), self.loss_name)
+        return Ladder(self.target, tuple(model for model in self.models if model.run not in runs), self.loss_name)
 
 
 def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str | None = None) -> Ladder:
@@ -152,12 +152,14 @@ def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str |
         raise ToposcopeError(f"loss {name} of task {task}: {choices(name, sorted(offered))}")
     losses = losses.with_columns(pl.when(pl.col("loss").is_between(*LOSSES)).then("loss").alias("loss"))
     joined = scores.join(losses, on=["run", "N", "D"], how="full", coalesce=True)
-    rungs = [
-        Rung(str(run), float(n), *(rows[column].to_numpy().astype(np.float64) for column in ("D", "loss", "score")))
+    models = [
+        LadderModel(
+            str(run), float(n), *(rows[column].to_numpy().astype(np.float64) for column in ("D", "loss", "score"))
+        )
         for (run, n), rows in joined.sort("D").group_by("run", "N", maintain_order=True)
     ]
-    rungs.sort(key=lambda rung: (rung.N, rung.D[-1], rung.run))
-    return Ladder(evaluations.targets[task], tuple(rungs), name)
+    models.sort(key=lambda model: (model.N, model.D[-1], model.run))
+    return Ladder(evaluations.targets[task], tuple(models), name)
 
 
 def scored_tasks(evaluations: Evaluations, tasks: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -214,10 +216,10 @@ class Endpoints:
     """Ends of the runs of a ladder, in its order."""
 
     run: tuple[str, ...]
-    N: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
-    D: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
-    loss: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
-    score: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
+    N: Vector  # shape (n,), as the others
+    D: Vector
+    loss: Vector  # mean over the last evaluations, as the score; NaN where it is unknown
+    score: Vector
     # standard deviation of a score from checkpoint to checkpoint, pooled over the runs; 0 if it is unknown
     noise: float
     # standard deviation of the scores about a smooth surface over ln N and ln D: what is known of their noise where
@@ -241,16 +243,16 @@ class Endpoints:
 
 def endpoints(ladder: Ladder) -> Endpoints:
     """Return the ends of the runs that have a score there."""
-    rungs = [rung for rung in ladder.rungs if np.isfinite(rung.final_score)]
-    spreads = np.array([rung.score_noise for rung in rungs])
+    models = [model for model in ladder.models if np.isfinite(model.final_score)]
+    spreads = np.array([model.score_noise for model in models])
     known = spreads[np.isfinite(spreads)]  # each of a few values, so that one alone says little
-    N, D = np.array([rung.N for rung in rungs]), np.array([rung.D[-1] for rung in rungs])
-    score = np.array([rung.final_score for rung in rungs])
+    N, D = np.array([model.N for model in models]), np.array([model.D[-1] for model in models])
+    score = np.array([model.final_score for model in models])
     return Endpoints(
-        tuple(rung.run for rung in rungs),
+        tuple(model.run for model in models),
         N,
         D,
-        np.array([rung.final_loss for rung in rungs]),
+        np.array([model.final_loss for model in models]),
         score,
         float(np.sqrt(np.mean(known**2))) if len(known) else 0.0,
         _scatter(np.log(N), np.log(D), score) if ladder.target.n is None and not len(known) else 0.0,

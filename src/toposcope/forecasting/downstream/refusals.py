@@ -4,27 +4,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from toposcope.forecasting.downstream.held_out import Mask
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, score_error
+from toposcope.forecasting.held_out import Mask
 from toposcope.forecasting.scaling.scaling_law import MIN_INDEPENDENT_SPREAD
+from toposcope.forecasting.tuning import (
+    LEAST_ERROR,
+    MAX_REACH,
+    MAX_RESIDUAL,
+    MAX_RESIDUAL_SHARE,
+    MAX_WIDTH,
+    MIN_ABOVE_CHANCE,
+    MIN_PLATEAU_RISE,
+    MIN_STANDARD_ERRORS,
+)
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
-MIN_RUNGS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
+MIN_MODELS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
 REACH_OF_FEW_SIZES = 4.0  # how many times the largest size the model may have if there are fewer
-MIN_STANDARD_ERRORS = 3.0  # by which a score must leave chance, and a trend must fall
-MIN_ABOVE_CHANCE = 3  # runs that must leave chance: fewer show no law
-LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
 SAME_RATIO = 1.5  # where N, D or their ratio is the same at all runs: how far that of the model may be from it
-MAX_MISFIT, MAX_MISFIT_SHARE = 3.0, 0.1
-"""Residuals of a law in units of their noise, and of the range of scores: beyond both, the runs disagree."""
-REACH = 2.0
-"""How far beyond the ladder's compute a model may be: so many times what sizes and tokens span, in logarithms."""
-MAX_WIDTH = 0.5  # of an interval, in what is left above chance
 PLATEAU_SHARE, MIN_PLATEAU = 1 / 3, 4
 """Evaluations of least compute on which an unknown chance is read off: their share, and their least number."""
-MIN_RISE = 10.0  # standard deviations of that plateau by which the best score must lie above it
 
 
 def chance_of(ladder: Ladder) -> float | None:
@@ -33,14 +34,14 @@ def chance_of(ladder: Ladder) -> float | None:
     The evaluations of the least third of compute, along all runs, are such a plateau if they have no trend and the best
     score lies ten of their standard deviations above them.
     """
-    if ladder.target.chance is not None or not ladder.rungs:
+    if ladder.target.chance is not None or not ladder.models:
         return ladder.target.chance
-    compute = np.concatenate([rung.N * rung.D for rung in ladder.rungs])
-    score = np.concatenate([rung.score for rung in ladder.rungs])
+    compute = np.concatenate([model.N * model.D for model in ladder.models])
+    score = np.concatenate([model.score for model in ladder.models])
     known = np.isfinite(score)
     compute, score = compute[known], score[known]
     least = score[np.argsort(compute, kind="stable")][: int(PLATEAU_SHARE * len(score))]
-    if len(least) < MIN_PLATEAU or score.max() < least.mean() + MIN_RISE * max(float(least.std()), LEAST_ERROR):
+    if len(least) < MIN_PLATEAU or score.max() < least.mean() + MIN_PLATEAU_RISE * max(float(least.std()), LEAST_ERROR):
         return None
     slope, error = _slope(np.arange(len(least), dtype=np.float64), least)
     return None if abs(slope) > 2 * error else float(least.mean())
@@ -59,9 +60,9 @@ def refusal_of_ladder(ladder: Ladder, points: Endpoints, chance: float | None) -
             "chance is unknown and the ladder has no plateau that shows it; state the score of guessing, "
             f"--chance {ladder.target.name}=SHARE"
         )
-    if len(points) < MIN_RUNGS:
-        more = MIN_RUNGS - len(points)
-        return f"only {counted(len(points), 'run')}; at least {MIN_RUNGS} are needed: {more} more, best of other sizes"
+    if len(points) < MIN_MODELS:
+        more = MIN_MODELS - len(points)
+        return f"only {counted(len(points), 'run')}; at least {MIN_MODELS} are needed: {more} more, best of other sizes"
     if falls := _falling(points, ladder.target.n):
         return falls
     return _at_chance(points, chance, ladder.target.n)
@@ -78,7 +79,7 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
         )
     x, y = np.log(points.N), np.log(points.D)
     span, beyond = float(np.ptp(x) + np.ptp(y)), float(np.log(N * D / (points.N * points.D).max()))
-    if beyond > REACH * span:
+    if beyond > MAX_REACH * span:
         return (
             f"the model has {np.exp(beyond):.2g} times the compute of the largest run, and sizes and tokens of the "
             f"ladder span a factor of {np.exp(span):,.0f} together; nothing is told beyond the square of that: larger "
@@ -103,7 +104,7 @@ def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
     misfit = float(np.sqrt(np.mean(residuals**2)))
     of_scores = replace(points, scatter=0.0)  # which is what is judged here
     noise = max(score_error(float(points.score.mean()), of_scores, n), LEAST_ERROR)
-    if misfit <= MAX_MISFIT * noise or misfit <= MAX_MISFIT_SHARE * float(np.ptp(points.score)):
+    if misfit <= MAX_RESIDUAL * noise or misfit <= MAX_RESIDUAL_SHARE * float(np.ptp(points.score)):
         return ""
     worst = points.run[int(np.argmax(np.abs(residuals)))]
     return (

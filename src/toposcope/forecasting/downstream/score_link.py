@@ -9,8 +9,6 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.fits import MOVEMENT_ERROR
-from toposcope.forecasting.downstream.held_out import NORMAL, Fold, Miss, folds, half_width
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, score_error
 from toposcope.forecasting.downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
 from toposcope.forecasting.downstream.predicted import table_of, with_interval
@@ -21,6 +19,8 @@ from toposcope.forecasting.downstream.refusals import (
     refusal_of_ladder,
     refusal_of_width,
 )
+from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold, Miss, extrapolating_folds, half_width
+from toposcope.forecasting.tuning import MAX_LOSS_REACH, MOVEMENT_ERROR
 from toposcope.logs.columns import Target
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
@@ -28,7 +28,6 @@ from toposcope.typing import Indices, Matrix, Vector
 METHODS: tuple[TwoStage, ...] = (TwoStage(), TwoStageExponential())
 RESAMPLES, FOLD_RESAMPLES = 200, 40  # links of resampled runs, and of those of a fold
 N_LAW = 5  # parameters of a two-stage method before those of its link
-REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
 COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
@@ -44,9 +43,9 @@ class ScoreLink:
     link: Link | ExponentialLink | None = None  # from losses to scores; None where refused
     resampled: tuple[Link | ExponentialLink, ...] = ()  # links of resampled runs
     scatter: float = 0.0  # standard deviation of a score about the link
-    widening: float = 1.0  # factor on deviations from the link, at least 1, that runs left out ask for
-    held: int = 0  # runs left out whose score was in its 90% interval, and all of them
-    judged: int = 0  # runs left out whose score was in its 90% interval, and all of them
+    widening: float = 1.0  # factor on deviations from the link, at least 1, that held-out runs ask for
+    held: int = 0  # held-out runs whose score was in its 90% interval, and all of them
+    judged: int = 0  # held-out runs whose score was in its 90% interval, and all of them
     refusal: str = ""  # why no score can be told; empty if some can
 
     def refusal_at(self, loss: float) -> str:
@@ -80,7 +79,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     """Fit a link from the loss of a ladder to its score.
 
     A sigmoid or an exponential with chance at its foot, whichever predicts the scores of larger runs better from their
-    losses when they are left out.
+    losses when they are held out.
     """
     points, chance = endpoints(ladder), chance_of(ladder)
     points = points.where(np.isfinite(points.loss) & (points.loss > 0))
@@ -88,7 +87,11 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     if refusal := refusal_of_ladder(ladder, points, chance) or _refusal_of_losses(points):
         return replace(found, refusal=refusal)
     assert chance is not None
-    parts = [each for each in folds(points) if leaves_chance(points, each.trained, chance, ladder.target.n)]
+    parts = [
+        each
+        for each in extrapolating_folds(points.N, points.D)
+        if leaves_chance(points, each.trained, chance, ladder.target.n)
+    ]
     judged = [_judged(method, points, chance, parts) for method in METHODS]
     best = min(range(len(METHODS)), key=lambda i: float(np.mean([each.error for each in judged[i]] or [np.inf])))
     method = METHODS[best]
@@ -104,7 +107,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
         link=link,
         resampled=_resampled(method, points, chance, theta, np.arange(len(points)), RESAMPLES, seed),
         scatter=scatter,
-        widening=half_width(misses) / NORMAL,
+        widening=half_width(misses) / NORMAL_WIDTH,
         held=sum(each.off <= half_width(misses, each.fold) for each in misses),
         judged=len(misses),
     )
@@ -125,7 +128,7 @@ def _scatter(points: Endpoints, residuals: Vector, n: int | None) -> float:
 
 
 class _Judged(NamedTuple):
-    """A run left out: in which fold, how far its score was off, and how far the link moved from the nearest loss."""
+    """A held-out run: in which fold, how far its score was off, and how far the link moved from the nearest loss."""
 
     fold: int
     place: int
@@ -134,7 +137,7 @@ class _Judged(NamedTuple):
 
 
 def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[Fold]) -> list[_Judged]:
-    """Return the runs left out in each fold, predicted from their losses by the link of the others."""
+    """Return the held-out runs in each fold, predicted from their losses by the link of the others."""
     if not parts:
         return []
     found = []
@@ -160,7 +163,7 @@ def _misses(
     n: int | None,
     seed: int,
 ) -> list[Miss]:
-    """Return the runs left out, their errors in units of what the others show: spread of links, scatter of scores."""
+    """Return the held-out runs, their errors in units of what the others show: spread of links, scatter of scores."""
     found = []
     for i, fold in enumerate(parts):
         theta = method.fit_link(points, chance, fold.trained[None].astype(np.float64))[0]
@@ -172,14 +175,14 @@ def _misses(
                 spread = float(np.std([link(points.loss[each.place]) for link in links]))
                 deviation = float(np.sqrt(spread**2 + scatter**2 + (MOVEMENT_ERROR * each.movement) ** 2))
                 off = each.error / max(deviation, 1e-6)
-                found.append(Miss(points.run[each.place], fold.unseen(points), off))
+                found.append(Miss(points.run[each.place], fold.unseen(points.run), off))
     return found
 
 
 def _within_reach(losses: Vector, loss: float) -> bool:
     """Return whether a loss is not too far outside those of a ladder."""
     low, high = float(losses.min()), float(losses.max())
-    reach = REACH * (high - low)
+    reach = MAX_LOSS_REACH * (high - low)
     return low - reach <= loss <= high + reach
 
 
@@ -283,8 +286,8 @@ def _score(arm: ArmScore, each: TaskScores) -> str:
 
 def _held(each: TaskScores) -> str:
     if not each.link.judged:
-        return "; no run could be left out to test the link"
-    return f"; the link's intervals held {each.link.held} of {each.link.judged} runs left out"
+        return "; no run could be held out to test the link"
+    return f"; the link's intervals held {each.link.held} of {each.link.judged} held-out runs"
 
 
 def _percent(share: float) -> str:
@@ -306,5 +309,5 @@ def scores_frame(tasks: Sequence[TaskScores]) -> pl.DataFrame:
 
 def scores_dicts(tasks: Sequence[TaskScores]) -> list[dict[str, Any]]:
     """Return the rows of `scores_frame`, with how often the link's intervals held."""
-    counts = {each.task: {"held": each.link.held, "left_out": each.link.judged} for each in tasks}
+    counts = {each.task: {"held": each.link.held, "held_out": each.link.judged} for each in tasks}
     return [{**row, **counts[row["task"]]} for row in scores_frame(tasks).to_dicts()]

@@ -17,10 +17,11 @@ from toposcope.forecasting.forecaster import (
     end_steps,
     fraction_seen,
 )
-from toposcope.forecasting.forecasters.power_law_fit import LATE_SHARE, MAX_SPIKE, fit_power_law, window
-from toposcope.forecasting.schedules.planned import held_out
+from toposcope.forecasting.forecasters.power_law_fit import fit_power_law, window
+from toposcope.forecasting.held_out import runs_held_out
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.forecasting.tuning import LATE_SHARE, MAX_SPIKE
 from toposcope.logs import Log, final_losses
 from toposcope.typing import Steps, Vector
 
@@ -104,7 +105,7 @@ class LawForecaster(ABC):
 def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> Vector:
     """Return log(predicted / final) of each run, predicted without the runs of its size; NaN if it cannot be."""
     errors = np.full(len(runs), np.nan)
-    for i, case in enumerate(held_out(runs, fraction, assumed)):
+    for i, case in enumerate(runs_held_out(runs, fraction, assumed)):
         if case is None:
             continue
         try:

@@ -17,32 +17,36 @@ import numpy as np
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError, cached
 from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster, StepPowerLaw, present_slope
 from toposcope.forecasting.forecasters.power_law_fit import (
-    LATE_SHARE,
-    NORMAL,
     PowerLawFit,
     fit_annealing_coefficient,
     fit_power_law,
     window,
 )
+from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.forecasting.tuning import (
+    COOLDOWN_DELAY,
+    COOLDOWN_EXPONENT,
+    LATE_SHARE,
+    MAX_PRIOR_SHARE,
+    MAX_PRIOR_SLOPES,
+    MIN_DECAY,
+    MIN_DECAY_SEEN,
+    MIN_PRIOR_SHARE,
+    MIN_SEEN,
+    PRIOR,
+    PRIOR_SHARE,
+    PRIOR_SPREAD,
+    SIBLING_SHARE,
+    SLOPE_SHARE,
+    SLOPE_SHARE_SPREAD,
+)
 from toposcope.logs import Log
 from toposcope.typing import Steps, Vector
 
-PRIOR, PRIOR_SPREAD = 0.19, 0.06  # of c, in nats
-PRIOR_SHARE = PRIOR / 3.1  # of the loss, where it is not in nats: the prior over the usual loss of a language model
-MIN_PRIOR_SHARE, MAX_PRIOR_SHARE = 0.015, 0.1
-"""Of the loss: where it is less or more, the loss in nats is above or below those of language models."""
-MAX_PRIOR_SLOPES = 4.0  # slopes of the run: a larger prior is not of a run that falls as language models do
-SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25  # of the slope: c where the prior for language models does not hold
 MIN_SPREAD_SHARE = 1e-6  # of the loss: a smaller spread of c counts as this
-SIBLING_SHARE = 0.9  # late share of a complete sibling that its own coefficient is fitted to
-MIN_DECAY = 0.5  # share of the peak: a sibling whose rate falls by less holds no information on c
 MIN_SIBLINGS = 3
-MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5
-"""Shares of the run and of the decay of its rate that have to be seen before c is fitted."""
-COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0
-"""d and b; of five pairs the one that did best without siblings of the family at 20 and 30% of three families."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, MIN_POINTS, NORMAL, window
+from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, window
+from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights, least_squares
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
@@ -33,7 +35,7 @@ SEARCHES = 3  # number of the best starts from which the search begins
 ROUNDS = 3  # of reweighting
 MIN_RESIDUAL_SCALE = 1e-3
 """Relative; larger residuals count less, as in the publication, or from a larger one if the runs are noisier."""
-MAX_EVALUATIONS = 60
+MAX_STEPS = 60  # of a search
 MAX_NNLS_ITERATIONS = 1000
 
 MIN_SCHEDULES = 3  # for the five parameters of the decay terms and the level they start from
@@ -285,32 +287,20 @@ class LeastSquaresProblem:
         return solution, columns @ solution - self.weight, slopes - basis @ (basis.T @ slopes)
 
     def search(self, q: Vector) -> tuple[Vector, float]:
-        """Search C, b, g and a from a start; return their logarithms and half the sum of squares."""
-        from scipy.optimize import least_squares
+        """Search C, b, g and a from a start; return their logarithms and the sum of squares."""
 
-        low, high = np.log(LOWEST), np.log(HIGHEST)
-        last: list[tuple[Vector, tuple[Vector, Vector, Matrix]]] = []
+        def linearised(rows: Matrix, _: Indices) -> tuple[Matrix, NDArray[np.float64]]:
+            solved = [self.solve(row) for row in rows]
+            return np.array([residuals for _, residuals, _ in solved]), np.array([slopes for *_, slopes in solved])
 
-        def solve_once(q: Vector) -> tuple[Vector, Vector, Matrix]:
-            if not last or not np.array_equal(last[0][0], q):
-                last[:] = [(q.copy(), self.solve(q))]
-            return last[0][1]
-
-        result = least_squares(
-            lambda q: solve_once(q)[1],
-            np.clip(q, low + 1e-6, high - 1e-6),
-            jac=lambda q: solve_once(q)[2],
-            bounds=(low, high),
-            max_nfev=MAX_EVALUATIONS,
-            xtol=1e-7,
-            ftol=1e-8,
-        )
-        return result.x, float(result.cost)
+        bounds = np.log(LOWEST), np.log(HIGHEST)
+        found, squares = least_squares(linearised, q[None], bounds=bounds, tolerance=0, relative=1e-8, steps=MAX_STEPS)
+        return found[0], float(squares[0])
 
     def reweigh(self, q: Vector) -> float:
         """Reweigh the points by Huber's function of their residuals; return the scale of these."""
         residuals = self.solve(q)[1] / self.weight
         scale = NORMAL * float(np.median(np.abs(residuals)))
         limit = max(MIN_RESIDUAL_SCALE, HUBER * scale)
-        self.weight = np.sqrt(np.minimum(1, limit / np.maximum(np.abs(residuals), 1e-15)))
+        self.weight = np.sqrt(huber_weights(np.abs(residuals), limit, 1e-15))
         return scale

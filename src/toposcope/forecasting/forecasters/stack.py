@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
 from toposcope.forecasting.forecasters.baseline_laws import Last, LawForecaster, ProgressPowerLaw, StepPowerLaw
 from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN, S1_ANNEAL
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL, window
+from toposcope.forecasting.forecasters.power_law_fit import window
 from toposcope.forecasting.forecasters.sibling_template import template_final
-from toposcope.forecasting.schedules.planned import held_out
+from toposcope.forecasting.held_out import group_folds, runs_held_out
+from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.forecasting.tuning import (
+    LEVERAGE_FACTOR,
+    MAX_COUNTED_ERROR,
+    MAX_DEVIATIONS,
+    MIN_STRENGTH,
+    STACK_SLOPE_SHARE,
+)
 from toposcope.logs import Log
 from toposcope.typing import Matrix, Vector
 
@@ -23,13 +31,8 @@ STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
 """Candidates, weakest first; with an infinite one the fit is a constant."""
 ROUNDS = 4
 MAX_FOLDS = 10
-MAX_DEVIATIONS = 3.0  # standard deviations; features further out are clipped
-LEVERAGE_FACTOR = 5.0
-MIN_STRENGTH = 3.0
-MAX_COUNTED_ERROR = 0.05  # in choosing the strength, an error that is larger counts as this
 BASE = COOLDOWN
 STACKED_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
-SLOPE_SHARE = 0.5  # late share of what was seen over which slopes are taken
 MIN_VARIANCE = 1e-10  # of the logarithm of progress; with less, slopes count as 0
 MIN_RUNS, MIN_SIZES = 8, 2
 NORMS = ("weight_norm", "grad_norm")
@@ -101,12 +104,11 @@ class _Standard(NamedTuple):
 def _held_out(features: Matrix, target: Vector, folds: NDArray[np.int64]) -> Matrix:
     """Return the prediction for each row from the folds it is not in, by strength, shape (n_strengths, n)."""
     answers = np.empty((len(STRENGTHS), len(target)))
-    for fold in np.unique(folds):
-        out = folds == fold
-        standard = _standard(features[~out])
+    for fold in group_folds(folds.tolist()):
+        standard = _standard(features[fold.trained])
         for i, strength in enumerate(STRENGTHS):
-            fit = RidgeFit(*_fit(standard, target[~out], strength), strength, np.empty(0), np.empty((0, 0)))
-            answers[i, out] = fit(features[out])
+            fit = RidgeFit(*_fit(standard, target[fold.trained], strength), strength, np.empty(0), np.empty((0, 0)))
+            answers[i, fold.predicted] = fit(features[fold.predicted])
     return answers
 
 
@@ -133,7 +135,7 @@ def _fit(standard: _Standard, target: Vector, strength: float) -> tuple[Vector, 
         offset = level - float(mean @ slopes)
         size = np.abs(target - offset - z @ slopes)
         spread = NORMAL * _median(size) + 1e-9
-        weight = np.minimum(1, HUBER * spread / np.maximum(size, 1e-12))
+        weight = huber_weights(size, HUBER * spread, 1e-12)
     return centre, scale, slopes, offset, float(target.min()), float(target.max())
 
 
@@ -189,7 +191,7 @@ class Stack:
     ) -> tuple[RidgeFit, Vector, Vector]:
         """Return the ridge, log(predicted / final) of each sibling, held out with its size, and its reach."""
         rows, target, sizes = [], [], []
-        for case in held_out(relatives, fraction, assumed):
+        for case in runs_held_out(relatives, fraction, assumed):
             if case is None:
                 continue
             run, seen, schedule, others = case
@@ -245,7 +247,7 @@ def stack_features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], 
         others.append(np.log(template_final(log, schedule, siblings) / base))
     except RefusedError:
         others.append(0.0)  # without siblings of its schedule a run is taken to end where the base does
-    late = window(log, schedule, SLOPE_SHARE)
+    late = window(log, schedule, STACK_SLOPE_SHARE)
     slope = slope_of(np.log(schedule.progress(late.steps)), np.log(late.loss))
     level = np.log(late.loss[-max(1, len(late.loss) // 10) :].mean())
     # a feature that is unknown of the run to forecast is the same for all, and has no effect
@@ -275,7 +277,7 @@ class StackNorms(Stack):
 def _level_and_slope(log: Log, schedule: Schedule, name: str) -> tuple[float, float]:
     """Return the median of the logarithm of a norm, and its slope in log S1."""
     values = log.norms.get(name, np.full(len(log.steps), np.nan))
-    late = (log.steps >= max(1, (1 - SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
+    late = (log.steps >= max(1, (1 - STACK_SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
     late[late] = values[late] > 0
     if late.sum() < MIN_NORMS:
         raise RefusedError(f"the log has no {name.replace('_', ' ')}")

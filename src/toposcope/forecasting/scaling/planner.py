@@ -8,12 +8,10 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
+from toposcope.forecasting.tuning import MAX_EXTRAPOLATION, MAX_SIZE_SPAN
 
 FLOP = 6.0  # floating-point operations of training, for each parameter and token
 LEVEL = 0.95
-MAX_EXTRAPOLATION = 10.0  # times the compute of the points; beyond, the form of the law itself is in doubt
-MAX_SIZE_SPAN = 30.0
-"""Ends of the interval of the best size, one over the other, beyond which the points do not determine it."""
 MIN_EXTRAPOLATION = 1.01  # within this factor of the points there is no remark on extrapolation
 INFERENCE_FLOP = 2.0  # floating-point operations of inference, for each parameter and token
 R_D, R_N = 15.387756, 5.309743

@@ -10,14 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.law_search import GRID, Descent, Problem, descend, optima
 from toposcope.forecasting.scaling.points import Points, points_of_family
+from toposcope.forecasting.tuning import ASSUMED_RUNS, ASSUMED_SCATTER, EXPONENT_PRIOR, MIN_BOOTSTRAP_RUNS, MIN_CURVES
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-EXPONENT = (float(np.log(0.3)), 1.0)
-"""Prior of the logarithm of an exponent, mean and standard deviation: 0.1 to 0.8, where those of losses are."""
-ASSUMED_SCATTER = 0.005  # nats: scatter of runs of one recipe about their law, where there are no residuals to show it
-ASSUMED_RUNS = 2.0  # degrees of freedom that the assumed scatter counts for beside those of the residuals
 N_CELLS, N_ZOOMS = 40, 3  # exponents on each axis of the grid, and how often it closes in on those that are likely
 MIN_DENSITY = 1e-4  # of an exponent, relative to the likeliest: less likely ones are cut off the grid
 N_TRIES = 64  # draws of E, A and B at each pair of exponents, of which the positive ones count
@@ -27,9 +24,6 @@ RESAMPLES_PER_BATCH = 100  # resamples between two calls of `progress`
 MIN_POINTS, MIN_LEVELS = 5, 3
 EXPONENT_RANGE = (0.01, 3.0)  # smallest and largest plausible exponent
 MIN_INDEPENDENT_SPREAD = 0.01  # share of the spread of ln D that ln N must not explain
-MIN_RUNS, MIN_CURVES = 10, 30
-"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
-curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
 MAX_RELATIVE_ERROR = 0.5  # standard errors beyond this share of an exponent are remarked on
 MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
 """Relative distance of the exponents, and excess of the objective, of a rival optimum."""
@@ -68,7 +62,7 @@ def posterior_laws(
         positive = (linear > 0).all(axis=2)
         with np.errstate(divide="ignore"):
             density = np.log(positive.mean(axis=1)) - np.log(size).sum(axis=1) - freedom / 2 * np.log(square)
-        density -= (((logs - EXPONENT[0]) / EXPONENT[1]) ** 2).sum(axis=0) / 2
+        density -= (((logs - EXPONENT_PRIOR[0]) / EXPONENT_PRIOR[1]) ** 2).sum(axis=0) / 2
         density[singular] = -np.inf
         if not np.isfinite(density).any():
             return np.empty((0, 5))
@@ -199,9 +193,9 @@ def scaling_law(
     runs = _numbered(run)
     n_runs = int(runs.max()) + 1
     theta, left_out = np.empty((0, 5)), 0
-    if n_runs >= MIN_RUNS:
+    if n_runs >= MIN_BOOTSTRAP_RUNS:
         theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
-    is_posterior = resamples > 0 and (n_runs < MIN_RUNS or 2 * left_out >= resamples)
+    is_posterior = resamples > 0 and (n_runs < MIN_BOOTSTRAP_RUNS or 2 * left_out >= resamples)
     if is_posterior:
         random = np.random.default_rng(derive_seed(seed, "scaling law", "posterior"))
         theta = posterior_laws(N, D, loss, runs, resamples, random)
@@ -308,9 +302,9 @@ def _remarks(
     along = len(points) > n_runs
     if is_posterior:
         yield (
-            f"only {n_runs} runs{'' if n_runs < MIN_RUNS else ' that determine a law when resampled'}: intervals are "
-            f"of laws that agree with them, with exponents of about {np.exp(EXPONENT[0]):.1g} within a factor of e and "
-            f"a scatter of runs of about {ASSUMED_SCATTER:g} nats assumed beforehand"
+            f"only {n_runs} runs{'' if n_runs < MIN_BOOTSTRAP_RUNS else ' that determine a law when resampled'}: "
+            f"intervals are of laws that agree with them, exponents of about {np.exp(EXPONENT_PRIOR[0]):.1g} within a "
+            f"factor of e and a scatter of runs of about {ASSUMED_SCATTER:g} nats assumed beforehand"
         )
     elif along and n_runs < MIN_CURVES:
         yield f"only {n_runs} runs to resample whole: intervals from so few are too narrow"

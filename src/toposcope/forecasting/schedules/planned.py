@@ -1,8 +1,6 @@
 """The schedule of a run: the logged learning rate, continued as declared, as in siblings, or as recognised."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -306,31 +304,3 @@ def known_schedule(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun]) -> 
         return cached(seen, run.schedule, schedule.rates.tobytes(), lambda: schedule)
 
     return cached(seen, run.schedule, ("known schedule", tuple(siblings)), known)
-
-
-class HeldOut(NamedTuple):
-    """A sibling seen at a fraction, the schedule that it is forecast with, and the runs of other sizes."""
-
-    run: LoggedRun
-    seen: Log
-    schedule: Schedule
-    others: tuple[LoggedRun, ...]
-
-
-@lru_cache(maxsize=64)
-def held_out(runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> tuple[HeldOut | None, ...]:
-    """Return what each run is forecast from without those of its size; None for runs of which nothing was seen.
-
-    Schedules are assumed where that of the run to forecast is: errors of siblings then hold what comes of wrong
-    assumptions as well.
-    """
-    others = {size: tuple(run for run in runs if run.size != size) for size in {run.size for run in runs}}
-    cases: list[HeldOut | None] = []
-    for run in runs:
-        seen, siblings = run.seen(fraction), others[run.size]
-        if seen is None:
-            cases.append(None)
-            continue
-        schedule = known_schedule(run, seen, siblings) if assumed else run.schedule
-        cases.append(HeldOut(run, seen, schedule, siblings))
-    return tuple(cases)

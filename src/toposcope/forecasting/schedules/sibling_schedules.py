@@ -12,24 +12,17 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecaster import LoggedRun, cached
 from toposcope.forecasting.schedules.recognised import CONSTANT, LoggedRates, Plan, logged_rates, rounding, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP
+from toposcope.forecasting.tuning import MAX_APART, MAX_SIBLING_MISFIT, MAX_TAIL_COST, TAIL_DIFFERENCES, TAIL_QUANTILES
 from toposcope.logs import Log
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
-MAX_MISFIT = 0.02
-"""Root mean square difference of a sibling that agrees with the logged rates, as a share of their range."""
-MAX_APART = 0.02
-"""Mean difference, over the peak, of schedules that go on alike: over all steps ahead, and over the last of them."""
 MAX_COMPARED_ROWS = 100
 N_STEPS_AHEAD, N_LAST_STEPS = 64, 4
 """Steps from the last one seen to the end at which schedules are compared, and the last of them."""
 N_TAIL_STEPS = 500  # steps, counted from the end, at which siblings of different lengths are compared
-TAIL_DIFFERENCES = (1e-4, 1e-3)  # over the peak, of rates that are the same so many steps before the end
-TAIL_QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Of the numbers of steps over which pairs of siblings end alike: how long the end that they share may be."""
 MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
 MAX_TAIL_SIBLINGS = 40  # siblings, evenly chosen by their lengths, on which these are compared
-MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leaves no more
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
 
 SAME_PEAK = 1e-9  # relative difference of two peaks that is round-off
@@ -247,7 +240,7 @@ def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tails: Sequ
         peak = np.full(len(peak), _rise(seen, np.array([seen.warm_up]))[0]) if len(peak) else peak
     elif len(seen.rates) and len(peak):
         largest = float(seen.rates.max())
-        tolerance = max(MAX_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates))
+        tolerance = max(MAX_SIBLING_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates))
         theirs = aligned.rates(seen.steps)
         size = np.einsum("ij,ij->i", theirs, theirs)
         peak = np.divide(theirs @ seen.rates, size, out=np.zeros(len(size)), where=size > 0)

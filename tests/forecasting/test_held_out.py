@@ -1,44 +1,33 @@
-"""Parts of predictions from ladders: folds, the choice, widths of intervals, least squares."""
+"""Held-out evaluation: folds, the choice of a method, widths of intervals, scores of probabilities."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.forecasting.downstream.held_out import (
+from toposcope.forecasting.held_out import (
     COMPUTE_GAP,
     MIN_TRAINED,
-    NORMAL,
+    NORMAL_WIDTH,
     Miss,
     choose,
-    folds,
+    extrapolating_folds,
     half_width,
     interval,
 )
-from toposcope.forecasting.downstream.ladder import Endpoints
-from toposcope.forecasting.least_squares import least_squares
-
-
-def points(runs: list[tuple[float, float]]) -> Endpoints:
-    N, D = (np.array(values) for values in zip(*runs, strict=True))
-    n = len(runs)
-    return Endpoints(tuple(map(str, range(n))), N, D, np.ones(n), np.full(n, 0.5), 0.0)
 
 
 @given(st.lists(st.tuples(st.floats(1e7, 1e10), st.floats(1e8, 1e13)), min_size=1, max_size=30))
 @examples(100)
 def test_folds_predict_what_was_not_trained_on_and_never_interpolate(runs: list[tuple[float, float]]) -> None:
-    ladder = points(runs)
-    for fold in folds(ladder):
+    N, D = (np.array(values) for values in zip(*runs, strict=True))
+    for fold in extrapolating_folds(N, D):
         assert not (fold.trained & fold.predicted).any()
         assert fold.trained.sum() >= MIN_TRAINED
-        quantities = (ladder.N, ladder.D, ladder.D / ladder.N, ladder.compute)
-        beyond = np.any([values > values[fold.trained].max() for values in quantities], axis=0)
+        beyond = np.any([values > values[fold.trained].max() for values in (N, D, D / N, N * D)], axis=0)
         assert beyond[fold.predicted].all()
         if fold.name.startswith("compute"):
-            limit = ladder.compute[fold.trained].max()
-            assert (ladder.compute[fold.predicted] >= COMPUTE_GAP * limit * (1 - 1e-12)).all()
+            assert ((N * D)[fold.predicted] >= COMPUTE_GAP * (N * D)[fold.trained].max() * (1 - 1e-12)).all()
 
 
 def test_the_method_of_all_tasks_and_of_one() -> None:
@@ -65,31 +54,7 @@ def test_intervals_are_widened_by_what_was_missed_and_not_by_what_nobody_saw() -
     near, far = frozenset({"4", "5"}), frozenset({"3", "4", "5"})
     misses = [Miss("5", near, 0.5)] * 10 + [Miss("3", far, 4.0)] * 10
     assert half_width(misses) == 4.0
-    assert half_width(misses, near) == 4.0  # of a fold that saw neither 4 nor 5, a rung that is known then
-    assert half_width(misses, far) == NORMAL
-    assert half_width(misses[:10]) == NORMAL
+    assert half_width(misses, near) == 4.0  # of a fold that saw neither 4 nor 5, a model that is known then
+    assert half_width(misses, far) == NORMAL_WIDTH
+    assert half_width(misses[:10]) == NORMAL_WIDTH
     assert interval(0.95, 0.1, 2.0) == (0.75, 1.0)
-
-
-@given(st.floats(-3, 3), st.floats(-3, 3))
-@examples(40)
-def test_many_least_squares_at_once_find_known_parameters(a: float, b: float) -> None:
-    x = np.linspace(-1, 1, 15)
-    truth = np.stack([np.exp(a * x) + b, np.exp(-a * x) + 2 * b])
-
-    def residuals(theta, rows):  # type: ignore[no-untyped-def]
-        return (np.exp(theta[:, :1] * x) + theta[:, 1:] - truth[rows]) / 1e-4
-
-    theta, squares = least_squares(residuals, np.zeros((2, 2)))
-    np.testing.assert_allclose(theta, [[a, b], [-a, 2 * b]], atol=1e-6)
-    assert (squares < 1e-3).all()
-
-
-def test_problems_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = np.linspace(-2, 2, 7)
-
-    def residuals(theta, rows):  # type: ignore[no-untyped-def]
-        return np.stack([theta[:, 0] - truth[rows], np.exp(theta[:, 0]) - np.exp(truth[rows])], axis=1)
-
-    monkeypatch.setattr("toposcope.forecasting.least_squares.AT_ONCE", 6)
-    np.testing.assert_allclose(least_squares(residuals, np.zeros((7, 1)))[0][:, 0], truth, atol=1e-3)
