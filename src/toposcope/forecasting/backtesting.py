@@ -30,7 +30,6 @@ SCHEMA = {
     **dict.fromkeys(("predicted", "low", "high", "final", "final_error"), pl.Float64),
     "refused": pl.String,
 }
-BASELINES = ("last", "power_law", "annealing")
 RESAMPLES = 1000
 MIN_GROUPS = 2
 SCORES = {
@@ -172,7 +171,7 @@ def scores(backtested: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCORES, orient="row").sort("fraction", "relative_median", "forecaster")
 
 
-def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl.DataFrame:
+def skills(backtested: pl.DataFrame, baselines: Sequence[str] = ("last", "power_law", "annealing")) -> pl.DataFrame:
     """Compare each forecaster with simpler ones, on the runs that both forecast.
 
     Returns
@@ -190,11 +189,11 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
     rows: list[tuple[object, ...]] = []
     for (fraction,), part in known.group_by("fraction", maintain_order=True):
         for baseline in baselines:
-            beside = part.filter(forecaster=baseline).select("family", "run", base="error")
+            base = part.filter(forecaster=baseline).select("family", "run", base="error")
             names = [name for name in part["forecaster"].unique(maintain_order=True) if name != baseline]
             skill_rows = []
             for name in names:
-                both = part.filter(forecaster=name).join(beside, on=["family", "run"])
+                both = part.filter(forecaster=name).join(base, on=["family", "run"])
                 if len(both):
                     skill_rows.append((fraction, name, baseline, len(both), *_skill(both)))
             p = adjusted(np.array([row[-1] for row in skill_rows], dtype=np.float64))

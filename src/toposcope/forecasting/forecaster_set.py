@@ -15,11 +15,7 @@ from toposcope.forecasting.tuning import MAX_RANGE
 from toposcope.logs import Log
 
 DEFAULT = "default"
-STACKS = ("stack", "stack_norms")
-"""The default is the one of these that errs less on the siblings, each held out with its size."""
 PREFERRED, LAST = ("median", "template"), "last"
-"""Without them it is the first of these that does not refuse, else the law of the narrowest interval; without any
-law, and of a run whose loss rises or is constant, it is ``last``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +81,11 @@ def run_forecasters(
         )
         for forecaster, each in made
     }
-    # no law of a run that learns holds for one that diverges or does not change
+    # The default is the stack that errs less on the siblings, each held out with its size; without stacks the first
+    # preferred one that does not refuse, else the law of the narrowest interval; without any law, and of a run whose
+    # loss rises or is constant, for which no law holds, the last value.
     stacks = sorted(
-        (name for name in STACKS if name in forecasts),
+        (name for name in ("stack", "stack_norms") if name in forecasts),
         key=lambda name: float(np.median(np.abs(forecasts[name].errors))),
     )
     laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))

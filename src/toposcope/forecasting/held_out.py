@@ -27,7 +27,6 @@ MIN_TRAINED, MIN_SIZES = 5, 2  # models to predict others from, and different si
 COMPUTE_GAP = 4.0  # models of this many times the compute are predicted from those below, and more
 SAME_LEVEL = 1.1  # numbers within this ratio are one level
 MAX_LEVELS = 3  # largest sizes, or longest trainings, that are held out together
-MIN_CALIBRATED = 8  # held-out predictions that are needed to widen intervals by them
 MIN_FOLDS = 4  # folds, of all tasks, below which no method is chosen by their errors
 N_BINS = 10
 MIN_LOG_PROBABILITY = 1e-3  # distance of a probability from 0 and 1 in a log score
@@ -163,11 +162,11 @@ class Miss(NamedTuple):
 def half_width(misses: Sequence[Miss], without: frozenset[str] = frozenset()) -> float:
     """Return how many standard deviations an interval extends to each side.
 
-    That of a normal distribution, or what 90% of the held-out predictions needed, if that is more. Each fold counts
-    alike, whatever the number of its runs.
+    That of a normal distribution, or what 90% of the held-out predictions needed, if that is more and there are 8. Each
+    fold counts alike, whatever the number of its runs.
     """
     known = [miss for miss in misses if without <= miss.fold and miss.run not in without]
-    if len(known) < MIN_CALIBRATED:
+    if len(known) < 8:
         return NORMAL_WIDTH
     sizes = {fold: sum(miss.fold == fold for miss in known) for fold in {miss.fold for miss in known}}
     off, weight = np.array([(miss.off, 1 / sizes[miss.fold]) for miss in known]).T
@@ -245,7 +244,7 @@ def brier_score(probability: Vector, won: Mask | Vector, weight: Vector) -> floa
 
 
 class Bin(NamedTuple):
-    """Pairs that were given about the same probability: its range, their number, means said and come, and weight."""
+    """Pairs of about the same probability: its range, their number, mean predicted and true shares, and weight."""
 
     low: float
     high: float
@@ -270,5 +269,5 @@ def reliability(probability: Vector, won: Mask | Vector, weight: Vector) -> list
 
 
 def calibration_error(bins: list[Bin]) -> float:
-    """Return the mean absolute difference of what was said and what came true, over bins by their weight."""
+    """Return the mean absolute difference of what was predicted and what came true, over bins by their weight."""
     return float(sum(each.weight * abs(each.said - each.came) for each in bins))

@@ -25,13 +25,8 @@ from toposcope.wording import counted
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
 MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
-MAX_DECIMALS, MAX_DIGITS, MAX_BITS = 8, 8, 24
-"""Decimals, significant digits and binary digits; a log with more was not rounded."""
 DIGIT_ROUNDING = 1e-6  # of the last digit
 MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
-MIN_COMMON_STEPS = 5  # steps in both logs; with fewer, one log is interpolated at the steps of the other
-MAX_RATE_DIFFERENCE = 0.02  # of learning rates, over the peak
-MIN_RELATIVES = 4  # runs of the family; with fewer of them those of other families are used too
 MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
 MAX_REMARKS = 3  # remarks of one kind that are written out
 
@@ -60,7 +55,7 @@ def _agree(one: Log, other: Log, shift: int, max_chance: float) -> bool:
     """Return whether two logs agree, the steps of the second less `shift` being those of the first."""
     steps = other.steps - shift
     common, i, j = np.intersect1d(one.steps, steps, assume_unique=True, return_indices=True)
-    if len(common) >= MIN_COMMON_STEPS or len(common) in (len(one.steps), len(other.steps)):
+    if len(common) >= 5 or len(common) in (len(one.steps), len(other.steps)):
         few = _evenly(len(common))
         agree = _same_losses(one.loss[i[few]], other.loss[j[few]], max_chance)
     else:
@@ -113,7 +108,7 @@ def _same_rates(one: Log, other: Log, shift: int) -> bool:
     moved = steps[0], steps[1] - shift
     peak = max(float(np.abs(each).max()) for each in rates)
     # a thinned log misses the corners of a schedule: its rows lie on the lines of the other, not the reverse
-    return any(_on_lines(moved[i], rates[i], moved[1 - i], rates[1 - i], MAX_RATE_DIFFERENCE * peak) for i in (0, 1))
+    return any(_on_lines(moved[i], rates[i], moved[1 - i], rates[1 - i], 0.02 * peak) for i in (0, 1))
 
 
 def _rates(log: Log) -> tuple[Steps, Vector]:
@@ -136,27 +131,23 @@ def _noise(losses: Vector) -> float:
 
 
 def _last_digit(losses: Vector) -> Vector:
-    """Return the size of the last digit that losses were logged with, decimal or binary: the coarsest that fits."""
+    """Return the size of the last digit that losses were logged with, decimal or binary: the coarsest that fits.
+
+    A log with more than eight decimals, significant digits, or 24 binary digits was not rounded.
+    """
     size = np.zeros(len(losses))
-    for decimals in range(MAX_DECIMALS + 1):
-        if _whole(losses * 10.0**decimals):
-            size = np.full(len(losses), 10.0**-decimals)
-            break
-    places = np.floor(np.log10(losses))
-    for digits in range(1, MAX_DIGITS + 1):
-        if _whole(losses * 10.0 ** (digits - 1 - places)):
-            size = np.maximum(size, 10.0 ** (places - digits + 1))
-            break
-    exponents = np.floor(np.log2(losses))
-    for bits in range(1, MAX_BITS + 1):
-        if _whole(losses * 2.0 ** (bits - 1 - exponents)):
-            size = np.maximum(size, 2.0 ** (exponents - bits + 1))
-            break
+    ways = (
+        (10.0, np.zeros(len(losses)), range(9)),
+        (10.0, np.floor(np.log10(losses)), range(8)),
+        (2.0, np.floor(np.log2(losses)), range(24)),
+    )
+    for base, places, digits in ways:
+        for k in digits:
+            scaled = losses * base ** (k - places)
+            if np.abs(scaled - scaled.round()).max() <= DIGIT_ROUNDING:
+                size = np.maximum(size, base ** (places - k))
+                break
     return size
-
-
-def _whole(numbers: Vector) -> bool:
-    return bool(np.abs(numbers - numbers.round()).max() <= DIGIT_ROUNDING)
 
 
 def _evenly(n: int) -> Steps:
@@ -255,7 +246,7 @@ def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the siblings whose losses are in the log's unit: those of its family if there are at least 4, else all."""
     same_unit = [run for run in siblings if run.log.unit == log.unit]
     relatives = [run for run in same_unit if run.log.family == log.family]
-    return relatives if len(relatives) >= MIN_RELATIVES else same_unit
+    return relatives if len(relatives) >= 4 else same_unit
 
 
 def _without_size(complete: CompleteRuns) -> list[str]:

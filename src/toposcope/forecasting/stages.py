@@ -31,7 +31,6 @@ from toposcope.typing import Steps, Vector
 
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
 MIN_WINDOW = 6  # rows on either side of a jump to which lines are fitted, at least
-MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
 
 
 class Stage(NamedTuple):
@@ -108,7 +107,7 @@ def _are_epochs(log: Log, places: list[int]) -> bool:
 
 def _blocks(log: Log) -> tuple[Vector, Steps, float]:
     """Return the medians of ln(loss) over blocks of rows, their first steps, and the noise of a median."""
-    n = min(MAX_BLOCKS, len(log.loss) // MIN_BLOCK_ROWS)
+    n = min(30, len(log.loss) // 3)
     parts = np.array_split(np.log(log.loss), n)
     steps = np.array([part[0] for part in np.array_split(log.steps, n)])
     return np.array([np.median(part) for part in parts]), steps, row_noise(np.log(log.loss)) / np.sqrt(len(parts[0]))

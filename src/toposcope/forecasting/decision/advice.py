@@ -30,8 +30,6 @@ from toposcope.logs import Log, read_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
-MIN_PEAK_SHARE = 0.99  # share of its peak below which a learning rate has begun to fall
-
 
 @dataclass(frozen=True, eq=False)
 class Advice:
@@ -255,7 +253,7 @@ def beyond_plan(log: Log, run: RunInProgress) -> tuple[str, ...]:
 
 def _is_decaying(log: Log) -> bool:
     rates = log.learning_rate[np.isfinite(log.learning_rate)]
-    return len(rates) > 1 and bool(rates[-1] < MIN_PEAK_SHARE * rates.max() and rates.argmax() < len(rates) - 1)
+    return len(rates) > 1 and bool(rates[-1] < 0.99 * rates.max() and rates.argmax() < len(rates) - 1)
 
 
 def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float | None) -> tuple[float, float, str]:

@@ -21,7 +21,6 @@ from toposcope.typing import Indices, Matrix, Vector
 Labels = NDArray[np.str_]
 Fit = Callable[[Points], FittedScalingLaw]
 
-MAX_PAIRS_OF_RUNS = 40  # pairs of points drawn from the same two runs; more add little information
 MAX_POINTS_OF_RUN = 24  # neighbours on a curve add little information
 N_FOLDS = 4
 MIN_RUNS = 8  # with fewer, folds hold no two runs of different size, or leave too few to fit a law to
@@ -40,10 +39,10 @@ class Pairs:
     D: Vector  # shape (n,)
     N1: Vector  # shape (n,)
     D1: Vector  # shape (n,)
-    continued: Vector  # shape (n,); losses that the two reached
-    scaled: Vector  # shape (n,); losses that the two reached
-    run: Labels  # shape (n,); which runs they are
-    other: Labels  # shape (n,); which runs they are
+    continued: Vector  # shape (n,); loss that the first reached
+    scaled: Vector  # shape (n,); loss that the second reached
+    run: Labels  # shape (n,); name of the first
+    other: Labels  # shape (n,); name of the second
 
     @classmethod
     def of(cls, points: Points, ends: Indices, others: Indices) -> Self:
@@ -162,8 +161,8 @@ def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
     return points.where(kept)
 
 
-def equal_flop_pairs(points: Points, seed: int = 0, most: int = MAX_PAIRS_OF_RUNS) -> Pairs:
-    """Draw pairs in which a larger run took no more compute than the run it is compared with."""
+def equal_flop_pairs(points: Points, seed: int = 0, most: int = 40) -> Pairs:
+    """Draw pairs in which a larger run took no more compute than the run it is compared with, 40 of any two."""
     of_run = [np.flatnonzero(points.run == name) for name in np.unique(points.run)]
     drawn = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for first in of_run:

@@ -28,8 +28,8 @@ MAX_CHECKPOINTS = 250  # checkpoints drawn in a panel; of more, evenly spaced on
 SKIPPED = 0.1
 """Share of each run's checkpoints, from its beginning, that is not drawn: they are far from everything else."""
 FLOPS = 6.0  # of training, for each parameter and token
-N_CURVE = 120  # points of a fitted curve
-ROW, MAX_LABEL = 40, 150  # height of a row and greatest width of its label, in pixels
+ROW = 40  # height of a row, in pixels
+DOT: dict[str, Any] = {"size": 45, "filled": True, "opacity": 0.9}
 
 
 def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
@@ -66,7 +66,7 @@ def link_figure(predictions: Sequence[TaskPrediction]) -> Chart | None:
         return None
     caption = (
         "Faint: checkpoints along training but for its first tenth; dots: at its end; line: the fitted link; dotted: "
-        "chance. Diamonds: predictions with 90% intervals, beside the line if the method needs no loss."
+        "chance. Diamonds: predictions with 90% intervals, next to the line if the method needs no loss."
     )
     title = "Scores rise as the loss falls"
     text = f"Scatter chart of scores against loss, {counted(len(figures), 'panel')}. {title}."
@@ -115,7 +115,7 @@ def _ladder_panel(found: Sequence[TaskPrediction], x: alt.X, colours: _Colours) 
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
         largest.mark_point(size=130, filled=False, color=MUTED).encode(x, y),
-        _dots(models).encode(x, y, color=colours.sizes, tooltip=tooltip),
+        alt.Chart(models).mark_point(**DOT).encode(x, y, color=colours.sizes, tooltip=tooltip),
         *_diamonds(predicted, x, y, colours, number),
         alt.Chart(own).mark_point(shape="square", size=60, filled=False).encode(
             x, y, color=colours.models, tooltip=["model:N", alt.Tooltip("score:Q", format=number)]
@@ -140,21 +140,16 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
     reach = alt.Chart(predicted.filter(pl.col("loss_low").is_finite())).mark_rule(strokeWidth=2)
     faint = alt.Chart(along).mark_point(size=9, filled=True, opacity=0.25)
     link = next(each.link for each in found if each.link is not None)
-    at = np.linspace(low, high, N_CURVE)
+    at = np.linspace(low, high, 120)
     curve = pl.DataFrame({"loss": at, "score": np.asarray(link(at), dtype=np.float64)})
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
         faint.encode(x, y, color=colours.sizes),
         alt.Chart(curve).mark_line(color=MUTED, clip=True).encode(x, y),
-        _dots(ends).encode(x, y, color=colours.sizes, tooltip=tooltip),
+        alt.Chart(ends).mark_point(**DOT).encode(x, y, color=colours.sizes, tooltip=tooltip),
         reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.models),
         *_diamonds(predicted, x, y, colours, number),
     ])  # fmt: skip
-
-
-def _dots(rows: pl.DataFrame) -> alt.Chart:
-    dots: alt.Chart = alt.Chart(rows).mark_point(size=45, filled=True, opacity=0.9)
-    return dots
 
 
 def _diamonds(predicted: pl.DataFrame, x: alt.X, y: alt.Y, colours: _Colours, number: str) -> list[alt.Chart]:
@@ -252,7 +247,7 @@ def scores_figure(tasks: Sequence[TaskScores]) -> Chart | None:
         alt.X(f"{name}:Q", title="score (90% interval)", axis=alt.Axis(format="~%", tickCount=5), scale=scale)
         for name, scale in ((each, alt.Scale(domain=domain, nice=False)) for each in ("score", "low", "chance"))
     )
-    y = alt.Y("task:N", title=None, sort=names, axis=alt.Axis(labelLimit=MAX_LABEL))
+    y = alt.Y("task:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
     colour = alt.Color("model:N", scale=alt.Scale(domain=models), title=None, legend=alt.Legend(columns=1))
     layers: list[alt.Chart] = [alt.Chart(frame).mark_tick(color=MUTED, thickness=2, size=ROW - 8).encode(chance, y)]
     for i, model in enumerate(models):

@@ -72,7 +72,7 @@ class TaskFits:
         return np.where([self.leaves_chance(fold.trained) for fold in self.folds], judged, np.nan)
 
     def comparable_errors(self, name: str) -> Vector:
-        """Return the errors with the least noise of a score added: errors below it tell no method from another."""
+        """Return the errors with the least noise of a score added: errors below it separate no methods."""
         return np.hypot(self.errors(name), LEAST_ERROR)
 
     def leaves_chance(self, trained: Mask) -> bool:
@@ -194,7 +194,7 @@ class Correction(NamedTuple):
 def correction(fits: TaskFits, name: str, own: LadderModel, D: float) -> Correction | None:
     """Return the correction of a run that will end after D tokens; None if the ladder was not evaluated along its runs.
 
-    A run that is ahead of the law so far ends ahead of it, by a share that the ladder's own runs tell: each is
+    A run that is ahead of the law so far ends ahead of it, by a share that the ladder's own runs show: each is
     predicted by a fit without it, at the same share of its training and at its end, and the second residual is
     regressed on the first. The intercept holds what the decay of the learning rate brings.
     """

@@ -13,13 +13,10 @@ from toposcope.logs.evaluations import Evaluations
 from toposcope.typing import Vector
 
 LAST = 5  # evaluations at the end of a run whose scatter is the noise from checkpoint to checkpoint
-MIN_LAST = 4  # fewer leave too little beside a line
-SAME_TOKENS = 0.01  # share by which the tokens of runs may differ that are of one size and length
+MIN_LAST = 4  # fewer leave too little next to a line
 LOSS_ROLES = ("loss", "likelihood")  # roles of what a score may be predicted from, of the same task
 WINDOW, END_SHARE = 5, 0.1  # the end of a run: at most so many evaluations, in the last so large share of its tokens
-BITS_PER_BYTE = ("bits_per_byte", "bpb")
 LOSSES = (1e-9, 1e9)  # numbers outside are no losses
-MIN_SCATTERED = 12  # runs about a surface of six coefficients whose scatter says something
 
 
 def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
@@ -72,7 +69,7 @@ def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
     ends = ends.with_columns(
         pl.col("N", "D", "checkpoint_noise", "question_error").cast(pl.Float64), pl.col("seed").cast(pl.String)
     )
-    length = (pl.col("D").log() / np.log1p(SAME_TOKENS)).round()
+    length = (pl.col("D").log() / np.log1p(0.01)).round()
     group = ["recipe", "N", length]
     stated = pl.col("seed").is_not_null() & pl.col("N").is_not_null()
     seeds = pl.when(stated).then(pl.col("seed").n_unique().over(group)).otherwise(1)
@@ -181,7 +178,9 @@ def losses_for(evaluations: Evaluations, task: str) -> tuple[list[str], list[str
 
 def usual_metric(metrics: pl.Series) -> str:
     """Return the metric of a loss that most rows have, bits per byte first; empty without rows."""
-    ranked = sorted(metrics.value_counts().rows(), key=lambda row: (row[0] not in BITS_PER_BYTE, -row[1], row[0]))
+    ranked = sorted(
+        metrics.value_counts().rows(), key=lambda row: (row[0] not in ("bits_per_byte", "bpb"), -row[1], row[0])
+    )
     return str(ranked[0][0]) if ranked else ""
 
 
@@ -193,7 +192,7 @@ def _sizeless(scores: pl.DataFrame) -> str:
     stated = " and its ".join(missing or ["parameters N together with its tokens D"])
     return (
         f"no run with a score, such as {scores['run'].min()!s}, states its {stated}; add columns N and D, or a table "
-        "runs.csv with run, N, D beside the results"
+        "runs.csv with run, N, D next to the results"
     )
 
 
@@ -223,7 +222,7 @@ class Endpoints:
     # standard deviation of a score from checkpoint to checkpoint, pooled over the runs; 0 if it is unknown
     noise: float
     # standard deviation of the scores about a smooth surface over ln N and ln D: what is known of their noise where
-    # neither the number of questions nor checkpoints tell it; else 0
+    # neither the number of questions nor checkpoints show it; else 0
     scatter: float = 0.0
 
     def __len__(self) -> int:
@@ -266,8 +265,8 @@ def score_error(score: float, points: Endpoints, n: int | None) -> float:
 
 
 def _scatter(x: Vector, y: Vector, score: Vector) -> float:
-    """Return the standard deviation of scores about a quadratic surface; 0 with too few runs to tell."""
-    if len(score) < MIN_SCATTERED:
+    """Return the standard deviation of scores about a quadratic surface; 0 with too few runs."""
+    if len(score) < 12:  # for six coefficients
         return 0.0
     x, y = x - x.mean(), y - y.mean()
     terms = np.stack([np.ones_like(x), x, y, x**2, x * y, y**2], axis=1)

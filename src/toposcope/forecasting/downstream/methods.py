@@ -79,7 +79,7 @@ class LadderMethod(ABC):
     def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
         """Return parameters, shape (k, p), for weights of the runs, shape (k, n).
 
-        Where weights are those of a resample, ``resampled`` tells what to start from, and where priors lie.
+        Where weights are those of a resample, ``resampled`` holds the starts, and where priors lie.
         """
 
     @abstractmethod

@@ -80,7 +80,7 @@ class TaskPrediction:
     # the mean absolute error of each method on held-out models
     errors: Mapping[str, float] = field(default_factory=dict)
     held_out: tuple[HeldOutScore, ...] = ()
-    # from losses to scores, of the method of ``score``, or of ``two_stage`` beside a method that needs no loss; None
+    # from losses to scores, of the method of ``score``, or of ``two_stage`` next to a method that needs no loss; None
     # without losses
     link: Callable[[ArrayLike], Vector] | None = None
     own: LadderModel | None = None  # evaluations of the model itself, if there are any

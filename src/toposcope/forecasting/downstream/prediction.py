@@ -256,7 +256,7 @@ def _predict(
         error = float(np.sqrt(noise**2 + by_itself.error**2 + (MOVEMENT_ERROR * (score - by_itself.observed)) ** 2))
     low, high = interval(score, error, width)
     refusal = refusal or refusal_of_width(low, high, fits.chance)
-    # A direct method has no link; that of the two stages is drawn beside it.
+    # A direct method has no link; that of the two stages is drawn next to it.
     staged = method if fits.link(method) is not None else TWO_STAGE
     loss, loss_low, loss_high = fits.loss(staged, place)[:, 0].tolist() if staged in fits.names else [np.nan] * 3
     found = replace(

@@ -1,4 +1,4 @@
-"""Whether a ladder can tell a score at all, and if not, why and what would help."""
+"""Whether a ladder predicts a score at all, and if not, why and what would help."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def chance_of(ladder: Ladder) -> float | None:
 
 
 def refusal_of_ladder(ladder: Ladder, points: Endpoints, chance: float | None) -> str:
-    """Return why the ladder tells no score of any model; empty if it does."""
+    """Return why the ladder predicts no score of any model; empty if it does."""
     if ladder.target.transform != SIGMOID:
         return f"{ladder.target.name} is in {ladder.target.unit}, not a share of right answers"
     if not len(points):
@@ -63,13 +63,13 @@ def refusal_of_ladder(ladder: Ladder, points: Endpoints, chance: float | None) -
     if len(points) < MIN_MODELS:
         more = MIN_MODELS - len(points)
         return f"only {counted(len(points), 'run')}; at least {MIN_MODELS} are needed: {more} more, best of other sizes"
-    if falls := _falling(points, ladder.target.n):
-        return falls
+    if reason := _falling(points, ladder.target.n):
+        return reason
     return _at_chance(points, chance, ladder.target.n)
 
 
 def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
-    """Return why the ladder tells nothing of a model of such size and length; empty if it does."""
+    """Return why the ladder predicts no model of such size and length; empty if it does."""
     sizes = len(np.unique(np.round(np.log(points.N), 2)))
     if sizes < MIN_SIZES and REACH_OF_FEW_SIZES * points.N.max() < N:
         return (
@@ -82,13 +82,13 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
     if beyond > MAX_REACH * span:
         return (
             f"the model has {np.exp(beyond):.2g} times the compute of the largest run, and sizes and tokens of the "
-            f"ladder span a factor of {np.exp(span):,.0f} together; nothing is told beyond the square of that: larger "
-            "runs are needed"
+            f"ladder span a factor of {np.exp(span):,.0f} together; nothing is predicted beyond the square of that: "
+            "larger runs are needed"
         )
     if not _varies(y - y.mean(), y):
-        return _beside("every run saw about the same tokens", D, float(np.exp(y.mean())), "tokens", "other lengths")
+        return _apart("every run saw about the same tokens", D, float(np.exp(y.mean())), "tokens", "other lengths")
     if not _varies(x - x.mean(), x):
-        return _beside("every run has about the same size", N, float(np.exp(x.mean())), "parameters", "other sizes")
+        return _apart("every run has about the same size", N, float(np.exp(x.mean())), "parameters", "other sizes")
     slope = float((x - x.mean()) @ (y - y.mean()) / ((x - x.mean()) @ (x - x.mean())))
     if _varies(y - y.mean() - slope * (x - x.mean()), y):
         return ""
@@ -96,7 +96,7 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
     why = (
         f"tokens grow as N^{slope:.2f} at every run, so that what parameters and what tokens bring cannot be separated"
     )
-    return _beside(why, D, expected, "tokens", "another length at the same size")
+    return _apart(why, D, expected, "tokens", "another length at the same size")
 
 
 def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
@@ -182,8 +182,8 @@ def _varies(deviations: Vector, of: Vector) -> bool:
     return float(np.std(deviations)) > max(MIN_INDEPENDENT_SPREAD * float(np.std(of)), float(np.log(SAME_RATIO)) / 4)
 
 
-def _beside(why: str, value: float, expected: float, unit: str, mend: str) -> str:
+def _apart(why: str, value: float, expected: float, unit: str, more: str) -> str:
     """Return a refusal if a value is not the one that all runs have."""
     if abs(np.log(value / expected)) <= np.log(SAME_RATIO):
         return ""
-    return f"{why}: {value:.3g} {unit} are not near {expected:.3g}; add runs of {mend}"
+    return f"{why}: {value:.3g} {unit} are not near {expected:.3g}; add runs of {more}"

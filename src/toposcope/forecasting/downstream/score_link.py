@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, score_error
 from toposcope.forecasting.downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
 from toposcope.forecasting.downstream.predicted import table_of, with_interval
@@ -27,7 +26,6 @@ from toposcope.typing import Indices, Matrix, Vector
 
 METHODS: tuple[TwoStage, ...] = (TwoStage(), TwoStageExponential())
 RESAMPLES, FOLD_RESAMPLES = 200, 40  # links of resampled runs, and of those of a fold
-N_LAW = 5  # parameters of a two-stage method before those of its link
 COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
@@ -44,9 +42,9 @@ class ScoreLink:
     resampled: tuple[Link | ExponentialLink, ...] = ()  # links of resampled runs
     scatter: float = 0.0  # standard deviation of a score about the link
     widening: float = 1.0  # factor on deviations from the link, at least 1, that held-out runs ask for
-    held: int = 0  # held-out runs whose score was in its 90% interval, and all of them
-    judged: int = 0  # held-out runs whose score was in its 90% interval, and all of them
-    refusal: str = ""  # why no score can be told; empty if some can
+    held: int = 0  # held-out runs whose score was in its 90% interval
+    judged: int = 0  # all held-out runs
+    refusal: str = ""  # why no score is predicted; empty if some are
 
     def refusal_at(self, loss: float) -> str:
         """Return why the score at a loss cannot be told; empty if it can."""
@@ -193,7 +191,7 @@ def _nearest(losses: Vector, loss: ArrayLike) -> Vector:
 
 def link_of(method: TwoStage, points: Endpoints, chance: float, theta: Vector) -> Link | ExponentialLink:
     """Return the link that parameters of `fit_link` say."""
-    return method.link(points, chance, np.concatenate([np.zeros(N_LAW), theta]))
+    return method.link(points, chance, np.concatenate([np.zeros(5), theta]))
 
 
 def _resampled(
@@ -216,9 +214,9 @@ class ArmScore:
     N: float
     D: float
     loss: float  # predicted
-    score: float  # predicted
-    low: float  # 90% interval of the score; NaN where refused, as the score is
-    high: float  # 90% interval of the score; NaN where refused, as the score is
+    score: float = np.nan  # predicted, with its 90% interval; NaN where refused
+    low: float = np.nan
+    high: float = np.nan
     refusal: str = ""
 
 
@@ -243,11 +241,9 @@ class TaskScores:
 
 def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], draws: Matrix, seed: int) -> TaskScores:
     """Return the scores of models from draws of their losses."""
-    if draws.shape[0] != len(models):
-        raise ToposcopeError(f"{len(models)} models, but losses of {draws.shape[0]}")
     refusals = [link.refusal_at(loss) for *_, loss in models]
     if link.link is None or all(refusals):
-        arms = tuple(ArmScore(*each, np.nan, np.nan, np.nan, why) for each, why in zip(models, refusals, strict=True))
+        arms = tuple(ArmScore(*each, refusal=why) for each, why in zip(models, refusals, strict=True))
         return TaskScores(link, arms, np.nan)
     scores = link.scores(draws, seed)
     found = []
@@ -255,7 +251,7 @@ def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], 
         low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
         why = why or refusal_of_width(low, high, link.chance)
         score = float(link.link(each[3]))
-        found.append(ArmScore(*each, np.nan, np.nan, np.nan, why) if why else ArmScore(*each, score, low, high))
+        found.append(ArmScore(*each, refusal=why) if why else ArmScore(*each, score, low, high))
     clear = len(models) > 1 and not any(each.refusal for each in found)
     higher = (scores[-1] > scores[0]).mean() + (scores[-1] == scores[0]).mean() / 2
     return TaskScores(link, tuple(found), float(higher) if clear else np.nan)
@@ -267,31 +263,21 @@ def score_sentences(tasks: Sequence[TaskScores]) -> list[str]:
 
 
 def _sentence(each: TaskScores) -> str:
-    predicted = [arm for arm in each.arms if not arm.refusal]
-    if not predicted:
+    scores = [
+        (f"{arm.name} " if len(each.arms) > 1 else "") + with_interval(arm.score, arm.low, arm.high, each.link.target)
+        for arm in each.arms
+        if not arm.refusal
+    ]
+    if not scores:
         return f"{each.task}: cannot be told, {each.refusal.rstrip('.')}."
-    if len(each.arms) == 1:
-        return f"{each.task}: {_score(predicted[0], each)}{_held(each)}."
-    scores = ", ".join(f"{arm.name} {_score(arm, each)}" for arm in predicted)
-    unknown = "".join(f"; {arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal)
-    higher = ""
-    if np.isfinite(each.probability):
-        higher = f"; {each.arms[-1].name} scores higher with a probability of {_percent(each.probability)}"
-    return f"{each.task}: {scores}{higher}{unknown}{_held(each)}."
-
-
-def _score(arm: ArmScore, each: TaskScores) -> str:
-    return with_interval(arm.score, arm.low, arm.high, each.link.target)
-
-
-def _held(each: TaskScores) -> str:
-    if not each.link.judged:
-        return "; no run could be held out to test the link"
-    return f"; the link's intervals held {each.link.held} of {each.link.judged} held-out runs"
-
-
-def _percent(share: float) -> str:
-    return "under 1%" if share < 0.01 else "over 99%" if share > 0.99 else f"{100 * share:.0f}%"
+    parts = [", ".join(scores)]
+    if np.isfinite(p := each.probability):
+        percent = "under 1%" if p < 0.01 else "over 99%" if p > 0.99 else f"{100 * p:.0f}%"
+        parts.append(f"{each.arms[-1].name} scores higher with a probability of {percent}")
+    parts += [f"{arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal]
+    held = f"the link's intervals held {each.link.held} of {each.link.judged} held-out runs"
+    parts.append(held if each.link.judged else "no run could be held out to test the link")
+    return f"{each.task}: {'; '.join(parts)}."
 
 
 def scores_frame(tasks: Sequence[TaskScores]) -> pl.DataFrame:

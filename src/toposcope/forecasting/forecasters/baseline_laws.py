@@ -76,7 +76,7 @@ class LawForecaster(ABC):
         Raises
         ------
         RefusedError
-            If the forecaster cannot say anything honest here.
+            If the final loss is not identifiable from this log.
         """
         fitted = self.law(log, schedule, siblings)
         errors, relatives = self._errors(log, schedule, siblings)
@@ -139,12 +139,12 @@ class StepPowerLaw(LawForecaster):
 
     def _fit(self, log: Log, schedule: Schedule) -> FittedLossCurve:
         late = window(log, schedule, LATE_SHARE)
-        fit = fit_power_law(self._clock(schedule, late.steps), late.loss, late.weight)
+        fit = fit_power_law(self._covariate(schedule, late.steps), late.loss, late.weight)
         return FittedLossCurve(
-            lambda steps: fit(self._clock(schedule, steps)), schedule, fit.diagnostics(), fit.warnings()
+            lambda steps: fit(self._covariate(schedule, steps)), schedule, fit.diagnostics(), fit.warnings()
         )
 
-    def _clock(self, schedule: Schedule, steps: Steps) -> Vector:
+    def _covariate(self, schedule: Schedule, steps: Steps) -> Vector:
         """Return what the loss is a power law of."""
         return steps.astype(np.float64)
 
@@ -154,7 +154,7 @@ class ProgressPowerLaw(StepPowerLaw):
 
     name = "s1"
 
-    def _clock(self, schedule: Schedule, steps: Steps) -> Vector:
+    def _covariate(self, schedule: Schedule, steps: Steps) -> Vector:
         return schedule.progress(steps)
 
 

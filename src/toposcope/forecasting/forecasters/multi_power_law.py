@@ -36,11 +36,7 @@ ROUNDS = 3  # of reweighting
 MIN_RESIDUAL_SCALE = 1e-3
 """Relative; larger residuals count less, as in the publication, or from a larger one if the runs are noisier."""
 MAX_STEPS = 60  # of a search
-MAX_NNLS_ITERATIONS = 1000
-
-MIN_SCHEDULES = 3  # for the five parameters of the decay terms and the level they start from
 MIN_SCHEDULE_DIFFERENCE = 0.05  # share of the peak; schedules that are nowhere further apart count as the same
-COMPARED_STEPS = 65  # evenly spaced steps at which schedules are compared
 MAX_POINTS, MIN_CURVE_POINTS = 4000, 20  # of all curves together, and of each curve
 
 
@@ -49,8 +45,8 @@ class DecayTerms(NamedTuple):
 
     row: Indices  # shape (p,); index of t
     weight: Vector  # shape (p,); sum of eta_{k-1} - eta_k over the group's steps k <= t; negative where the rate rises
-    log_rate: Vector  # shape (p,); logarithms of eta_k, and of S_k(t), the sum of the rates from k to t
-    log_sum: Vector  # shape (p,); logarithms of eta_k, and of S_k(t), the sum of the rates from k to t
+    log_rate: Vector  # shape (p,); logarithm of eta_k
+    log_sum: Vector  # shape (p,); logarithm of S_k(t), the sum of the rates from k to t
     n_steps: int  # number of steps t
 
     def gain(self, C: float, b: float, g: float) -> Vector:
@@ -154,13 +150,13 @@ def _group_bounds(decays: Vector, progress_share: Vector) -> tuple[Indices, Indi
 class MultiPowerLaw:
     """A fitted law; learning rates in their own unit, losses in the logs'."""
 
-    L0: float  # not negative
-    A: float  # not negative
-    a: float  # not negative
-    B: float  # not negative
-    C: float  # not negative
-    b: float  # not negative
-    g: float  # not negative
+    L0: float  # none of the coefficients is negative
+    A: float
+    a: float
+    B: float
+    C: float
+    b: float
+    g: float
     scale: float  # of the relative residuals: their median absolute value times 1.4826
 
     def loss(self, schedule: Schedule, steps: Steps) -> Vector:
@@ -220,10 +216,10 @@ def check_schedules(runs: Sequence[LoggedRun]) -> None:
     """Refuse runs that follow fewer than three different schedules."""
     different: list[Vector] = []
     for run in runs:
-        cooled = run.schedule.cooled(np.linspace(0, run.schedule.last_step, COMPARED_STEPS).round().astype(np.int64))
+        cooled = run.schedule.cooled(np.linspace(0, run.schedule.last_step, 65).round().astype(np.int64))
         if all(np.abs(cooled - other).max() > MIN_SCHEDULE_DIFFERENCE for other in different):
             different.append(cooled)
-        if len(different) == MIN_SCHEDULES:
+        if len(different) == 3:
             return
     raise RefusedError(
         f"the multi-power law needs runs under three different schedules for its five parameters, not {len(different)}"
@@ -280,7 +276,7 @@ class LeastSquaresProblem:
         power = np.exp(-a * self.log_summed)
         scaling = self.weight / self.loss
         columns = np.stack([np.ones_like(power), power, -gain], axis=1) * scaling[:, None]
-        solution = nnls(columns, self.weight, maxiter=MAX_NNLS_ITERATIONS)[0]
+        solution = nnls(columns, self.weight, maxiter=1000)[0]
         by_a = -solution[1] * a * self.log_summed * power
         slopes = np.stack([*(-solution[2] * by for by in gain_derivatives), by_a], axis=1) * scaling[:, None]
         basis = np.linalg.qr(columns[:, solution > 0])[0]

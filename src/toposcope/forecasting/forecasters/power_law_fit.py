@@ -101,7 +101,7 @@ class PowerLawFit:
             return ("the loss does not fall as in training, it diverges or stands still: the law is its mean",)
         if not self.at_edge:
             return ()
-        return ("the exponent is at the edge of its range: the losses seen do not bend as a power law does",)
+        return ("the exponent is at the edge of its range: no curvature consistent with a power law so far",)
 
 
 def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPONENTS) -> PowerLawFit:

@@ -13,7 +13,6 @@ from toposcope.forecasting.tuning import MAX_SHAPE_DIFFERENCE, MIN_LEVEL_SPREAD
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
-LEVEL_SHARE = 0.05  # late share of the steps seen over which the present loss is the mean
 MIN_SIBLINGS = 4
 
 
@@ -86,7 +85,7 @@ def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun],
 
 def _level(log: Log) -> float:
     """Return the mean loss over the last 5% of the steps seen."""
-    return float(log.loss[log.steps >= (1 - LEVEL_SHARE) * log.steps[-1]].mean())
+    return float(log.loss[log.steps >= (1 - 0.05) * log.steps[-1]].mean())
 
 
 def _line(x: Vector, y: Vector) -> tuple[float, float]:

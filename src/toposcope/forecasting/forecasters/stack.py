@@ -33,22 +33,20 @@ ROUNDS = 4
 MAX_FOLDS = 10
 BASE = COOLDOWN
 STACKED_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
-MIN_VARIANCE = 1e-10  # of the logarithm of progress; with less, slopes count as 0
 MIN_RUNS, MIN_SIZES = 8, 2
 NORMS = ("weight_norm", "grad_norm")
-MIN_NORMS = 3  # logged values of a norm
 
 
 @dataclass(frozen=True)
 class RidgeFit:
     """A fitted ridge."""
 
-    centre: Vector  # shape (p,); of the features; slopes of the standardised ones
-    scale: Vector  # shape (p,); of the features; slopes of the standardised ones
-    slopes: Vector  # shape (p,); of the features; slopes of the standardised ones
+    centre: Vector  # shape (p,), as the next two; of the features
+    scale: Vector
+    slopes: Vector  # of the standardised features
     offset: float
     low: float  # smallest and largest target it was fitted to; predictions are clipped to them
-    high: float  # smallest and largest target it was fitted to; predictions are clipped to them
+    high: float
     strength: float
     held_out: Vector  # shape (n,); prediction for each row, from the folds that it is not in
     spread: Matrix  # shape (p, p); inverse of the standardised features' products, with the weakest ridge
@@ -259,7 +257,7 @@ def slope_of(x: Vector, y: Vector) -> float:
     """Return the slope of y over x by least squares; 0 where x is constant, as progress is at a rate of 0."""
     left = x - x.mean()
     size = float(left @ left)
-    return float(left @ y) / size if size > MIN_VARIANCE * len(x) else 0.0
+    return float(left @ y) / size if size > 1e-10 * len(x) else 0.0
 
 
 class StackNorms(Stack):
@@ -279,7 +277,7 @@ def _level_and_slope(log: Log, schedule: Schedule, name: str) -> tuple[float, fl
     values = log.norms.get(name, np.full(len(log.steps), np.nan))
     late = (log.steps >= max(1, (1 - STACK_SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
     late[late] = values[late] > 0
-    if late.sum() < MIN_NORMS:
+    if late.sum() < 3:
         raise RefusedError(f"the log has no {name.replace('_', ' ')}")
     y, x = np.log(values[late]), np.log(schedule.progress(log.steps[late]))
     return float(np.median(y)), slope_of(x, y)

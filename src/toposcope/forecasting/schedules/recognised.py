@@ -16,18 +16,13 @@ from toposcope.logs import Log
 from toposcope.typing import Indices, Matrix, Vector
 
 ROUNDING = 1e-6  # share of the peak; a learning rate this little below 0 counts as 0
-MIN_SPIKE_ROWS, MAX_SPIKE_ROWS = 2, 50  # rows that count as few, at least and at most
 
-FEW_DIGITS = (3, 4)  # significant digits that a rate may have been logged with
 DIGIT_ROUNDING = 1e-6  # of the last digit
-MIN_VALUES = 4  # different rates, for their digits to show rounding
 SHAPES = ("cosine", "linear", "sqrt")
 CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
 EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative
 MIN_DECAYING_RATES = 4  # logged, for a shape to be recognised
 MAX_FITTED_RATES = 200  # evenly chosen from those logged
-N_ONSETS = 49
-N_LENGTHS = 97
 MIN_LENGTH, MAX_LENGTH = 0.3, 20  # of a schedule whose end has to be estimated, in units of the steps seen
 
 
@@ -69,11 +64,11 @@ def logged_rates(log: Log) -> LoggedRates | None:
 
 def rounding(rates: Vector) -> float:
     """Return by how much rates that were logged with few digits may be off: one of the last; else 0."""
-    if len(np.unique(rates)) < MIN_VALUES:
+    if len(np.unique(rates)) < 4:
         return 0.0
     top = np.floor(np.log10(rates.max()))
     places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
-    for digits in FEW_DIGITS:
+    for digits in (3, 4):
         scaled = rates * 10.0 ** (digits - 1 - places)
         if np.abs(scaled - scaled.round()).max() < DIGIT_ROUNDING:
             return float(10.0 ** (top - digits + 1))
@@ -82,10 +77,10 @@ def rounding(rates: Vector) -> float:
 
 def _spikes(rates: Vector) -> NDArray[np.bool_]:
     """Return which logged rates are spikes: a few rows above their neighbours."""
-    few = max(MIN_SPIKE_ROWS, round(SPIKE_SHARE * len(rates)))
+    few = max(2, round(SPIKE_SHARE * len(rates)))
     if len(rates) < 4 * few or rates.max() <= MIN_SPIKE * np.sort(rates)[-few - 1]:
         return np.zeros(len(rates), dtype=bool)
-    width = 2 * min(few, MAX_SPIKE_ROWS) + 1
+    width = 2 * min(few, 50) + 1
     around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
     return np.asarray(rates > MIN_SPIKE * around)
 
@@ -162,7 +157,7 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     # Warm-up ends between two logged steps; where is unknown if the log begins at the peak or after it.
     earliest = 0.0 if begin == 0 else before
     # A schedule that is multiplied by its warm-up falls from the first step.
-    onsets = np.unique(np.concatenate([[0.0, warm_up], np.linspace(earliest, steps[flat + 1], N_ONSETS)]))
+    onsets = np.unique(np.concatenate([[0.0, warm_up], np.linspace(earliest, steps[flat + 1], 49)]))
     fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
     # Rounded rates do not determine an end.
     allowed = max(MAX_SHAPE_MISFIT * fall, rounding(rates) if last_step is not None else 0.0)
@@ -283,7 +278,7 @@ def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _ScheduleFit | N
         rates = r.mean() + amplitude * centred
         return (np.where(rates.real < 0, 0, rates) - r) / r.max()
 
-    ends = s[-1] * np.geomspace(MIN_LENGTH, MAX_LENGTH, N_LENGTHS)
+    ends = s[-1] * np.geomspace(MIN_LENGTH, MAX_LENGTH, 97)
     few = onsets[:: max(1, len(onsets) // 8)]
     onset, end = (axis.ravel() for axis in np.meshgrid(few, ends[ends > onsets[-1] + 1], indexing="ij"))
     fallen = falling("cosine", np.clip((s - onset[:, None]) / (end - onset)[:, None], 0, 1))

@@ -17,15 +17,9 @@ from toposcope.logs import Log
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
-MAX_COMPARED_ROWS = 100
-N_STEPS_AHEAD, N_LAST_STEPS = 64, 4
-"""Steps from the last one seen to the end at which schedules are compared, and the last of them."""
-N_TAIL_STEPS = 500  # steps, counted from the end, at which siblings of different lengths are compared
+N_STEPS_AHEAD = 64  # steps from the last one seen to the end at which schedules are compared
 MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
-MAX_TAIL_SIBLINGS = 40  # siblings, evenly chosen by their lengths, on which these are compared
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
-
-SAME_PEAK = 1e-9  # relative difference of two peaks that is round-off
 
 
 class Continuation(NamedTuple):
@@ -59,7 +53,7 @@ class _Sibling(NamedTuple):
 
 
 class _Alignment(NamedTuple):
-    """Siblings beside the run: which of their steps each step of the run corresponds to, and how high its peak is.
+    """Siblings aligned with the run: which of their steps each step corresponds to, and how high the peak is.
 
     Arrays are of shape (n,): up to step `begin`, the end of warm-up, the steps of the run lie on a line to those of the
     sibling, and again up to `corner`; after it they are counted from the end.
@@ -190,7 +184,7 @@ def _seen(log: Log, logged: LoggedRates | None) -> _Seen:
     if not rising:
         after = steps >= (0 if np.isnan(warm_up) else warm_up)
         steps, rates = steps[after], rates[after]
-        few = np.unique(np.linspace(0, len(rates) - 1, MAX_COMPARED_ROWS).round().astype(np.int64))
+        few = np.unique(np.linspace(0, len(rates) - 1, 100).round().astype(np.int64))
         steps, rates = steps[few], rates[few]
     return _Seen(steps, rates, last, warm_up, rising)
 
@@ -245,7 +239,7 @@ def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tails: Sequ
         size = np.einsum("ij,ij->i", theirs, theirs)
         peak = np.divide(theirs @ seen.rates, size, out=np.zeros(len(size)), where=size > 0)
         misfit = np.sqrt(np.mean((seen.rates - peak[:, None] * theirs) ** 2, axis=1))
-        peak = np.where(np.abs(peak - largest) <= SAME_PEAK * largest, largest, peak)
+        peak = np.where(np.abs(peak - largest) <= 1e-9 * largest, largest, peak)
         agree = misfit <= tolerance
     aligned = aligned._replace(peak=peak)
     return [aligned.select(np.flatnonzero(agree & (tail_of == k))) for k in range(len(tails))]
@@ -278,7 +272,7 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
     if np.ptp(lengths) <= SAME_LENGTH * lengths.max():
         return 0
     by_length = np.argsort(lengths, kind="stable")
-    chosen = np.unique(np.linspace(0, len(lengths) - 1, MAX_TAIL_SIBLINGS).round().astype(np.int64))
+    chosen = np.unique(np.linspace(0, len(lengths) - 1, 40).round().astype(np.int64))
     some = [candidates[i] for i in by_length[chosen]]
     shortest = MAX_TAIL_SHARE * min(min(s.last_step - np.nan_to_num(s.warm_up) for s in some), end - seen.last_step)
     shared = _shared_ends(some)
@@ -304,7 +298,7 @@ def _shared_end(one: _Sibling, other: _Sibling) -> list[float]:
     """Return over how many steps two siblings end alike, by each limit; none where they are as long as each other."""
 
     def compute() -> list[float]:
-        back = np.unique(np.linspace(0, one.last_step, N_TAIL_STEPS).round().astype(np.int64))
+        back = np.unique(np.linspace(0, one.last_step, 500).round().astype(np.int64))
         apart = np.abs(one.rates[one.last_step - back] - other.rates[other.last_step - back])
         ends = []
         for limit in TAIL_DIFFERENCES:
@@ -334,7 +328,7 @@ def _tail_cost(matches: _Alignment, n: int, ahead: Vector) -> float:
 def _apart(rates: Vector) -> Vector:
     """Return by how much schedules differ from each other, shape (n, n)."""
     differences = np.abs(rates[:, None, :] - rates[None, :, :])
-    return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -N_LAST_STEPS:].mean(axis=2)))
+    return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -4:].mean(axis=2)))
 
 
 def _distances(run: LoggedRun, log: Log, end: int) -> tuple[float, float, str]:
