@@ -1,4 +1,4 @@
-"""Continue or scale: our rules (docs/methods/decision.md) and the naive ones on pairs of real runs at equal compute.
+"""Continue or scale: our rules (docs/decision.md) and the naive ones on pairs of real runs at equal compute.
 
 python benchmarks/decision.py [--quick] [--points FILE] [--out FOLDER]
 """

@@ -61,7 +61,7 @@ def test_a_folder_of_results_to_a_prediction_in_one_command(tmp_path: Path) -> N
     assert json.loads(again.out)["predictions"] == rows
     without_tokens = Path(__file__).parents[1] / "logs" / "lm_eval_results"
     complaint = complaint_of("downstream", without_tokens, "--model", "N=7B,D=1T")
-    assert re.search(r"such as \S*tiny-\d+, states its tokens D; .* a table runs.csv with run, N, D beside", complaint)
+    assert re.search(r"such as \S*tiny-\d+, states its tokens D; .* a table runs.csv with run, N, D next to", complaint)
 
 
 @pytest.mark.slow
@@ -88,8 +88,8 @@ def test_the_page_and_the_figure(scores: Path, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
     assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"ladder", "link", "held-out"}
-    rungs = pl.read_csv(tmp_path / "page" / "tables" / "rungs.csv")
-    assert rungs.height == 20
+    models = pl.read_csv(tmp_path / "page" / "tables" / "ladder.csv")
+    assert models.height == 20
     done = called(*asked, "--out", tmp_path / "ladder.svg")
     assert done.code == 0, done.err
     assert (tmp_path / "ladder.svg").read_text().startswith("<svg")

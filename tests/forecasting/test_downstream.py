@@ -110,7 +110,7 @@ REFUSED: list[tuple[str, Truth, dict[str, Any], str]] = [
     ("one length", STEADY, {"runs": [(N, 5e10) for N in np.geomspace(1e8, 2e9, 8)]}, "same tokens"),
     ("one size", STEADY, {"runs": [(1e9, D) for D in np.geomspace(1e10, 4e11, 8)]}, "size"),
     ("chance unknown", STEADY, {"chance": None}, "--chance made=SHARE"),
-    ("far beyond", STEADY, {"model": Model("far", 1e13, 1e17)}, "nothing is told beyond the square of that"),
+    ("far beyond", STEADY, {"model": Model("far", 1e13, 1e17)}, "nothing is predicted beyond the square of that"),
     (
         "two recipes",
         lambda N, D: np.clip(STEADY(N, D) + 0.25 * (np.round(np.log(D[-1])) % 2), 0, 1),
