@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecasting.downstream.loss_to_loss import loss_curve, recipes_of, training_corpus
+from toposcope.forecasting.downstream.loss_to_loss import METHODS, loss_curve, recipes_of, training_corpus
 from toposcope.forecasting.downstream.predicted import Model
-from toposcope.forecasting.downstream.translation import METHODS, translate, translate_score
+from toposcope.forecasting.downstream.translation import translate, translate_score
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import scaling_law

@@ -1,5 +1,7 @@
 """Many least-squares problems at once, within bounds, beside SciPy."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ X = np.linspace(-1, 1, 15)
 def test_many_problems_at_once_find_known_parameters(a: float, b: float) -> None:
     truth = np.stack([np.exp(a * X) + b, np.exp(-a * X) + 2 * b])
 
-    def residuals(theta, rows):  # type: ignore[no-untyped-def]
+    def residuals(theta: Any, rows: Any) -> Any:
         return (np.exp(theta[:, :1] * X) + theta[:, 1:] - truth[rows]) / 1e-4
 
     theta, squares = least_squares(complex_step(residuals), np.zeros((2, 2)))
@@ -31,7 +33,7 @@ def test_bounds_hold_and_the_minimum_is_that_of_scipy(a: float, b: float, width:
     low, high = np.array([-1.0, -0.5]), np.array([-1.0, -0.5]) + 2 * width
     y = np.exp(a * X) + b + 0.05 * np.random.default_rng(seed).normal(size=len(X))
 
-    def residuals(theta, rows):  # type: ignore[no-untyped-def]
+    def residuals(theta: Any, rows: Any) -> Any:
         return np.exp(theta[:, :1] * X) + theta[:, 1:] - y
 
     middle = (low + high) / 2
@@ -39,16 +41,14 @@ def test_bounds_hold_and_the_minimum_is_that_of_scipy(a: float, b: float, width:
         complex_step(residuals), middle[None], bounds=(low, high), tolerance=0, relative=1e-13, steps=300
     )
     assert ((low <= found[0]) & (found[0] <= high)).all()
-    theirs = one_least_squares(
-        lambda q: residuals(q[None], None)[0], middle, bounds=(low, high), ftol=1e-14, xtol=1e-14
-    )
+    theirs = one_least_squares(lambda q: residuals(q[None], 0)[0], middle, bounds=(low, high), ftol=1e-14, xtol=1e-14)
     assert squares[0] <= 2 * theirs.cost * (1 + 1e-7)
 
 
 def test_problems_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = np.linspace(-2, 2, 7)
 
-    def residuals(theta, rows):  # type: ignore[no-untyped-def]
+    def residuals(theta: Any, rows: Any) -> Any:
         return np.stack([theta[:, 0] - truth[rows], np.exp(theta[:, 0]) - np.exp(truth[rows])], axis=1)
 
     monkeypatch.setattr("toposcope.forecasting.least_squares.BATCH_RESIDUALS", 6)

@@ -12,7 +12,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.intervals import LEVEL, RISEN, band
+from toposcope.forecasting.held_out import LEVEL
+from toposcope.forecasting.intervals import RISEN, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself

@@ -13,6 +13,7 @@ Residuals = Callable[[NDArray[np.complex128], Indices], NDArray[np.complex128]]
 """Called with parameters, shape (b, p), and the numbers of their problems, shape (b,); returns residuals, (b, n)."""
 Linearised = Callable[[Matrix, Indices], tuple[Matrix, Tensor]]
 """Called likewise; returns residuals, shape (b, n), and their derivatives, shape (b, n, p)."""
+Bounds = tuple[Vector | float, Vector | float]
 Derivatives = tuple[Vector, Tensor, Tensor]
 """Objectives, shape (b,), and two arrays of derivatives that a step follows from, shapes (b, ...)."""
 
@@ -49,7 +50,7 @@ def damped_descent(
     steps: int,
     tolerance: Callable[[Vector, Indices], Vector | float],
     is_lost: Callable[[Matrix], NDArray[np.bool_]] | None = None,
-    bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    bounds: Bounds = (-np.inf, np.inf),
 ) -> tuple[Matrix, Vector, NDArray[np.bool_]]:
     """Follow each start down with a damping of its own; return parameters, objectives and whether each converged."""
     theta = np.clip(starts.astype(np.float64), *bounds)
@@ -89,7 +90,7 @@ def least_squares(
     linearised: Linearised,
     starts: Matrix,
     *,
-    bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    bounds: Bounds = (-np.inf, np.inf),
     tolerance: float = TOLERANCE,
     relative: float = 0.0,
     steps: int = 100,

@@ -348,31 +348,18 @@ class TranslationReport:
     def rows(self) -> list[dict[str, Any]]:
         """A row of `ROWS` for each model and corpus or task; what is unknown is NaN."""
         losses = [
-            (each, found, each.loss, "loss", found.loss, each.method)
-            for each in self.losses
-            for found in each.predictions
-        ]
+            (found, each.loss, "loss", found.loss, each.method, each.errors.get(each.method), each.coverage)
+            for each in self.losses for found in each.predictions
+        ]  # fmt: skip
         scores = [
-            (each, found, each.task, "score", found.score, found.method)
+            (found, each.task, "score", found.score, found.method, found.errors.get(found.method), each.coverage)
             for each in self.scores for found in each.predictions
         ]  # fmt: skip
-        rows = []
-        for each, found, of, what, value, method in (*losses, *scores):
-            error = (each.errors if what == "loss" else found.errors).get(method)
-            row = (
-                found.model.name,
-                of,
-                what,
-                value,
-                found.low,
-                found.high,
-                method,
-                error,
-                each.coverage,
-                found.refusal,
-            )
-            rows.append(dict(zip(ROWS, row, strict=True)))
-        return rows
+        rows: list[tuple[Any, ...]] = [*losses, *scores]
+        return [
+            dict(zip(ROWS, (row.model.name, *what, row.low, row.high, *checked, row.refusal), strict=True))
+            for row, what, checked in ((row[0], row[1:4], row[4:]) for row in rows)
+        ]
 
     @property
     def table(self) -> pl.DataFrame:
@@ -404,7 +391,8 @@ class TranslationReport:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Of all parts, each once."""
-        return tuple(dict.fromkeys(remark for each in (*self.losses, *self.scores) for remark in each.remarks))
+        parts: tuple[Translation | TaskTranslation, ...] = (*self.losses, *self.scores)
+        return tuple(dict.fromkeys(remark for each in parts for remark in each.remarks))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the predictions, what each method predicts and misses, and all that was held out."""

@@ -67,7 +67,8 @@ def _errors(runs: tuple[LoggedRun, ...], fraction: float) -> Vector:
         if fold.trained.sum() >= MIN_SIBLINGS:
             slope, offset = _line(now[fold.trained], end[fold.trained])
             errors[fold.predicted] = (offset + slope * now - end)[fold.predicted]
-    return errors[np.isfinite(errors)]
+    known_errors: Vector = errors[np.isfinite(errors)]
+    return known_errors
 
 
 def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun], Vector, Vector]:

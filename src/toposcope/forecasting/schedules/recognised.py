@@ -276,7 +276,7 @@ def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _ScheduleFit | N
         centred = fallen - fallen.mean(axis=1, keepdims=True)
         amplitude = (centred @ r)[:, None] / (centred**2).sum(axis=1, keepdims=True)
         rates = r.mean() + amplitude * centred
-        return (np.where(rates.real < 0, 0, rates) - r) / r.max()
+        return np.asarray((np.where(rates.real < 0, 0, rates) - r) / r.max())
 
     ends = s[-1] * np.geomspace(MIN_LENGTH, MAX_LENGTH, 97)
     few = onsets[:: max(1, len(onsets) // 8)]
