@@ -179,37 +179,6 @@ def test_mistakes(scores: Path, tmp_path: Path) -> None:
         assert words in complaint_of("downstream", *arguments)
 
 
-CORPORA = ("web", "books", "code")
-
-
-def write_losses(path: Path) -> Path:
-    """Three recipes on their corpora; of the last there are only small runs."""
-    lines = ["run,recipe,N,D,task,metric,value"]
-    for recipe, scale, floor in zip(CORPORA, (1.0, 0.9, 0.6), (2.0, 1.9, 1.0), strict=True):
-        for N in (2e7, 5e7, 1e8, 4e8, 1e9):
-            for D in (1e9, 4e9, 2e10):
-                loss = floor + scale * (400 / N**0.34 + 900 / D**0.31)
-                start = f"{recipe}-{N:g}-{D:g},{recipe},{N:g},{D:g}"
-                if recipe != "code" or N < 2e8:
-                    lines += [f"{start},{c},loss,{loss * (1 if c == recipe else 1.1):.5f}" for c in CORPORA]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def test_a_new_recipe(tmp_path: Path) -> None:
-    losses = write_losses(tmp_path / "losses.csv")
-    asked = ("downstream", losses, "--model", "large,N=1B,D=20B", "--recipe", "code", "--to", "code")
-    done = called(*asked, "--out", tmp_path / "page")
-    assert done.code == 0, done.err
-    assert done.out.startswith("code, large (1B parameters on 20B tokens): loss on code 1.555 (90%: ")
-    assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
-    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"losses", "held-out"}
-    (row,) = pl.read_csv(tmp_path / "page" / "tables" / "predictions.csv").to_dicts()
-    assert row["predicted"] == pytest.approx(1 + 0.6 * (400 / 1e9**0.34 + 900 / 2e10**0.31), rel=0.01)
-    assert "name the folder of a page" in complaint_of(*asked, "--out", tmp_path / "losses.svg")
-    assert "name the new recipe" in complaint_of("downstream", losses, "--model", "N=1B,D=20B", "--to", "code")
-
-
 @pytest.mark.slow
 def test_the_olmo_ladder_as_published(olmo: Path) -> None:
     models = ("--model", "7B-4T", "--model", "13B-5T")

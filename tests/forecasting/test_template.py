@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,13 +107,3 @@ def test_errors_are_of_siblings_without_their_size() -> None:
         line = _line(np.array([now[k] for k in others]), np.array([end[k] for k in others]))
         expected.append(line[1] + line[0] * now[i] - end[i])
     np.testing.assert_allclose(found.errors, expected, atol=1e-12)
-
-
-def test_the_future_and_the_order_change_nothing() -> None:
-    runs = made_up_family(noise=0.02)
-    run = runs[-1]
-    changed = replace(run.log, loss=np.where(run.log.steps > 0.3 * run.schedule.last_step, 9.0, run.log.loss))
-    one = Template().fit(seen(run, 0.3), run.schedule, runs[:-3])
-    two = Template().fit(seen(LoggedRun(changed, run.schedule), 0.3), run.schedule, runs[:-3])
-    three = Template().fit(seen(run, 0.3), run.schedule, runs[:-3][::-1])
-    assert one.loss == two.loss == pytest.approx(three.loss, rel=1e-12)
