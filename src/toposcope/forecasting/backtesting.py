@@ -30,8 +30,6 @@ SCHEMA = {
     **dict.fromkeys(("predicted", "low", "high", "final", "final_error"), pl.Float64),
     "refused": pl.String,
 }
-RESAMPLES = 1000
-MIN_GROUPS = 2
 SCORES = {
     "fraction": pl.Float64,
     "forecaster": pl.String,
@@ -232,10 +230,10 @@ def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     )
     ours, base = groups["error"].to_numpy(), groups["base"].to_numpy()
     skill = 1 - ours.sum() / base.sum() if base.sum() > 0 else np.nan
-    if len(groups) < MIN_GROUPS:
+    if len(groups) < 2:
         return len(groups), skill, np.nan, np.nan, np.nan
     rng = np.random.default_rng(derive_seed(42, "skill", len(groups)))
-    sampled = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
+    sampled = rng.integers(len(groups), size=(1000, len(groups)))
     below = base[sampled].sum(axis=1)
     resampled = 1 - ours[sampled].sum(axis=1) / np.where(below > 0, below, np.nan)
     low, high = np.nanquantile(resampled, [0.025, 0.975]) if base.any() else (np.nan, np.nan)

@@ -359,7 +359,7 @@ def _best(log: Log) -> str:
 
 def _learning_rate(log: Log, schedule: Schedule) -> str:
     end = schedule.rates[-1] / schedule.peak
-    if schedule.rates.min() == schedule.peak:
+    if schedule.is_held:
         return "learning rate constant"
     # without a rate in log or plan the peak is 1 and means nothing
     peak = "" if schedule.peak == 1 else f", {schedule.peak:.3g},"

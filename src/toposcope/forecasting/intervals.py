@@ -235,11 +235,7 @@ def error_part(log: Log, schedule: Schedule) -> str:
         part = SLOPE if S1_ANNEAL.prior(log, schedule, ()).by_slope else LANGUAGE
     except RefusedError:
         part = LANGUAGE  # with too few points for any law the errors of the last value are wide for all
-    return part + (HELD if _is_held(schedule) else "")
-
-
-def _is_held(schedule: Schedule) -> bool:
-    return bool(schedule.rates.min() == schedule.peak)
+    return part + (HELD if schedule.is_held else "")
 
 
 def share_past_warm_up(log: Log, schedule: Schedule) -> float:
@@ -261,7 +257,7 @@ def error_unit(log: Log, schedule: Schedule) -> float:
     """
     ends = np.array([log.steps[-1], schedule.last_step])
     (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
-    to_cool = 1.0 if _is_held(schedule) else max(cold - cooled, 0.0)
+    to_cool = 1.0 if schedule.is_held else max(cold - cooled, 0.0)
     to_come = np.log(whole / begun) + SLOPE_SHARE * to_cool
     return float(np.hypot(present_slope(log, schedule) * to_come, residual(log, schedule)))
 

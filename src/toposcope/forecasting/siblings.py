@@ -102,18 +102,14 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
 
 def _same_rates(one: Log, other: Log, shift: int) -> bool:
     """Return whether learning rates agree wherever both were logged: branches of one trunk part there."""
-    steps, rates = zip(*(_rates(log) for log in (one, other)), strict=True)
+    known = [np.isfinite(log.learning_rate) for log in (one, other)]
+    steps = one.steps[known[0]], other.steps[known[1]] - shift
+    rates = one.learning_rate[known[0]], other.learning_rate[known[1]]
     if not len(rates[0]) or not len(rates[1]):
         return True
-    moved = steps[0], steps[1] - shift
     peak = max(float(np.abs(each).max()) for each in rates)
     # a thinned log misses the corners of a schedule: its rows lie on the lines of the other, not the reverse
-    return any(_on_lines(moved[i], rates[i], moved[1 - i], rates[1 - i], 0.02 * peak) for i in (0, 1))
-
-
-def _rates(log: Log) -> tuple[Steps, Vector]:
-    known = np.isfinite(log.learning_rate)
-    return log.steps[known], log.learning_rate[known]
+    return any(_on_lines(steps[i], rates[i], steps[1 - i], rates[1 - i], 0.02 * peak) for i in (0, 1))
 
 
 def _on_lines(steps: Steps, values: Vector, line_steps: Steps, line_values: Vector, tolerance: float) -> bool:

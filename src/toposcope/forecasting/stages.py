@@ -70,10 +70,13 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     places: list[int] = []
     sizes = np.abs(jumps)
     while sizes.max(initial=0.0) > limit:
-        place = int(np.argmax(sizes))
-        sizes[max(place - width, 0) : place + width + 1] = 0
-        if _is_sudden(left, place + width, jumps[place]) and not _rate_jumps(log, schedule, place + width, width):
-            places.append(place + width)
+        i = int(np.argmax(sizes))
+        sizes[max(i - width, 0) : i + width + 1] = 0
+        place = i + width
+        # of a steep slope few rows on either side show little
+        near = np.median(left[place : place + 3]) - np.median(left[place - 3 : place])
+        if near * jumps[i] >= MIN_SUDDEN * jumps[i] ** 2 and not _rate_jumps(log, schedule, place, width):
+            places.append(place)
     if not places or _are_epochs(log, sorted(place for place in places if jumps[place - width] < 0)):
         return None
     last = max(places)
@@ -84,12 +87,6 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     undone = gap * jump <= MIN_JUMP_LEFT * jump**2
     higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
     return None if undone or higher else Stage(int(log.steps[last]), jump)
-
-
-def _is_sudden(values: Vector, place: int, jump: float) -> bool:
-    """Return whether few rows around a place show the jump; of a steep slope they show little."""
-    near = float(np.median(values[place : place + 3]) - np.median(values[place - 3 : place]))
-    return near * jump >= MIN_SUDDEN * jump**2
 
 
 def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:

@@ -176,7 +176,7 @@ class TwoStage(LadderMethod):
     @staticmethod
     def _above(theta: Complexes, loss: Vector) -> Complexes:
         a, k, ceiling = (column[:, None] for column in theta.T)
-        return np.asarray(_expit(ceiling) * _expit(a - np.exp(k) * loss))
+        return np.asarray(1 / (1 + np.exp(-ceiling)) * (1 / (1 + np.exp(-(a - np.exp(k) * loss)))))
 
 
 class TwoStageExponential(TwoStage):
@@ -245,7 +245,3 @@ def _centred(points: Endpoints, N: Vector, D: Vector) -> tuple[Vector, Vector]:
 
 def _scale(points: Endpoints) -> tuple[float, float]:
     return float(points.loss.mean()), float(points.loss.std()) or 1.0
-
-
-def _expit(z: Complexes) -> Complexes:
-    return np.asarray(1 / (1 + np.exp(-z)))

@@ -170,7 +170,12 @@ def downstream(
         held_out[task] = _held_out(fit, chosen[task], weights)
         progress("held-out models", i + 1, len(fits))
     misses = [miss for each in held_out.values() for miss, _, _ in each]
-    known = {task: tuple(_with_interval(*each, misses) for each in found) for task, found in held_out.items()}
+    known = {}
+    for task, found in held_out.items():  # with the intervals that would have been given when they were not known
+        ends = [interval(row.predicted, error, half_width(misses, miss.fold)) for miss, row, error in found]
+        known[task] = tuple(
+            replace(row, low=low, high=high) for (_, row, _), (low, high) in zip(found, ends, strict=True)
+        )
     predictions, corrected = [], set[str]()
     for model in asked:
         for task, ladder in ladders.items():
@@ -229,12 +234,6 @@ def _held_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list
                 (miss, HeldOutScore(points.run[j], N, D, method, score, np.nan, np.nan, true, fold.name), error)
             )
     return found
-
-
-def _with_interval(miss: Miss, row: HeldOutScore, error: float, misses: Sequence[Miss]) -> HeldOutScore:
-    """Return a held-out model with the interval that would have been given when it was not known."""
-    low, high = interval(row.predicted, error, half_width(misses, miss.fold))
-    return replace(row, low=low, high=high)
 
 
 def _predict(

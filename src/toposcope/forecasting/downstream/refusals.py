@@ -24,8 +24,6 @@ from toposcope.wording import counted
 MIN_MODELS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
 REACH_OF_FEW_SIZES = 4.0  # how many times the largest size the model may have if there are fewer
 SAME_RATIO = 1.5  # where N, D or their ratio is the same at all runs: how far that of the model may be from it
-PLATEAU_SHARE, MIN_PLATEAU = 1 / 3, 4
-"""Evaluations of least compute on which an unknown chance is read off: their share, and their least number."""
 
 
 def chance_of(ladder: Ladder) -> float | None:
@@ -40,8 +38,8 @@ def chance_of(ladder: Ladder) -> float | None:
     score = np.concatenate([model.score for model in ladder.models])
     known = np.isfinite(score)
     compute, score = compute[known], score[known]
-    least = score[np.argsort(compute, kind="stable")][: int(PLATEAU_SHARE * len(score))]
-    if len(least) < MIN_PLATEAU or score.max() < least.mean() + MIN_PLATEAU_RISE * max(float(least.std()), LEAST_ERROR):
+    least = score[np.argsort(compute, kind="stable")][: int(1 / 3 * len(score))]
+    if len(least) < 4 or score.max() < least.mean() + MIN_PLATEAU_RISE * max(float(least.std()), LEAST_ERROR):
         return None
     slope, error = _slope(np.arange(len(least), dtype=np.float64), least)
     return None if abs(slope) > 2 * error else float(least.mean())
@@ -125,7 +123,7 @@ def refusal_of_width(low: float, high: float, chance: float) -> str:
 
 def above_chance(points: Endpoints, chance: float, n: int | None) -> Mask:
     """Return which runs have left chance."""
-    above: Mask = points.score - chance >= MIN_STANDARD_ERRORS * _error_at_chance(points, chance, n)
+    above: Mask = points.score - chance >= MIN_STANDARD_ERRORS * max(score_error(chance, points, n), LEAST_ERROR)
     return above
 
 
@@ -134,12 +132,8 @@ def leaves_chance(points: Endpoints, trained: Mask, chance: float, n: int | None
     return int(above_chance(points, chance, n)[trained].sum()) >= MIN_ABOVE_CHANCE
 
 
-def _error_at_chance(points: Endpoints, chance: float, n: int | None) -> float:
-    return max(score_error(chance, points, n), LEAST_ERROR)
-
-
 def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
-    error, leaving = _error_at_chance(points, chance, n), int(above_chance(points, chance, n).sum())
+    error, leaving = max(score_error(chance, points, n), LEAST_ERROR), int(above_chance(points, chance, n).sum())
     best = int(np.argmax(points.score))
     if not leaving:
         return (

@@ -54,6 +54,11 @@ class Schedule:
         """The last step of the plan, T."""
         return len(self.rates) - 1
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the rate stays at its peak to the end."""
+        return bool(self.rates.min() == self.peak)
+
     @cached_property
     def _progress(self) -> Vector:
         return np.cumsum(self.rates) / self.peak

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -134,15 +134,8 @@ def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
 
 def _may_vote(log: Log, run: LoggedRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
-    if run.log.family != log.family:
-        return False
-    names = [_letters(name) for name in (log.schedule, run.log.schedule)]
-    return not all(names) or names[0] == names[1]
-
-
-@lru_cache(maxsize=512)
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z]", "", name.lower())
+    names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
+    return run.log.family == log.family and (not all(names) or names[0] == names[1])
 
 
 def _sibling(run: LoggedRun) -> _Sibling | None:
@@ -275,7 +268,9 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
     chosen = np.unique(np.linspace(0, len(lengths) - 1, 40).round().astype(np.int64))
     some = [candidates[i] for i in by_length[chosen]]
     shortest = MAX_TAIL_SHARE * min(min(s.last_step - np.nan_to_num(s.warm_up) for s in some), end - seen.last_step)
-    shared = _shared_ends(some)
+    # over how many steps siblings next to each other in length end alike, as a few numbers to try
+    ends = [end for one, other in pairwise(some) for end in _shared_end(one, other)]
+    shared = np.quantile(ends, TAIL_QUANTILES) if ends else np.empty(0)
     tails = [0, *np.unique(np.concatenate([shared, np.minimum(shared, shortest)]).astype(np.int64)).tolist()]
     without, *others = _agreeing(seen, some, end, tails)
     limit = MAX_TAIL_COST * _tail_cost(without, len(some), ahead) - MAX_APART / N_STEPS_AHEAD
@@ -286,12 +281,6 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
     ]
     best = int(np.argmin(costs)) if costs else 0
     return tails[1 + best] if costs and costs[best] < limit else 0
-
-
-def _shared_ends(siblings: Sequence[_Sibling]) -> Vector:
-    """Return over how many steps siblings next to each other in length end alike, as a few numbers to try."""
-    shared = [end for one, other in pairwise(siblings) for end in _shared_end(one, other)]
-    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
 
 
 def _shared_end(one: _Sibling, other: _Sibling) -> list[float]:
