@@ -18,12 +18,11 @@ from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
 from toposcope.forecasting.stages import Stage
-from toposcope.forecasting.wording import short
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.notebook import facts_table
-from toposcope.wording import counted
+from toposcope.wording import counted, short
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart

@@ -31,12 +31,12 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
-from toposcope.forecasting.wording import short
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Table, number_of, share, table, text_of
 from toposcope.report.writing import write_sections
+from toposcope.wording import short
 
 HEIGHT = 320
 

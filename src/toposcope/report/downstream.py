@@ -29,13 +29,13 @@ from toposcope.forecasting.downstream.predicted import (
     written,
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
-from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, folded, say, sentence
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
+from toposcope.wording import short
 
 WITHIN, BEYOND = "within its interval", "beyond it"
 

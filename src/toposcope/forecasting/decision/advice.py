@@ -25,10 +25,10 @@ from toposcope.forecasting.scaling.planner import (
 from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.tuning import MAX_SIZE_RATIO
-from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
+from toposcope.wording import short
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.scaling.planner import optimal_split, plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
-from toposcope.forecasting.wording import short
 from toposcope.notebook import facts_table
+from toposcope.wording import short
 
 COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
 TOKENS_PER_PARAMETER = 20.0  # of the rule that Hoffmann et al. 2022 are quoted for

@@ -14,8 +14,8 @@ from toposcope.forecasting.scaling.frontier import by_law
 from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
-from toposcope.forecasting.wording import short
 from toposcope.typing import Vector
+from toposcope.wording import short
 
 SPAN = 12.0  # a curve goes from N* / 12 to 12 N*
 N_SIZES = 121

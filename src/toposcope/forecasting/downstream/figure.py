@@ -21,8 +21,7 @@ from toposcope.forecasting.downstream.predicted import (
     times_largest,
 )
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_frame
-from toposcope.forecasting.wording import short
-from toposcope.wording import counted
+from toposcope.wording import counted, short
 
 MAX_CHECKPOINTS = 250  # checkpoints drawn in a panel; of more, evenly spaced ones of each run
 SKIPPED = 0.1

@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.ladder import Ladder, LadderModel
-from toposcope.forecasting.wording import short
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations import MAX_SIZE
 from toposcope.typing import Vector
-from toposcope.wording import counted
+from toposcope.wording import counted, short
 
 MAX_LISTED = 4  # tasks whose scores stand in one sentence; of more it gives the range
 TEXTS = frozenset(
