@@ -9,23 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError, cached
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.held_out import LEVEL, quantile
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.forecasting.tuning import (
-    CUTS,
-    FEW_ROWS_NOISE,
-    MAX_FIRST_STEP,
-    MAX_RISE,
-    MAX_SPEED_UP,
-    MIN_FIRST_LOSS,
-    MIN_LANGUAGE_SIZE,
-    NOISE_RANGE,
-    SLOPE_SHARE,
-    UNSEEN,
-)
 from toposcope.logs import Log
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
@@ -113,7 +102,7 @@ def width_alone(
     horizon = _horizon(log, schedule)
     own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
     source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
-    return float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon])), source
+    return float(np.linalg.norm([shipped, spread, own_error, jump, tuning.UNSEEN * horizon])), source
 
 
 def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
@@ -124,7 +113,7 @@ def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[Own
     short = cached(log, schedule, "until now", lambda: Schedule(schedule.rates[: last + 1]))
     end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
     errors = []
-    for cut in CUTS:
+    for cut in tuning.CUTS:
         seen = cached(log, schedule, ("until", cut), partial(log.until, cut * last))
         if seen is None or not 0 < seen.steps[-1] < last:
             continue
@@ -146,9 +135,9 @@ def is_like_table(log: Log, schedule: Schedule) -> bool:
     """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
     if not error_part(log, schedule).startswith(LANGUAGE):
         return False
-    if log.steps[0] > MAX_FIRST_STEP:
-        return bool(log.parameters >= MIN_LANGUAGE_SIZE)
-    return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
+    if log.steps[0] > tuning.MAX_FIRST_STEP:
+        return bool(log.parameters >= tuning.MIN_LANGUAGE_SIZE)
+    return float(log.loss[:MIN_END_ROWS].max()) >= tuning.MIN_FIRST_LOSS * NATS[log.unit]
 
 
 def risen(log: Log) -> tuple[float, float] | None:
@@ -162,10 +151,10 @@ def risen(log: Log) -> tuple[float, float] | None:
     if n < MIN_LEVEL_ROWS:
         lowest, now = float(log.loss.min()), float(log.loss[-2:].min())
     if n < MIN_PART_ROWS:
-        now, noise = float(log.loss[-1]), FEW_ROWS_NOISE * lowest
+        now, noise = float(log.loss[-1]), tuning.FEW_ROWS_NOISE * lowest
     elif n >= MIN_LEVEL_ROWS:
         noise *= NOISE_OF_MEDIAN / np.sqrt(MIN_PART_ROWS)
-    return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
+    return (lowest, now) if now > max(tuning.MAX_RISE * lowest, lowest + tuning.NOISE_RANGE * noise) else None
 
 
 def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
@@ -175,7 +164,7 @@ def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: fl
     """
     lowest, last = int(np.argmin(losses)), len(losses) - 1
     paces = [(losses[-1] - losses[i]) / (steps[-1] - steps[i]) for i in (lowest, (lowest + last) // 2) if i < last]
-    high = max(high, float(losses[last] + MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
+    high = max(high, float(losses[last] + tuning.MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
     return min(low, float(losses[lowest])), high
 
 
@@ -258,7 +247,7 @@ def error_unit(log: Log, schedule: Schedule) -> float:
     ends = np.array([log.steps[-1], schedule.last_step])
     (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
     to_cool = 1.0 if schedule.is_held else max(cold - cooled, 0.0)
-    to_come = np.log(whole / begun) + SLOPE_SHARE * to_cool
+    to_come = np.log(whole / begun) + tuning.SLOPE_SHARE * to_cool
     return float(np.hypot(present_slope(log, schedule) * to_come, residual(log, schedule)))
 
 

@@ -8,16 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.tuning import (
-    MAX_CHANCE,
-    MAX_SEED_DIFFERENCE,
-    MIN_AGREEING,
-    MIN_SEED_DIFFERENCE,
-    SHARED_NOISE,
-)
 from toposcope.logs import Log, Logs
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
@@ -41,7 +35,7 @@ def is_same_run(one: Log, other: Log) -> bool:
         return one.name == other.name
     shifts = dict.fromkeys((0, 1, -1, int(other.steps[0] - one.steps[0])))
     # of one name, to agree is enough
-    max_chance = 1.0 if one.name == other.name else MAX_CHANCE
+    max_chance = 1.0 if one.name == other.name else tuning.MAX_CHANCE
     return any(_agree(one, other, shift, max_chance) for shift in shifts)
 
 
@@ -79,20 +73,20 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
         return False
     apart = np.abs(one - other)
     # most pairs differ so plainly that neither quantile nor median is needed
-    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - MIN_AGREEING) * (n - 1) + 1:
+    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - tuning.MIN_AGREEING) * (n - 1) + 1:
         return False
     level = float(np.median(one))
-    if np.quantile(apart, MIN_AGREEING) > MAX_TOLERANCE * level:
+    if np.quantile(apart, tuning.MIN_AGREEING) > MAX_TOLERANCE * level:
         return False
     digits = _last_digit(one), _last_digit(other)
     # two numbers rounded alike are equal, or a whole digit apart
     digit = np.where(np.isclose(*digits, atol=0), digits[0], sum(digits))
     tolerance = np.maximum(digit / 2 * (1 + DIGIT_ROUNDING), MIN_TOLERANCE * one)
     agreeing = int((np.abs(one - other) <= tolerance).sum())
-    if agreeing < MIN_AGREEING * n:
+    if agreeing < tuning.MIN_AGREEING * n:
         return False
-    noise = SHARED_NOISE * math.sqrt(2) * _noise(one)
-    difference = float(np.clip(noise, MIN_SEED_DIFFERENCE * level, MAX_SEED_DIFFERENCE * level))
+    noise = tuning.SHARED_NOISE * math.sqrt(2) * _noise(one)
+    difference = float(np.clip(noise, tuning.MIN_SEED_DIFFERENCE * level, tuning.MAX_SEED_DIFFERENCE * level))
     # two identical numbers of many digits agree further than to the tolerance
     reach = np.median(np.maximum(digit / 2, np.abs(one - other)))
     chance = max(math.erf(float(reach) / (difference * math.sqrt(2))), 1e-300)
@@ -116,7 +110,7 @@ def _on_lines(steps: Steps, values: Vector, line_steps: Steps, line_values: Vect
     """Return whether values lie on the lines between others, all but one or a few, where these reach."""
     inside = (steps >= line_steps[0]) & (steps <= line_steps[-1])
     apart = np.abs(values[inside] - np.interp(steps[inside], line_steps, line_values)) > tolerance
-    return int(apart.sum()) <= max(1, (1 - MIN_AGREEING) * len(apart))
+    return int(apart.sum()) <= max(1, (1 - tuning.MIN_AGREEING) * len(apart))
 
 
 def _noise(losses: Vector) -> float:

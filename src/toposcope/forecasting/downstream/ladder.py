@@ -90,12 +90,12 @@ class LadderModel:
     @property
     def final_loss(self) -> float:
         """The mean of the last losses; NaN without any."""
-        return _mean_of(self._last(self.loss))
+        return self._final(self.loss)
 
     @property
     def final_score(self) -> float:
         """The mean of the last scores; NaN without any."""
-        return _mean_of(self._last(self.score))
+        return self._final(self.score)
 
     @property
     def score_noise(self) -> float:
@@ -103,9 +103,9 @@ class LadderModel:
         late = self._late()
         return spread_about_line(self.D[late], self.score[late], WINDOW)
 
-    def _last(self, values: Vector) -> Vector:
-        last: Vector = values[self._late() & np.isfinite(values)][-WINDOW:]
-        return last
+    def _final(self, values: Vector) -> float:
+        last = values[self._late() & np.isfinite(values)][-WINDOW:]
+        return float(last.mean()) if len(last) else np.nan
 
     def _late(self) -> NDArray[np.bool_]:
         return np.asarray(self.D[-1] - self.D <= END_SHARE * self.D[-1])
@@ -204,10 +204,6 @@ def _is_loss(task: str, name: str) -> pl.Expr:
 def _along(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     """Return the mean value of each run at each number of tokens."""
     return rows.group_by("run", "N", "D").agg(pl.col("value").mean().alias(name))
-
-
-def _mean_of(values: Vector) -> float:
-    return float(values.mean()) if len(values) else np.nan
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,19 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from toposcope.forecasting import tuning
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, score_error
 from toposcope.forecasting.held_out import Mask
 from toposcope.forecasting.scaling.scaling_law import MIN_INDEPENDENT_SPREAD
-from toposcope.forecasting.tuning import (
-    LEAST_ERROR,
-    MAX_REACH,
-    MAX_RESIDUAL,
-    MAX_RESIDUAL_SHARE,
-    MAX_WIDTH,
-    MIN_ABOVE_CHANCE,
-    MIN_PLATEAU_RISE,
-    MIN_STANDARD_ERRORS,
-)
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector
 from toposcope.wording import counted
@@ -39,7 +30,9 @@ def chance_of(ladder: Ladder) -> float | None:
     known = np.isfinite(score)
     compute, score = compute[known], score[known]
     least = score[np.argsort(compute, kind="stable")][: int(1 / 3 * len(score))]
-    if len(least) < 4 or score.max() < least.mean() + MIN_PLATEAU_RISE * max(float(least.std()), LEAST_ERROR):
+    if len(least) < 4 or score.max() < least.mean() + tuning.MIN_PLATEAU_RISE * max(
+        float(least.std()), tuning.LEAST_ERROR
+    ):
         return None
     slope, error = _slope(np.arange(len(least), dtype=np.float64), least)
     return None if abs(slope) > 2 * error else float(least.mean())
@@ -77,7 +70,7 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
         )
     x, y = np.log(points.N), np.log(points.D)
     span, beyond = float(np.ptp(x) + np.ptp(y)), float(np.log(N * D / (points.N * points.D).max()))
-    if beyond > MAX_REACH * span:
+    if beyond > tuning.MAX_REACH * span:
         return (
             f"the model has {np.exp(beyond):.2g} times the compute of the largest run, and sizes and tokens of the "
             f"ladder span a factor of {np.exp(span):,.0f} together; nothing is predicted beyond the square of that: "
@@ -101,8 +94,8 @@ def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
     """Return why the runs disagree with any law; empty if they agree within their noise."""
     misfit = float(np.sqrt(np.mean(residuals**2)))
     of_scores = replace(points, scatter=0.0)  # which is what is judged here
-    noise = max(score_error(float(points.score.mean()), of_scores, n), LEAST_ERROR)
-    if misfit <= MAX_RESIDUAL * noise or misfit <= MAX_RESIDUAL_SHARE * float(np.ptp(points.score)):
+    noise = _noise(float(points.score.mean()), of_scores, n)
+    if misfit <= tuning.MAX_RESIDUAL * noise or misfit <= tuning.MAX_RESIDUAL_SHARE * float(np.ptp(points.score)):
         return ""
     worst = points.run[int(np.argmax(np.abs(residuals)))]
     return (
@@ -113,7 +106,7 @@ def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
 
 def refusal_of_width(low: float, high: float, chance: float) -> str:
     """Return why an interval says too little; empty if it does not."""
-    if high - low <= MAX_WIDTH * (1 - chance):
+    if high - low <= tuning.MAX_WIDTH * (1 - chance):
         return ""
     return (
         f"the 90% interval, {100 * low:.0f}% to {100 * high:.0f}%, is most of what is possible; runs nearer to the "
@@ -123,28 +116,32 @@ def refusal_of_width(low: float, high: float, chance: float) -> str:
 
 def above_chance(points: Endpoints, chance: float, n: int | None) -> Mask:
     """Return which runs have left chance."""
-    above: Mask = points.score - chance >= MIN_STANDARD_ERRORS * max(score_error(chance, points, n), LEAST_ERROR)
+    above: Mask = points.score - chance >= tuning.MIN_STANDARD_ERRORS * _noise(chance, points, n)
     return above
 
 
 def leaves_chance(points: Endpoints, trained: Mask, chance: float, n: int | None) -> bool:
     """Return whether enough of some runs have left chance: others show neither a law nor a link."""
-    return int(above_chance(points, chance, n)[trained].sum()) >= MIN_ABOVE_CHANCE
+    return int(above_chance(points, chance, n)[trained].sum()) >= tuning.MIN_ABOVE_CHANCE
+
+
+def _noise(score: float, points: Endpoints, n: int | None) -> float:
+    return max(score_error(score, points, n), tuning.LEAST_ERROR)
 
 
 def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
-    error, leaving = max(score_error(chance, points, n), LEAST_ERROR), int(above_chance(points, chance, n).sum())
+    error, leaving = _noise(chance, points, n), int(above_chance(points, chance, n).sum())
     best = int(np.argmax(points.score))
     if not leaving:
         return (
-            f"the ladder never leaves chance ({100 * chance:.1f}%) by {MIN_STANDARD_ERRORS:.0f} standard errors of "
+            f"the ladder never leaves chance ({100 * chance:.1f}%) by {tuning.MIN_STANDARD_ERRORS:.0f} standard errors of "
             f"{100 * error:.1f} points: its best score is {100 * points.score[best]:.1f}% ({points.run[best]}); larger "
             "runs or more questions would help"
         )
-    if leaving < MIN_ABOVE_CHANCE:
+    if leaving < tuning.MIN_ABOVE_CHANCE:
         return (
             f"only {counted(leaving, 'run')} leave{'s' if leaving == 1 else ''} chance ({100 * chance:.1f}%) by "
-            f"{MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least {MIN_ABOVE_CHANCE} are "
+            f"{tuning.MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least {tuning.MIN_ABOVE_CHANCE} are "
             "needed: larger runs or more questions would help"
         )
     return ""
@@ -154,8 +151,8 @@ def _falling(points: Endpoints, n: int | None) -> str:
     """Return a refusal if scores fall with compute."""
     slope, error = _slope(np.log(points.compute), points.score)
     fall = slope * float(np.ptp(np.log(points.compute)))
-    noise = max(score_error(float(points.score.mean()), points, n), LEAST_ERROR)
-    if slope > -MIN_STANDARD_ERRORS * error or -fall < MIN_STANDARD_ERRORS * noise:
+    noise = _noise(float(points.score.mean()), points, n)
+    if slope > -tuning.MIN_STANDARD_ERRORS * error or -fall < tuning.MIN_STANDARD_ERRORS * noise:
         return ""
     return f"the score falls with scale, by {-100 * fall:.1f} points along the ladder; no law of rising scores holds"
 

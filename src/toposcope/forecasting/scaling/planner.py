@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
 from toposcope.forecasting.tuning import MAX_EXTRAPOLATION, MAX_SIZE_SPAN
+from toposcope.wording import counted
 
 FLOP = 6.0  # floating-point operations of training, for each parameter and token
 LEVEL = 0.95
@@ -107,18 +107,14 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
     at = {"N": N.value, "D": D.value, "C": budget_flops}
     known = {"N": points.N, "D": points.D, "C": points.C}
     beyond = {name: float(max(1.0, at[name] / known[name].max(), known[name].min() / at[name])) for name in at}
-    return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)), _undetermined(N, points))
-
-
-def _undetermined(N: Interval, points: Points) -> str:
-    if not N.high > MAX_SIZE_SPAN * N.low:
-        return ""
-    n = len(np.unique(points.run))
-    return (
-        f"The best size is not identifiable from {n} run{'' if n == 1 else 's'}: its interval spans a factor of "
-        f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at "
-        "equal size."
-    )
+    undetermined, n = "", len(np.unique(points.run))
+    if N.high > MAX_SIZE_SPAN * N.low:
+        undetermined = (
+            f"The best size is not identifiable from {counted(n, 'run')}: its interval spans a factor of "
+            f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at "
+            "equal size."
+        )
+    return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)), undetermined)
 
 
 def over_bootstrap(
