@@ -134,15 +134,15 @@ def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
     best = int(np.argmax(points.score))
     if not leaving:
         return (
-            f"the ladder never leaves chance ({100 * chance:.1f}%) by {tuning.MIN_STANDARD_ERRORS:.0f} standard errors of "
-            f"{100 * error:.1f} points: its best score is {100 * points.score[best]:.1f}% ({points.run[best]}); larger "
-            "runs or more questions would help"
+            f"the ladder never leaves chance ({100 * chance:.1f}%) by {tuning.MIN_STANDARD_ERRORS:.0f} standard errors "
+            f"of {100 * error:.1f} points: its best score is {100 * points.score[best]:.1f}% ({points.run[best]}); "
+            "larger runs or more questions would help"
         )
     if leaving < tuning.MIN_ABOVE_CHANCE:
         return (
             f"only {counted(leaving, 'run')} leave{'s' if leaving == 1 else ''} chance ({100 * chance:.1f}%) by "
-            f"{tuning.MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least {tuning.MIN_ABOVE_CHANCE} are "
-            "needed: larger runs or more questions would help"
+            f"{tuning.MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least "
+            f"{tuning.MIN_ABOVE_CHANCE} are needed: larger runs or more questions would help"
         )
     return ""
 
