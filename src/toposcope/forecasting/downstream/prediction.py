@@ -171,10 +171,10 @@ def downstream(
         progress("held-out models", i + 1, len(fits))
     misses = [miss for each in held_out.values() for miss, _, _ in each]
     known = {}
-    for task, found in held_out.items():  # with the intervals that would have been given when they were not known
-        ends = [interval(row.predicted, error, half_width(misses, miss.fold)) for miss, row, error in found]
+    for task, rows in held_out.items():  # with the intervals that would have been given when they were not known
+        ends = [interval(row.predicted, error, half_width(misses, miss.fold)) for miss, row, error in rows]
         known[task] = tuple(
-            replace(row, low=low, high=high) for (_, row, _), (low, high) in zip(found, ends, strict=True)
+            replace(row, low=low, high=high) for (_, row, _), (low, high) in zip(rows, ends, strict=True)
         )
     predictions, corrected = [], set[str]()
     for model in asked:
