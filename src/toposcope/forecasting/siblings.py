@@ -185,12 +185,12 @@ def runs_to_score(logs: Logs) -> CompleteRuns:
             f"units differ ({parts}): errors in different units have no mean; give the runs of one unit"
         )
     complete = complete_runs(logs.logs)
-    remarks = (*logs.remarks, *_shortened(complete.remarks), *_without_size(complete))
+    remarks = _remarks(logs, complete)
     if len(complete.runs) < 2:
         raise ToposcopeError(
             "; ".join([f"a backtest needs at least two complete runs, not {len(complete.runs)}", *remarks])
         )
-    return CompleteRuns(complete.runs, remarks)
+    return CompleteRuns(complete.runs, tuple(remarks))
 
 
 def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRuns:
@@ -198,7 +198,7 @@ def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRun
     others = [replace(other, unit=unit) if unit and other.target == log.target else other for other in logs.logs]
     in_other_units = [other for other in others if other.unit != log.unit]
     complete = complete_runs([other for other in others if other.unit == log.unit])
-    remarks = [*logs.remarks, *_shortened(complete.remarks), *_without_size(complete)]
+    remarks = _remarks(logs, complete)
     if in_other_units:
         units = ", ".join(sorted({other.unit for other in in_other_units}))
         remarks.append(f"{counted(len(in_other_units), 'sibling')} left out: in {units}, the log in {log.unit}")
@@ -239,18 +239,14 @@ def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     return relatives if len(relatives) >= 4 else same_unit
 
 
-def _without_size(complete: CompleteRuns) -> list[str]:
-    """Return a remark on runs whose size is unknown."""
+def _remarks(logs: Logs, complete: CompleteRuns) -> list[str]:
+    """Return the remarks of reading, the first few on runs that are ignored, and one on runs of unknown size."""
+    ignored = list(complete.remarks)
+    if len(ignored) > MAX_REMARKS + 1:
+        ignored = [*ignored[:MAX_REMARKS], f"and {len(ignored) - MAX_REMARKS} more like this"]
     n = sum(not np.isfinite(run.log.parameters) for run in complete.runs)
-    if not n:
-        return []
-    return [
+    sizeless = (
         f"{counted(n, 'run')} without known parameters: each counts as a size of its own; if they are alike, errors, "
         "intervals and p-values are too good"
-    ]
-
-
-def _shortened(remarks: Sequence[str]) -> list[str]:
-    if len(remarks) <= MAX_REMARKS + 1:
-        return list(remarks)
-    return [*remarks[:MAX_REMARKS], f"and {len(remarks) - MAX_REMARKS} more like this"]
+    )
+    return [*logs.remarks, *ignored, *([sizeless] if n else [])]
