@@ -8,7 +8,6 @@ from property_examples import examples
 from toposcope.forecasting.held_out import (
     COMPUTE_GAP,
     MIN_TRAINED,
-    NORMAL_WIDTH,
     Miss,
     choose,
     extrapolating_folds,
@@ -30,6 +29,12 @@ def test_folds_predict_what_was_not_trained_on_and_never_interpolate(runs: list[
             assert ((N * D)[fold.predicted] >= COMPUTE_GAP * (N * D)[fold.trained].max() * (1 - 1e-12)).all()
 
 
+def test_five_models_of_two_sizes_are_enough_to_predict_others() -> None:
+    N, D = np.array([1e8] * 3 + [2e8] * 2 + [4e8]), np.array([1, 2, 3, 1, 2, 1]) * 1e10
+    assert [fold.name for fold in extrapolating_folds(N, D)][:1] == ["sizes from 4e+08 parameters"]
+    assert not extrapolating_folds(N[1:], D[1:])
+
+
 def test_the_method_of_all_tasks_and_of_one() -> None:
     first, second = np.full(5, 0.02), np.full(5, 0.01)
     assert choose({"a": {"x": first, "y": second}, "b": {"x": first, "y": second}}, "x") == {"a": "y", "b": "y"}
@@ -42,7 +47,11 @@ def test_the_method_of_all_tasks_and_of_one() -> None:
     assert choose(other, "y") == {"a": "x", "b": "y"}
     worse_once = np.array([0.001, 0.001, 0.001, 0.001, 0.02])
     assert choose({"a": {"x": worse_once, "y": second}, "b": {"x": 3 * first, "y": first}}, "y")["a"] == "y"
-    # nothing was left out, or too little
+    # of those better in each fold, though another has the lower mean
+    uneven, worse = np.array([1e-4, 1e-4, 1e-4, 1e-4, 0.021]), np.full(5, 0.05)
+    tasks = {"a": {"x": first, "y": uneven, "z": 0.25 * first}, "b": {"x": first, "y": worse, "z": worse}}
+    assert choose(tasks, "x") == {"a": "z", "b": "x"}
+    # nothing was held out, or too little
     assert choose({"a": {"x": np.full(3, np.nan), "y": np.full(3, np.nan)}}, "x") == {"a": "x"}
     assert choose({"a": {"x": first[:3], "y": second[:3]}}, "x") == {"a": "x"}
     # the other was not fitted in every fold
@@ -55,6 +64,6 @@ def test_intervals_are_widened_by_what_was_missed_and_not_by_what_nobody_saw() -
     misses = [Miss("5", near, 0.5)] * 10 + [Miss("3", far, 4.0)] * 10
     assert half_width(misses) == 4.0
     assert half_width(misses, near) == 4.0  # of a fold that saw neither 4 nor 5, a model that is known then
-    assert half_width(misses, far) == NORMAL_WIDTH
-    assert half_width(misses[:10]) == NORMAL_WIDTH
+    assert half_width(misses, far) == 1.645
+    assert half_width(misses[:10]) == 1.645
     assert interval(0.95, 0.1, 2.0) == (0.75, 1.0)
