@@ -25,7 +25,7 @@ from toposcope.family.together import packs, train_pack, train_together, trainin
 from toposcope.family.together.model import Layout, losses
 from toposcope.family.together.updates import Factors, clipped_update
 from toposcope.files import write_bytes
-from toposcope.logs.reading import log_beside
+from toposcope.logs.reading import find_log
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)
 VARIED: dict[str, list[dict[str, Any]]] = {
@@ -349,7 +349,7 @@ def test_every_run_reads_as_an_ordinary_one(tmp_path: Path) -> None:
         for name, tensor in own[-1].tensors().items():
             torch.testing.assert_close(opened[-1].tensors()[name], tensor, rtol=1e-2, atol=1e-4)
         assert opened.source is not None
-        log = log_beside(opened.source)
+        log = find_log(opened.source)
         assert log is not None
 
 
