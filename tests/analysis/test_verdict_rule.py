@@ -10,10 +10,11 @@ from synthetic_runs import synthetic_study
 
 from toposcope.analysis.adjustment import adjusted_over_runs, replicated
 from toposcope.analysis.association import COLUMNS
+from toposcope.analysis.association_verdict import FEATURE, LOSS, RUNS, with_verdicts
 from toposcope.analysis.ranks import dependent_p
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import BEYOND, FEATURE, LOSS, NONE, RUNS, TREND, UNDETERMINED, with_verdicts
+from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 
 N = 40
 STEPS = np.arange(N) * 100

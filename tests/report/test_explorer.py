@@ -53,7 +53,7 @@ def test_the_correlation_with_the_loss_is_said_beside_that_of_the_step() -> None
     raw, given = h0["notes"]["network"]
     assert raw.startswith("rho: small −0.")
     assert "The step alone: small −0." in raw
-    assert given == "rho: not defined. Verdict: moves with the step."
+    assert given == "rho: not defined. Verdict: cannot be told."
 
 
 def test_a_feature_that_never_changes_is_left_out() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 from named_features import by_feature
-from section_tools import all_tables
+from section_tools import all_tables, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
@@ -60,3 +60,9 @@ def no_findings() -> pl.DataFrame:
     """`Study.findings` where the doctor found nothing."""
     texts = dict.fromkeys(("run", "check", "severity"), pl.String)
     return pl.DataFrame(schema={**texts, "steps": pl.List(pl.Int64), "layer": pl.String, "message": pl.String})
+
+
+def with_columns(of: Material, **columns: object) -> Material:
+    """Return the study with columns of its association exchanged."""
+    exchanged = {name: pl.lit(v) if isinstance(v, str | float) else v for name, v in columns.items()}
+    return with_tables(of, {"association": of.tables["association"].with_columns(**exchanged)})  # type: ignore[arg-type]

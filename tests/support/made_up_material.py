@@ -114,7 +114,7 @@ def between_runs(found: list[Trajectory]) -> dict[str, pl.DataFrame]:
                 f"p_adjusted{given}": 1 - rho if rho < 0.8 else 0.01,
                 f"detectable{given}": 0.8,
             }
-        rows.append(row | {"verdict": "beyond the loss" if j == 1 else "explained"})
+        rows.append(row | {"verdict": "beyond trend" if j == 1 else "trend only"})
         steps.append(
             pl.DataFrame({
                 "feature": str(feature), "step": found[0].steps,

@@ -138,21 +138,12 @@ class FirstScreen:
 
 
 @dataclass(frozen=True)
-class Word:
-    """A verdict in one or two words."""
-
-    text: str
-    mark: str  # a sign that says the same without colour
-    meaning: str  # a sentence for a legend
-
-
-@dataclass(frozen=True)
 class Cell:
     """A quantity in a run, or over many runs: numbers as they are written, "–" where not defined."""
 
     rho: str  # correlation with the loss; over many runs the median
     range: str  # its block bootstrap interval; over many runs the lowest and the highest rho
-    left: str  # partial correlation given all known clocks; over many runs the median
+    left: str  # partial correlation given all known covariates; over many runs the median
 
 
 @dataclass(frozen=True)
@@ -161,8 +152,9 @@ class HeadlineRow:
 
     name: str
     cells: tuple[Cell, ...]  # one for each column of the table
-    word: Word
-    where: str  # in how many runs that is the verdict, such as "in 2 of 3 runs"; empty where it is in all of them
+    verdict: str  # the strongest of its runs
+    mark: str  # a sign that says the same without colour
+    where: str  # in how many runs, such as "in 2 of 3 runs", where not in all; and why it cannot be told
     verdicts: str  # the verdicts of all runs, in a line
 
 

@@ -13,7 +13,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import HEADLINES, TARGETS, named
-from toposcope.report.headline_table import word_of
 from toposcope.report.material import Material
 from toposcope.report.tables import signed
 from toposcope.typing import Matrix, Vector
@@ -172,7 +171,7 @@ def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
 
 def _notes(material: Material) -> dict[str, dict[str, tuple[str, str]]]:
     """Return by feature and group two sentences: rho with the loss beside that of the step, and what is left of it."""
-    rows = measured(primary(material)).with_columns(left="rho_given_all")
+    rows = measured(primary(material))
     notes: dict[str, dict[str, tuple[str, str]]] = {}
     for (feature, group), of_feature in rows.group_by("feature", "group", maintain_order=True):
         notes.setdefault(str(feature), {})[str(group)] = (
@@ -192,7 +191,7 @@ def _list(rows: pl.DataFrame, column: str) -> str:
 
 
 def _verdicts(rows: pl.DataFrame) -> str:
-    words = [word_of(row).text for row in rows.iter_rows(named=True)]
+    words = rows.get_column("verdict").to_list()
     if len(set(words)) == 1:
         return words[0]
     return examples([f"{run} {word}" for run, word in zip(rows.get_column("run"), words, strict=True)], MAX_RUNS)

@@ -19,8 +19,7 @@ from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.composing import Page, Rendered, Report, ReportData, makers_of, rendering_engine
 from toposcope.report.document import Document, Explorer, Opening
 from toposcope.report.explorer import explorer_data
-from toposcope.report.first_screen import first_screen
-from toposcope.report.headline_table import headline_table
+from toposcope.report.first_screen import first_screen, headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from toposcope.analysis.verdict import cannot_be_told
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.fits import MOVEMENT_ERROR
 from toposcope.forecasting.downstream.held_out import NORMAL, Fold, Miss, folds, half_width
@@ -266,11 +267,11 @@ def score_sentences(tasks: Sequence[TaskScores]) -> list[str]:
 def _sentence(each: TaskScores) -> str:
     predicted = [arm for arm in each.arms if not arm.refusal]
     if not predicted:
-        return f"{each.task}: cannot be told, {each.refusal.rstrip('.')}."
+        return f"{each.task} {cannot_be_told(each.refusal.rstrip('.'))}."
     if len(each.arms) == 1:
         return f"{each.task}: {_score(predicted[0], each)}{_held(each)}."
     scores = ", ".join(f"{arm.name} {_score(arm, each)}" for arm in predicted)
-    unknown = "".join(f"; {arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal)
+    unknown = "".join(f"; {arm.name} {cannot_be_told(arm.refusal)}" for arm in each.arms if arm.refusal)
     higher = ""
     if np.isfinite(each.probability):
         higher = f"; {each.arms[-1].name} scores higher with a probability of {_percent(each.probability)}"

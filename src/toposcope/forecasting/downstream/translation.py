@@ -167,7 +167,7 @@ def translate(
     runs = runs.where(~np.isin(runs.run, [model.name for model in models]))
 
     def refused(why: str) -> Translation:
-        predictions = [LossPrediction(model, np.nan, np.nan, np.nan, f"cannot be told: {why}") for model in models]
+        predictions = [LossPrediction(model, np.nan, np.nan, np.nan, why) for model in models]
         return Translation(recipe, loss, runs, (), tuple(predictions), "", {}, np.nan, ())
 
     if not names:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.verdict import cannot_be_told
 from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, ladder_of
 from toposcope.forecasting.downstream.loss_to_loss import recipes_of
@@ -110,18 +111,18 @@ def translate_score(
     }
     result = TaskTranslation(recipe, task, loss, (), translation, errors, remarks=tuple(remarks))
     if why or points is None or chance is None:
-        return replace(result, predictions=tuple(replace(each, refusal=f"cannot be told: {why}") for each in nothing))
+        return replace(result, predictions=tuple(replace(each, refusal=why) for each in nothing))
     width, link = _width(list(left_out.values())), _link(points, chance)
     rows = tuple(row for rows in left_out.values() for row in rows)
     predictions = []
     for each, found in zip(nothing, translation.predictions, strict=True):
-        why = found.refusal.removeprefix("cannot be told: ") or _outside(points, found, loss)
+        why = found.refusal or _outside(points, found, loss)
         score, ends_of = float(link(found.loss)), link(np.array([found.high, found.low]))
         half = float(np.hypot(width, np.ptp(ends_of) / 2)) if np.isfinite(ends_of).all() else np.nan
         low, high = max(score - half, 0.0), min(score + half, 1.0)
         why = why or (f"the loss on {loss} has no interval" if np.isnan(half) else refusal_of_width(low, high, chance))
         if why:
-            predictions.append(replace(each, refusal=f"cannot be told: {why}"))
+            predictions.append(replace(each, refusal=why))
             continue
         mean_error = {METHOD: float(np.mean(list(errors.values())))}
         predictions.append(
@@ -312,7 +313,7 @@ class TranslationReport:
                 parts.append(f"loss on {each.loss} {found.loss:.3f}{ends}")
         if len(parts) > MAX_LISTED:
             parts = [*parts[:MAX_LISTED], f"{len(parts) - MAX_LISTED} more below"]
-        unknown = f"cannot be told: {', '.join(refused)}" if refused else ""
+        unknown = cannot_be_told(", ".join(refused)) if refused else ""
         return "; ".join(filter(None, (", ".join(parts), unknown)))
 
 

@@ -1,46 +1,40 @@
-"""What is left of the headline quantities' correlation with the loss once the clocks are known."""
+"""What is left of the headline quantities' correlation with the loss once the covariates are known."""
 
 from typing import Any
 
 import altair as alt
 import polars as pl
 
+from toposcope.analysis.verdict import BEYOND, LEVEL
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import run_names
+from toposcope.report.first_screen import headline_rows, runs_in_order
 from toposcope.report.headline import named
-from toposcope.report.headline_table import (
-    BEYOND_TREND,
-    FAILS_A_TEST,
-    TOO_FEW_RUNS,
-    headline_rows,
-    runs_in_order,
-)
 from toposcope.report.material import Material
-from toposcope.report.outcome import clocks_of
+from toposcope.report.verdict import covariates_of
 from toposcope.wording import counted
 
 MAX_RUNS = 5  # more runs than these are drawn as their median and range
 HEIGHT = 264  # of the plotting area: with legend and axis the chart has 330 pixels
-FACTS = (
-    (BEYOND_TREND, "passes", "pass", "every test of what is left given the clocks"),
-    (TOO_FEW_RUNS, "passes", "pass", "every test that so few runs allow"),
-    (FAILS_A_TEST, "fails", "fail", "a test of what is left given the clocks"),
-)
 
 
 def headline_chart(material: Material) -> Chart | None:
-    """Draw each headline quantity's correlation with the loss, alone and given the clocks: a line for each run."""
+    """Draw each headline quantity's correlation with the loss, alone and given the covariates: a line for each run."""
     rows = headline_rows(material)
     if not len(rows):
         return None
     quantities = pl.Series([named(feature) for feature in rows.get_column("feature")])
-    rows = rows.with_columns(pl.col("left", "block_low", "block_high").fill_nan(None), quantity=quantities)
+    rows = rows.with_columns(
+        pl.col("block_low", "block_high").fill_nan(None),
+        left=pl.col("rho_given_all").fill_nan(None),
+        quantity=quantities,
+    )
     runs, title = runs_in_order(rows, material), _title(rows)
-    caption = f"Rank correlation with the loss: filled alone, hollow given {clocks_of(rows)} where that is defined."
+    caption = f"Rank correlation with the loss: filled alone, hollow given {covariates_of(rows)} where that is defined."
     if len(runs) <= MAX_RUNS:
-        data = rows.select("quantity", "run", "rho", "left", low="block_low", high="block_high", verdict="word")
+        data = rows.select("quantity", "run", "rho", "left", low="block_low", high="block_high", verdict="verdict")
         figure = _figure(
             data,
             color=run_colour(run_names(material), legend=len(runs) > 1),
@@ -79,13 +73,17 @@ def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
 
 
 def _title(rows: pl.DataFrame) -> str:
-    """Say what is left, of how many quantities."""
-    for word, passes, pass_, what in FACTS:
-        held = rows.filter(word=word.text)
-        if names := held.get_column("quantity").unique(maintain_order=True).to_list():
-            title = f"{names[0]} {passes} {what}" if len(names) == 1 else f"{len(names)} quantities {pass_} {what}"
+    """Say how many quantities are beyond the trend, or keep a correlation given the covariates."""
+    for held, is_, are in (
+        (rows.filter(verdict=BEYOND), f"is {BEYOND}", f"are {BEYOND}"),
+        (rows.filter(pl.col("p_given_all_adjusted") < LEVEL), "stays significant", "stay significant"),
+    ):
+        names = held.get_column("quantity").unique(maintain_order=True).to_list()
+        if names:
+            title = f"{names[0]} {is_}" if len(names) == 1 else f"{len(names)} quantities {are}"
             in_all = len(held) == len(rows.filter(pl.col("quantity").is_in(names)))
+            title = f"{title} given the covariates" if held.item(0, "verdict") != BEYOND else title
             return title if in_all else f"{title} in at least one run"
     if rows.get_column("left").count():
-        return "Given the clocks, no correlation is significant"
-    return "Given the clocks, nothing is left to test"
+        return "Given the covariates, no correlation is significant"
+    return "Given the covariates, nothing is left to test"

@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import SCALE as SCALE_STATISTIC
-from toposcope.analysis.verdict import BEYOND, UNDETERMINED, VERDICTS
+from toposcope.analysis.verdict import VERDICTS, verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import diagonal, zero_line
@@ -37,7 +37,6 @@ from toposcope.report.headline import (
     named,
 )
 from toposcope.report.material import Material
-from toposcope.report.outcome import without_power, without_runs
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
     Column,
@@ -50,9 +49,9 @@ from toposcope.report.tables import (
     table,
     text_of,
 )
-from toposcope.report.verdict import verdict
+from toposcope.report.verdict import association_sentences, study_verdict
 from toposcope.study.kinds import PUBLISHED, feature_named
-from toposcope.wording import counted, joined
+from toposcope.wording import joined
 
 MAX_PANELS = 4
 COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given clocks"}
@@ -412,28 +411,9 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
 
 
 def _finding(material: Material) -> str:
-    """Count the topological features that are beyond the trend."""
-    rows = measured(primary(material).filter(pl.col("group") == NETWORK, pl.col("kind") == TOPOLOGY))
-    if not len(rows):
-        return ""
-    n_all, beyond, tested, open_ = (
-        chosen.get_column("feature").n_unique()
-        for chosen in (
-            rows,
-            rows.filter(verdict=BEYOND),
-            rows.filter(pl.col("verdict") != UNDETERMINED),
-            without_runs(rows),
-        )
-    )
-    features = counted(n_all, "topological feature")
-    if beyond:
-        return f"{beyond} of {features} {'is' if beyond == 1 else 'are'} beyond the trend in at least one run"
-    if open_:
-        return f"{open_} of {features} {'passes' if open_ == 1 else 'pass'} every test that so few runs allow"
-    if not tested:
-        weak = len(without_power(rows))
-        return f"No topological feature can be {'told from' if weak else 'tested against'} the trend"
-    return f"No topological feature is beyond the trend in any run; {tested} of {n_all} can be told from it"
+    """Say what the first screen says."""
+    found = study_verdict(material)
+    return verdict_sentence(found.verdict, figures=found.reason) if len(found.rows) else ""
 
 
 SECTION = ReportSection(
@@ -448,6 +428,6 @@ SECTION = ReportSection(
     compared_charts=(association_heat_map,),
     blocks=_blocks,
     finding=_finding,
-    summary=verdict,
+    summary=association_sentences,
     summary_position=10,
 )

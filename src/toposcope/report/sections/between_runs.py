@@ -6,7 +6,6 @@ import altair as alt
 import polars as pl
 
 from toposcope.analysis.between_runs import (
-    BEYOND,
     CONSTANT,
     GIVEN,
     NORM,
@@ -16,7 +15,7 @@ from toposcope.analysis.between_runs import (
     between_runs_table,
 )
 from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, UNDETERMINED, strongest, verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
 from toposcope.charts.zero import zero_line
@@ -115,7 +114,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         *pictures,
         say(
             f"{_compared(population, frame)}, at the {counted(len(population.steps), 'step')} that all of them have in "
-            "common. No clock can explain a correlation across runs at equal step. The test given the loss and the "
+            "common, where the step explains no correlation. The test given the loss and the "
             f"controls at the same step ({joined(_controls(population))}) decides; a control is tested given the "
             f"others; p is by permuting the runs. {_power(frame)}",
         ),
@@ -139,28 +138,22 @@ def _summary(material: Material) -> list[str]:
     if not len(topology):
         return []
     population = _population(material)
-    runs, final = _compared(population, frame), FINAL_LOSSES[population.loss]
-    known = joined([f"the {name}" for name in _controls(population)])
+    runs, what = _compared(population, frame), f"the final {FINAL_LOSSES[population.loss]}"
+    known = f"{joined([f'the {name}' for name in _controls(population)])} at the same step"
     tested = topology.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
-        reasons = topology.get_column("reason").unique(maintain_order=True).to_list()
-        return [
-            f"{runs} at equal step: whether topology carries information about the final {final} beyond {known} at "
-            f"the same step cannot be tested ({examples(reasons)})."
-        ]
+        reasons = examples(topology.get_column("reason").unique(maintain_order=True).to_list())
+        return [f"{verdict_sentence(UNDETERMINED, what=what, known=known, figures=reasons)}."]
     beyond = [named(f) for f in tested.filter(verdict=BEYOND).get_column("feature")]
     alone = len(tested.filter(pl.col("p_adjusted") < LEVEL))
     total = counted(len(tested), "topological feature")
-    if beyond:
-        first = (
-            f"{runs} at equal step: topology carries information about the final {final} beyond {known} at the same "
-            f"step: {len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({examples(beyond)})."
-        )
-    else:
-        first = (
-            f"{runs} at equal step: topology adds no detectable information about the final {final} once {known} at "
-            f"the same step are known. Without these, {alone} of {total} {'goes' if alone == 1 else 'go'} with it."
-        )
+    figures = f"{runs[:1].lower()}{runs[1:]} at equal step, " + (
+        f"{len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({examples(beyond)})"
+        if beyond
+        else f"without these, {alone} of {total} {'goes' if alone == 1 else 'go'} with it"
+    )
+    verdict = strongest(set(tested.get_column("verdict")))
+    first = f"{verdict_sentence(verdict, what=what, known=known, figures=figures)}."
     unknown = topology.filter(pl.col("verdict") == UNDETERMINED, pl.col("reason") != CONSTANT)
     untested = f" {len(unknown)} more cannot be tested." if len(unknown) else ""
     controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != UNDETERMINED)
@@ -198,8 +191,8 @@ def _compared(population: RunPopulation, frame: pl.DataFrame) -> str:
 
 def _controls(population: RunPopulation) -> list[str]:
     """Name what is known at the same step."""
-    clocks = {RATE: "learning rate", NORM: "weight norm"}
-    known = [name for clock, name in clocks.items() if all(clock in t.clocks for t in population.runs)]
+    covariates = {RATE: "learning rate", NORM: "weight norm"}
+    known = [name for key, name in covariates.items() if all(key in t.clocks for t in population.runs)]
     return ["loss", *known]
 
 

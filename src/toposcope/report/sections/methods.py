@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.adjustment import NAMES
-from toposcope.analysis.verdict import RULE
+from toposcope.analysis.association_verdict import RULE
 from toposcope.report.document import Block, Picture, Terms, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
