@@ -14,7 +14,6 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.theme import DIVERGING, DIVERGING_DARK, config
 from toposcope.report.association_tables import SpectralComparisonCounts
 from toposcope.report.charts.series import choose_runs
-from toposcope.report.material import Material
 from toposcope.report.sections.association import (
     INK,
     association_heat_map,
@@ -22,6 +21,7 @@ from toposcope.report.sections.association import (
     topology_against_spectra_charts,
 )
 from toposcope.report.sections.between_runs import between_runs_charts
+from toposcope.report.study_data import StudyData
 
 
 def rows_of(chart: Chart | None, field: str) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def test_the_heat_map_has_a_cell_for_each_correlation_and_marks_undefined_ones()
     cells = {(r["run"], r["feature"], r["given"]): r["rho"] for r in rows}
     table = of.tables["association"].filter(run="small", group="network", feature="rips H1.total").row(0, named=True)
     assert cells["small", "H1 total", "alone"] == table["rho"]
-    assert cells["small", "H1 total", "given clocks"] == table["rho_given_all"]
+    assert cells["small", "H1 total", "given covariates"] == table["rho_given_all"]
     assert cells["small", "H0 total", "alone"] == cells["small", "H0 total", "the step"]
     assert cells["small", "H0 total", "given step"] is None
     assert chart is not None
@@ -153,14 +153,14 @@ def test_between_runs_alone_and_given_the_loss() -> None:
     assert alone.render("svg").startswith(b"<svg")
 
 
-def bare(of: Material) -> Material:
+def bare(of: StudyData) -> StudyData:
     return with_tables(of, {name: table.clear() for name, table in of.tables.items()})
 
 
 @pytest.mark.parametrize(
     "of", [bare(study("nothing")), bare(material(2)), study("nothing", ())], ids=["made", "up", "none"]
 )
-def test_without_its_data_a_chart_is_left_out(of: Material) -> None:
+def test_without_its_data_a_chart_is_left_out(of: StudyData) -> None:
     assert association_heat_map(of) is None
     assert partial_correlation_chart(of) is None
     assert topology_against_spectra_charts(of) == []

@@ -159,7 +159,7 @@ def test_without_a_loss_there_is_no_link() -> None:
 def test_rungs_left_out_are_counted_within_their_intervals(both: DownstreamReport) -> None:
     chart = left_out_chart(both.predictions)
     assert chart is not None
-    assert chart.title == "The 90% interval holds the true score in 1 of 2 predictions of rungs left out"
+    assert chart.title == "The 90% interval holds the true score in 1 of 2 predictions of held-out ladder models"
     assert sorted(set(_marks(chart.spec(), "held"))) == ["beyond it", "within its interval"]
     assert left_out_chart(report(refused("riddles", LARGE)).predictions) is None
 

@@ -18,15 +18,15 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.report.explorer import MAX_BARS, MAX_LAYER_VALUES, explorer_data
 from toposcope.report.headline import HEADLINES
-from toposcope.report.material import Material
 from toposcope.report.page import page_data, to_columns, to_json
+from toposcope.report.study_data import StudyData
 
 
 def unpacked(text: str) -> NDArray[np.float32]:
     return np.frombuffer(base64.b64decode(text), dtype="<f4")
 
 
-def with_layers(material: Material, n_layers: int, names: list[str]) -> Material:
+def with_layers(material: StudyData, n_layers: int, names: list[str]) -> StudyData:
     """The study with layers whose quantities rise with the layer's number."""
     rising = np.arange(N, dtype=float)
     layers = {f"h.{i}.w": by_feature(dict.fromkeys(names, rising * (i + 1))) for i in range(n_layers)}

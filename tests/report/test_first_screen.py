@@ -21,14 +21,14 @@ from toposcope.charts.chart import Chart
 from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.document import Chip
 from toposcope.report.first_screen import STEP, first_screen, headline_rows, headline_table
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 
 NOTHING_ADDED = "Nothing found: topology says no more about the loss than the training step."
 CANNOT = "Whether topology says more about the loss than the training step cannot be told: "
 MAX_FIRST, MAX_SECOND = 110, 240  # letters of the two sentences
 
 
-def with_verdict(of: Material, verdict: str, untested: str = "", feature: str = FEATURES[0]) -> Material:
+def with_verdict(of: StudyData, verdict: str, untested: str = "", feature: str = FEATURES[0]) -> StudyData:
     """Return the study with another verdict on one feature, in all runs."""
     is_it = pl.col("feature") == feature
     return with_columns(
@@ -38,7 +38,7 @@ def with_verdict(of: Material, verdict: str, untested: str = "", feature: str = 
     )
 
 
-def falling(rule: str = "nothing") -> Material:
+def falling(rule: str = "nothing") -> StudyData:
     """A study of one run whose loss falls at every checkpoint."""
     of = study(rule, RUNS[:1])
     (t,) = of.trajectories
@@ -46,7 +46,7 @@ def falling(rule: str = "nothing") -> Material:
     return dataclasses.replace(with_tables(of, {"association": association_table(found)}), trajectories=found)
 
 
-def between_runs(of: Material, verdict: str) -> Material:
+def between_runs(of: StudyData, verdict: str) -> StudyData:
     """Return the study with a test between runs in which one feature has this verdict."""
     table = made_up().tables["between_runs"]
     others = pl.lit(UNDETERMINED if verdict == UNDETERMINED else NONE)
@@ -54,7 +54,7 @@ def between_runs(of: Material, verdict: str) -> Material:
     return with_tables(of, {"between_runs": table.with_columns(verdict=of_each)})
 
 
-STUDIES: dict[str, tuple[Callable[[], Material], str, str]] = {
+STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {
     "no loss": (
         lambda: study("nothing", ()),
         f"{CANNOT}no loss is known.",

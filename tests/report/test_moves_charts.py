@@ -13,7 +13,6 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.report.document import Details
 from toposcope.report.headline import GRADIENT_NORM, NP
-from toposcope.report.material import Material
 from toposcope.report.sections.moves import (
     change_rate_chart,
     gradient_charts,
@@ -21,17 +20,18 @@ from toposcope.report.sections.moves import (
     loss_chart,
     topology_charts,
 )
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 from toposcope.study.kinds import feature_named
 
 DRAWN = (loss_chart, topology_charts, change_rate_chart, learning_rate_chart, gradient_charts)
 
 
-def all_charts(of: Material) -> dict[str, Chart]:
+def all_charts(of: StudyData) -> dict[str, Chart]:
     return {name: chart for draw in DRAWN for name, chart in charts_of(draw, of).items()}
 
 
-def with_feature(of: Material, name: str, values: list[np.ndarray]) -> Material:
+def with_feature(of: StudyData, name: str, values: list[np.ndarray]) -> StudyData:
     feature = feature_named(name)
     changed = [
         dataclasses.replace(t, features={**t.features, feature: v})

@@ -13,12 +13,12 @@ from section_tools import all_tables
 from toposcope.analysis.nested_models.fitting import ALL_TOPOLOGY
 from toposcope.report.composing import Page
 from toposcope.report.first_screen import first_screen
-from toposcope.report.material import Material, Tables
 from toposcope.report.sections.nested_models import SECTION
+from toposcope.report.study_data import StudyData, Tables
 
 
 @cache
-def of_population(topology: Carried, n_runs: int, **options: Any) -> Material:
+def of_population(topology: Carried, n_runs: int, **options: Any) -> StudyData:
     """Return a study of a population whose nested models are computed when they are read."""
     found, log, runs = frames(topology, n_runs, **options)
     of = dataclasses.replace(small_study("nothing"), trajectories=found, log=log, runs=runs)
@@ -27,11 +27,11 @@ def of_population(topology: Carried, n_runs: int, **options: Any) -> Material:
     return of
 
 
-def itself(frame: pl.DataFrame, _: Material) -> pl.DataFrame:
+def itself(frame: pl.DataFrame, _: StudyData) -> pl.DataFrame:
     return frame
 
 
-def informed() -> Material:
+def informed() -> StudyData:
     return of_population("the hidden", 40, projections="nothing", twin="nothing")
 
 

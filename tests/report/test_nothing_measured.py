@@ -37,7 +37,7 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     assert errors
     study = Study.load(tmp_path / "study")
     whole = study_page(study)
-    assert whole.material.trajectories == []
+    assert whole.data.trajectories == []
     assert list(whole.charts()) == []
     page, verdict = write_report(study)
     assert verdict[0].endswith("cannot be told: no loss is known.")

@@ -20,7 +20,7 @@ from toposcope.models import Origin
 from toposcope.probes import probe_types
 from toposcope.probes.needs import RunContext, needs
 from toposcope.report.association_tables import full_table
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study import run_study
 
 
@@ -34,7 +34,7 @@ def fresh_registry() -> Iterator[None]:
         registry.cache_clear()
 
 
-def study_of(probe: str, statistic: str, kind: str) -> Material:
+def study_of(probe: str, statistic: str, kind: str) -> StudyData:
     """Runs whose loss leaves its trend as one statistic does; topology beside it is noise."""
     draw = np.random.default_rng(5)
     steps = np.arange(N) * 100

@@ -15,25 +15,25 @@ from section_tools import CORE, with_tables
 from toposcope.analysis.table import association_table
 from toposcope.report.composing import Page
 from toposcope.report.document import say
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 
 SECTIONS = {section.anchor: section for section in CORE}
 MAX_CHARACTERS = 95
 
 
-def finding(anchor: str, of: Material) -> str:
+def finding(anchor: str, of: StudyData) -> str:
     return SECTIONS[anchor].finding(of)
 
 
-def associated(rule: str) -> Material:
+def associated(rule: str) -> StudyData:
     of = study_by_rule(rule)
     return with_tables(of, {"association": association_table(of.trajectories)})
 
 
 def test_the_finding_stands_in_the_document() -> None:
-    part = ReportSection[Material](
+    part = ReportSection[StudyData](
         anchor="a", title="A", blocks=lambda *_: (say("b"),), finding=lambda of: f"{len(of.trajectories)} runs"
     )
     (composed,) = Page([part], material(2, 3)).compose().sections
@@ -41,7 +41,7 @@ def test_the_finding_stands_in_the_document() -> None:
 
 
 @cache
-def with_and_without_states(n_runs: int) -> list[Material]:
+def with_and_without_states(n_runs: int) -> list[StudyData]:
     full = material(n_runs, 4)
     testable = full.tables["association"].with_columns(untested=pl.lit(""))
     return [with_tables(of, {"association": testable}) for of in (full, with_states(full))]

@@ -21,16 +21,16 @@ from toposcope.report.charts.diagrams import (
     state_betti_charts,
     state_diagram_chart,
 )
-from toposcope.report.material import Material
 from toposcope.report.sections.layers import random_matrix_charts, unusual
 from toposcope.report.sections.phases import change_point_chart, described
 from toposcope.report.sections.scaling import cross_size_charts, nearest, scaling_charts, trend
+from toposcope.report.study_data import StudyData
 
 OF_WEIGHTS = (change_point_chart, scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
 OF_STATES = (state_diagram_chart, state_betti_charts, cross_size_charts)
 
 
-def all_charts(of: Material, draw: Any) -> dict[str, Chart]:
+def all_charts(of: StudyData, draw: Any) -> dict[str, Chart]:
     return {name: chart for one in draw for name, chart in charts_of(one, of).items()}
 
 

@@ -15,23 +15,23 @@ from toposcope.report.charts.states import (
     embedding_charts,
     representation_charts,
 )
-from toposcope.report.material import Material
 from toposcope.report.sections.similarity import (
     MAX_CHECKPOINTS,
     checkpoint_similarity_charts,
     layer_similarity_charts,
 )
+from toposcope.report.study_data import StudyData
 
 ALL = (representation_charts, depth_charts, embedding_charts, layer_similarity_charts, checkpoint_similarity_charts)
 
 
 @pytest.fixture(scope="module")
-def study() -> Material:
+def study() -> StudyData:
     return with_states(material(3))
 
 
 @pytest.fixture(scope="module")
-def drawn(study: Material) -> dict[str, Chart]:
+def drawn(study: StudyData) -> dict[str, Chart]:
     return {chart.name: chart for draw in ALL for chart in draw(study)}
 
 
@@ -69,7 +69,7 @@ def test_every_chart_is_drawn(drawn: dict[str, Chart]) -> None:
         assert "nan" not in chart.title + chart.caption
 
 
-def test_values_are_those_of_the_study(study: Material, drawn: dict[str, Chart]) -> None:
+def test_values_are_those_of_the_study(study: StudyData, drawn: dict[str, Chart]) -> None:
     rows = [row for row in rows_of(drawn["states-rankme"], "step") if row["run"] == "run-1" and "value" in row]
     (rank,) = (v for f, v in study.trajectories[1].features.items() if f.statistic == "rankme")
     assert [row["value"] for row in rows] == rank.tolist()
@@ -94,7 +94,7 @@ def test_bands_are_where_there_is_noise(drawn: dict[str, Chart]) -> None:
     ],
 )
 def test_the_last_state_stands_behind_all_blocks(
-    study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[int] | None
+    study: StudyData, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[int] | None
 ) -> None:
     (ours, *_) = study.trajectories
     names = [f"hidden.{k:02d}" for k in places]
@@ -120,13 +120,13 @@ def test_matrices_are_symmetric_and_whole(drawn: dict[str, Chart]) -> None:
     assert rtd["run-0", 0, 10000] == rtd["run-0", 10000, 0] == pytest.approx(9.0)
 
 
-def test_layers_that_grow_alike_are_said_to(study: Material) -> None:
+def test_layers_that_grow_alike_are_said_to(study: StudyData) -> None:
     nearer = pl.when(pl.col("step") == STEPS[-1], pl.col("statistic") == "cka@network").then(0.9).otherwise("value")
     chart = layer_similarity_charts(dataclasses.replace(study, frame=study.frame.with_columns(value=nearer)))[0]
     assert chart.title == "CKA: the first and the last hidden state of run-2 become more alike"
 
 
-def test_of_many_checkpoints_some_are_drawn(study: Material) -> None:
+def test_of_many_checkpoints_some_are_drawn(study: StudyData) -> None:
     rows = [("run-0", step, "network", "hidden", "similarity", "{}", f"cka@step.{before}", "control", 0.5, "")
             for step in range(100) for before in range(step)]  # fmt: skip
     frame = pl.DataFrame(rows, schema=study.frame.schema, orient="row")
@@ -153,7 +153,7 @@ def test_small_and_large_studies_of_states_are_drawn(runs: int, checkpoints: int
 
 
 @pytest.mark.slow
-def test_holes_are_no_obstacle(study: Material) -> None:
+def test_holes_are_no_obstacle(study: StudyData) -> None:
     def holed(values: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(values)) == len(values) - 1, np.nan, values)
 

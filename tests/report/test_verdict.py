@@ -14,7 +14,7 @@ from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.report.association_tables import primary
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 
 CANNOT = "Whether topology says more about the loss than the training step cannot be told: "
 NOTHING = "Nothing found: topology says no more about the loss than the training step."
@@ -33,7 +33,7 @@ def test_a_feature_that_follows_the_step_adds_nothing(runs: tuple[str, ...]) -> 
     assert " is the step's own, up to sign: small " in h0
 
 
-def with_losses(*losses: np.ndarray) -> Material:
+def with_losses(*losses: np.ndarray) -> StudyData:
     """A study of noise, one run for each of these losses."""
     of = study("nothing", RUNS[: len(losses)])
     found = [
@@ -65,7 +65,7 @@ def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     assert third.startswith("3 of 6 pairs of run and feature cannot be told: the loss follows the step exactly. Finer")
 
 
-def weak(found: Material, detectable: float, runs: tuple[str, ...] = RUNS) -> Material:
+def weak(found: StudyData, detectable: float, runs: tuple[str, ...] = RUNS) -> StudyData:
     """The study where the tests of some runs would find a planted feature in 22% of cases."""
     columns = {"verdict": UNDETERMINED, "untested": POWER.untested, "needs": POWER.needs}
     there = pl.col("run").is_in(runs)

@@ -16,7 +16,7 @@ from toposcope.analysis.phases import NP_MEAN
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.declaration import Declaration
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
@@ -194,7 +194,7 @@ def published(found: list[Trajectory]) -> Published:
     )
 
 
-def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
+def material(n_runs: int = 5, n_checkpoints: int = 30) -> StudyData:
     """Return a study with data for every figure."""
     steps = np.arange(n_checkpoints) * 100
     found = [trajectory(f"run-{i}", i, steps) for i in range(n_runs)]
@@ -226,7 +226,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         matched=pl.DataFrame(schema=MATCHED),
         collapse=pl.DataFrame(schema=COLLAPSE),
     )
-    return Material(
+    return StudyData(
         trajectories=found,
         tables=tables,
         errors=pl.DataFrame(),

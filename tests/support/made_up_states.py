@@ -10,7 +10,7 @@ from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.homology import Diagram
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.kinds import kind_of
 
 STATES = "hidden_states"
@@ -149,7 +149,7 @@ def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[.
     return read
 
 
-def with_states(of: Material) -> Material:
+def with_states(of: StudyData) -> StudyData:
     """Return a study of hidden states of the runs of a made-up study."""
     found = [of_states(t, i) for i, t in enumerate(of.trajectories)]
     sizes = dict(of.runs.select("run", "n_parameters").iter_rows())

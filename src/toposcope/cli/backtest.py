@@ -65,8 +65,7 @@ def backtest(
     from toposcope.forecasting import backtest as forecast_all
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import BacktestResult
-    from toposcope.report.backtest_sections import backtest_page
+    from toposcope.report.backtest import BacktestResult, backtest_page
     from toposcope.report.writing import PAGE, write_page
 
     shares = _shares(fractions)

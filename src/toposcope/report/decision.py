@@ -30,9 +30,8 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.tables import Table, number_of, share, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -161,7 +160,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
             for s in decision.signals
         ],
     )  # fmt: skip
-    rule = say(
+    rule = paragraph(
         "Compute spent so far is sunk. The run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the "
         "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
         note=True,
@@ -172,10 +171,10 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
 def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     if data.report.scores is None:
         return ()
-    sentences = [say(each) for each in score_sentences(data.report.scores.tasks)]
-    note = say(
+    sentences = [paragraph(each) for each in score_sentences(data.report.scores.tasks)]
+    note = paragraph(
         "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
-        "resampled runs of the evaluations. All: ", csv("scores_of_tasks"), ".", note=True,
+        "resampled runs of the evaluations. All: ", csv_link("scores_of_tasks"), ".", note=True,
     )  # fmt: skip
     return (*pictures, *sentences, note)
 
@@ -189,9 +188,9 @@ def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         ("Loss", f"{_between(plan.loss, _loss)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
-    notes = [say(sentence) for sentence in (*advice.warnings, *_requested(advice))]
+    notes = [paragraph(sentence) for sentence in (*advice.warnings, *_requested(advice))]
     if advice.decision is not None and advice.decision.run.cool_down > 0:
-        notes.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
+        notes.append(paragraph("Here every token counts in full; above, those of the cool-down count half.", note=True))
     return (*pictures, Terms(tuple(terms)), *notes)
 
 
@@ -215,7 +214,7 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
                 for name, p in _probabilities(checked).items()
             ],
         )  # fmt: skip
-    return (*pictures, scores, say(sentence(checked.remark)))
+    return (*pictures, scores, paragraph(sentence(checked.remark)))
 
 
 def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -240,9 +239,9 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         ],
     )
     n_runs = len(np.unique(advice.fitted.points.run))
-    note = say(
+    note = paragraph(
         f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
-        csv("points"), ", ", csv("bootstrap"), ".",
+        csv_link("points"), ", ", csv_link("bootstrap"), ".",
     )  # fmt: skip
     return (coefficients, note, checks)
 
@@ -331,7 +330,7 @@ def _scientific(value: float) -> str:
 
 def _notes(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     remarks = data.report.scores.remarks if data.report.scores is not None else ()
-    return [say(sentence(note)) for note in (*data.report.advice.notes, *remarks)]
+    return [paragraph(sentence(note)) for note in (*data.report.advice.notes, *remarks)]
 
 
 def _summary(data: Data) -> Sequence[str]:

@@ -13,9 +13,8 @@ from toposcope.charts.theme import FAULT, MUTED, RUNS
 from toposcope.charts.training import step_axis
 from toposcope.integrity import Diagnosis
 from toposcope.integrity.finding import CHECKS, Finding, short_steps
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.tables import Column, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
@@ -106,9 +105,9 @@ def _findings(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
     )
     rows = [msgspec.structs.asdict(finding) for finding in data.report.diagnosis.findings]
     if not rows:
-        return [say("Nothing is wrong with the checkpoints, as far as this look goes.")]
-    rule = say("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
-               csv("findings"), ".", note=True)  # fmt: skip
+        return [paragraph("Nothing is wrong with the checkpoints, as far as this look goes.")]
+    rule = paragraph("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
+               csv_link("findings"), ".", note=True)  # fmt: skip
     return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", specs, rows), rule)
 
 
@@ -119,7 +118,7 @@ def _checks(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         (Column("faults"), lambda row: whole(row["faults"]) if row["made"] else "not made"),
         (Column("notes"), lambda row: whole(row["notes"]) if row["made"] else "not made"),
     )
-    deep = None if data.report.diagnosis.deep else say("Checks that are not made need a deep look: --deep.")
+    deep = None if data.report.diagnosis.deep else paragraph("Checks that are not made need a deep look: --deep.")
     return (deep, table("checks", "Every check and how often it found something", specs,
                         data.tables["checks"].to_dicts()))  # fmt: skip
 
@@ -129,9 +128,11 @@ def _examined(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     what = "every tensor" if diagnosis.deep else "names, headers, hashes, and samples of local files"
     listed = short_steps(steps) if steps else "none"
     coverage = f" {diagnosis.coverage}." if diagnosis.coverage else ""
-    return [say(f"{diagnosis.series}: {diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all; "
-                f"read: {what}. Steps: {listed}.{coverage}"),
-            *(say(f"{remark[:1].upper()}{remark[1:]}.", note=True) for remark in diagnosis.remarks)]  # fmt: skip
+    sizes = f"{diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all"
+    return [
+        paragraph(f"{diagnosis.series}: {sizes}; read: {what}. Steps: {listed}.{coverage}"),
+        *(paragraph(sentence(remark), note=True) for remark in diagnosis.remarks),
+    ]
 
 
 def _summary(data: Data) -> list[str]:

@@ -203,7 +203,7 @@ def _charts(blocks: "tuple[Block, ...]") -> Iterator[Chart]:
                 yield from _charts(block.blocks)
 
 
-def say(*parts: Inline, note: bool = False) -> Paragraph:
+def paragraph(*parts: Inline, note: bool = False) -> Paragraph:
     """Return a paragraph."""
     return Paragraph(parts, note)
 
@@ -232,6 +232,10 @@ def folded(content: Table | None, title: str, max_rows: int = 12) -> Table | Det
     return details(f"{title} ({len(content.rows):,} rows)", content)
 
 
-def csv(name: str) -> Link:
+def csv_link(name: str) -> Link:
     """Return the link to a table's file."""
     return Link(f"{name}.csv", f"tables/{name}.csv")
+
+
+say, csv = paragraph, csv_link
+"""Their second names, for one version."""

@@ -1,4 +1,4 @@
-"""The page of predicted scores: the predictions, the ladder and the link they rest on, and rungs left out."""
+"""The page of predicted scores: the predictions, the ladder and the link they rest on, and held-out ladder models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,9 +31,8 @@ from toposcope.forecasting.downstream.predicted import (
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, folded, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -41,7 +40,7 @@ WITHIN, BEYOND = "within its interval", "beyond it"
 
 
 def left_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
-    """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
+    """Draw predicted against true scores of held-out ladder models, with 90% intervals; None without any."""
     by_task = {
         task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_left_out(found[0])
     }
@@ -50,11 +49,13 @@ def left_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
     figures = {task: _panel(found) for task, found in by_task.items()}
     held, judged = held_of(list(by_task.values()))
     title = (
-        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of rungs left out"
+        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out ladder models"
         if judged
-        else "Rungs left out, predicted from smaller ones"
+        else "Held-out ladder models, predicted from smaller ones"
     )
-    caption = "Dots: scores of rungs predicted from smaller ones alone; right predictions lie on the dashed line."
+    caption = (
+        "Dots: scores of ladder models predicted from smaller ones alone; right predictions lie on the dashed line."
+    )
     return Chart(
         "left-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
     )
@@ -151,19 +152,19 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
         _interval_of(data, "90% interval"),
         *([] if frame["own"].is_null().all() else [_score_of(data, "so far", "own")]),
         _score_of(data, "chance", "chance"),
-        _score_of(data, "largest rung", "largest_score"),
+        _score_of(data, "largest ladder model", "largest_score"),
         *([] if frame["largest_noise"].is_null().all() else [_difference_of(data, "± noise", "largest_noise")]),
         text_of("method", "method"),
-        _difference_of(data, "error on rungs left out", "error"),
+        _difference_of(data, "error on held-out models", "error"),
     ]
     why: list[Spec] = [specs[0], *(specs[1:2] if several else []), text_of("because", "refused", prose=True)]
     refused = frame.filter(pl.col("refused") != "").to_dicts()
     unit = ", differences in points" if all(map(is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
-    note = say(
-        "Noise: standard deviation of the last scores of the largest rung about their trend. Error: mean absolute "
-        "error of the method on rungs left out. All: ", csv("predictions"), ", the ladder: ", csv("rungs"), ".",
-        note=True,
+    note = paragraph(
+        "Noise: standard deviation of the last scores of the largest ladder model about their trend. Error: mean "
+        "absolute error of the method on held-out ladder models. All: ",
+        csv_link("predictions"), ", the ladder: ", csv_link("rungs"), ".", note=True,
     )  # fmt: skip
     return (
         table("predictions", caption, specs, frame.to_dicts()),
@@ -181,18 +182,20 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         *([text_of("model", "model")] if several else []),
         text_of("method", "method"),
         _score_of(data, "prediction", "score"),
-        _difference_of(data, "error on rungs left out", "error"),
+        _difference_of(data, "error on held-out models", "error"),
         (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
     ]
     compared = folded(
-        table("methods", "Every method, with its mean absolute error on rungs left out", specs, methods.to_dicts()),
-        "Every method, with its mean absolute error on rungs left out",
+        table(
+            "methods", "Every method, with its mean absolute error on held-out ladder models", specs, methods.to_dicts()
+        ),
+        "Every method, with its mean absolute error on held-out ladder models",
         16,
     )
     rungs: list[Spec] = [
         text_of("task", "task", names_row=True),
-        text_of("rung", "run"),
-        text_of("left out with", "fold"),
+        text_of("ladder model", "run"),
+        text_of("held out with", "fold"),
         (Column("parameters"), lambda row: short(row["N"])),
         (Column("tokens"), lambda row: short(row["D"])),
         text_of("method", "method"),
@@ -201,12 +204,14 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         _score_of(data, "true", "true"),
     ]
     left_out = folded(
-        table("left-out", "Rungs left out, predicted from smaller ones", rungs, data.tables["left_out"].to_dicts()),
-        "Rungs left out, predicted from smaller ones",
+        table(
+            "left-out", "Held-out ladder models, predicted from smaller ones", rungs, data.tables["left_out"].to_dicts()
+        ),
+        "Held-out ladder models, predicted from smaller ones",
     )
     if compared is None and left_out is None:
         return ()
-    note = say("As tables: ", csv("methods"), ", ", csv("left_out"), ".", note=True)
+    note = paragraph("As tables: ", csv_link("methods"), ", ", csv_link("left_out"), ".", note=True)
     return (*pictures, compared, left_out, note)
 
 
@@ -231,7 +236,7 @@ SECTIONS = (
     ),
     ReportSection[Data](
         anchor="left-out",
-        title="Rungs left out",
+        title="Held-out ladder models",
         position=30,
         tables={
             "methods": lambda data: methods_table(data.report.predictions),
@@ -244,6 +249,6 @@ SECTIONS = (
         anchor="remarks",
         title="Assumptions and doubts",
         position=40,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks],
     ),
 )

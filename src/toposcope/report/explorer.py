@@ -13,7 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import HEADLINES, TARGETS, named
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import signed
 from toposcope.typing import Matrix, Vector
 from toposcope.wording import examples
@@ -33,16 +33,16 @@ MAX_RUNS = 6  # runs named in a sentence
 DIAGRAM_PROBES = ("rips", "neural_persistence")
 
 
-def explorer_data(material: Material) -> dict[str, Any]:
+def explorer_data(data: StudyData) -> dict[str, Any]:
     """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, or NaN."""
-    runs = [t for t in material.trajectories if t.targets]
+    runs = [t for t in data.trajectories if t.targets]
     notes: list[str] = []
     return {
-        "runs": [_run(t, place) for place, t in enumerate(material.trajectories) if t.targets],
+        "runs": [_run(t, place) for place, t in enumerate(data.trajectories) if t.targets],
         "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
-        "features": _features(runs, _notes(material), notes),
+        "features": _features(runs, _notes(data), notes),
         "layers": _layers(runs, notes),
-        "diagrams": _diagrams(material, runs, notes),
+        "diagrams": _diagrams(data, runs, notes),
         "notes": notes,
     }
 
@@ -135,10 +135,10 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _diagrams(material: Material, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
+def _diagrams(data: StudyData, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
     """Return the longest bars of the layers' diagrams, at as many checkpoints as there is room for."""
     try:
-        points = sum(_n_points(material, t) * len(t.steps) for t in runs)
+        points = sum(_n_points(data, t) * len(t.steps) for t in runs)
     except ToposcopeError as error:
         notes.append(f"Diagrams are left out: {error}.")
         return {}
@@ -146,22 +146,22 @@ def _diagrams(material: Material, runs: Sequence[Trajectory], notes: list[str]) 
     if every > 1:
         notes.append(f"Diagrams of one checkpoint in {every} are on the page; Study.diagrams reads all of them.")
     found = {
-        t.run: {int(step): layers for step in t.steps[::every] if (layers := _bars(material, t.run, int(step)))}
+        t.run: {int(step): layers for step in t.steps[::every] if (layers := _bars(data, t.run, int(step)))}
         for t in runs
     }
     return {run: by_step for run, by_step in found.items() if by_step}
 
 
-def _n_points(material: Material, trajectory: Trajectory) -> int:
+def _n_points(data: StudyData, trajectory: Trajectory) -> int:
     """Return how many points a checkpoint's diagrams have on the page: those of the last one."""
-    layers = _bars(material, trajectory.run, int(trajectory.steps[-1]))
+    layers = _bars(data, trajectory.run, int(trajectory.steps[-1]))
     return sum(len(points["bars"]) // 11 for of in layers.values() for points in of.values())
 
 
-def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
+def _bars(data: StudyData, run: str, step: int) -> dict[str, Any]:
     layers: dict[str, Any] = {}
     for probe in DIAGRAM_PROBES:
-        for layer, diagrams in material.diagrams(run, step, probe).items():
+        for layer, diagrams in data.diagrams(run, step, probe).items():
             for name, diagram in diagrams.items():
                 order = np.argsort(-diagram.lifetimes, kind="stable")[:MAX_BARS]
                 if len(order):
@@ -169,9 +169,9 @@ def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
     return layers
 
 
-def _notes(material: Material) -> dict[str, dict[str, tuple[str, str]]]:
+def _notes(data: StudyData) -> dict[str, dict[str, tuple[str, str]]]:
     """Return by feature and group two sentences: rho with the loss beside that of the step, and what is left of it."""
-    rows = measured(primary(material))
+    rows = measured(primary(data))
     notes: dict[str, dict[str, tuple[str, str]]] = {}
     for (feature, group), of_feature in rows.group_by("feature", "group", maintain_order=True):
         notes.setdefault(str(feature), {})[str(group)] = (

@@ -18,7 +18,7 @@ from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Cell, Chip, FirstScreen, HeadlineRow, HeadlineTable
 from toposcope.report.headline import H0, H1, NP, headline_features, named
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import NOTHING, interval, signed
 from toposcope.report.tables import share as unsigned
 from toposcope.report.verdict import StudyVerdict, features_of, study_verdict
@@ -31,13 +31,13 @@ MAX_RUNS = 3  # more runs than these are summarised by their median and range
 STEP = "Training step"
 
 
-def first_screen(material: Material) -> FirstScreen:
+def first_screen(data: StudyData) -> FirstScreen:
     """Return the verdict of a study: of nested models where it has one, else between runs at equal step, or within."""
-    within, between = study_verdict(material), _tested_between_runs(material)
-    sentences = _of_nested_models(material.tables["nested_verdicts"], between)
+    within, between = study_verdict(data), _tested_between_runs(data)
+    sentences = _of_nested_models(data.tables["nested_verdicts"], between)
     if sentences is None:
         sentences = _between_runs(between, within) if len(between) else (within.sentence, within.details)
-    return FirstScreen(*sentences, tuple(_chips(within, between, material)))
+    return FirstScreen(*sentences, tuple(_chips(within, between, data)))
 
 
 def _of_nested_models(verdicts: pl.DataFrame, between: pl.DataFrame) -> tuple[str, str] | None:
@@ -58,8 +58,8 @@ def _of_nested_models(verdicts: pl.DataFrame, between: pl.DataFrame) -> tuple[st
     return f"{first}.", found
 
 
-def _tested_between_runs(material: Material) -> pl.DataFrame:
-    table = material.tables["between_runs"]
+def _tested_between_runs(data: StudyData) -> pl.DataFrame:
+    table = data.tables["between_runs"]
     return table.filter(pl.col("kind") == TOPOLOGY, pl.col("verdict") != UNDETERMINED) if len(table) else table
 
 
@@ -78,8 +78,8 @@ def _between_runs(tested: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]
     return f"{first}.", f"Between {n_runs} runs, {goes}, none once loss and controls are known.{end}"
 
 
-def _chips(within: StudyVerdict, between: pl.DataFrame, material: Material) -> list[Chip]:
-    n_runs, n_checkpoints = len(material.runs), sum(material.runs.get_column("n_checkpoints"))
+def _chips(within: StudyVerdict, between: pl.DataFrame, data: StudyData) -> list[Chip]:
+    n_runs, n_checkpoints = len(data.runs), sum(data.runs.get_column("n_checkpoints"))
     chips = [Chip(f"{n_runs:,}", f"{'run' if n_runs == 1 else 'runs'}, {counted(n_checkpoints, 'checkpoint')}")]
     if len(rows := within.rows):
         untested = rows.filter(verdict=UNDETERMINED)
@@ -96,28 +96,28 @@ def _chips(within: StudyVerdict, between: pl.DataFrame, material: Material) -> l
     if len(between):
         beyond = len(between.filter(verdict=BEYOND))
         chips.append(Chip(f"{beyond:,}", f"{BEYOND}, between runs", "good" if beyond else "plain"))
-    n_errors = len(material.errors)
+    n_errors = len(data.errors)
     failures = Chip(f"{n_errors:,}", "failure" if n_errors == 1 else "failures", "bad" if n_errors else "plain")
-    return [*chips, _doctor(material), failures]
+    return [*chips, _doctor(data), failures]
 
 
-def _doctor(material: Material) -> Chip:
-    faults, examined = len(material.findings.filter(severity="fault")), len(material.examined)
+def _doctor(data: StudyData) -> Chip:
+    faults, examined = len(data.findings.filter(severity="fault")), len(data.examined)
     if faults:
         return Chip(f"{faults:,}", f"{'fault' if faults == 1 else 'faults'} found by the doctor", "bad")
     if not examined:
         return Chip("–", "doctor: series not examined")
-    if examined < len(material.runs):
-        return Chip("✓", f"doctor: {examined} of {len(material.runs)} series examined, intact", "warn")
+    if examined < len(data.runs):
+        return Chip("✓", f"doctor: {examined} of {len(data.runs)} series examined, intact", "warn")
     return Chip("✓", "doctor: series intact", "good")
 
 
-def headline_table(material: Material) -> HeadlineTable | None:
+def headline_table(data: StudyData) -> HeadlineTable | None:
     """Return the table of the main quantities; None without a correlation with the loss."""
-    rows = headline_rows(material)
+    rows = headline_rows(data)
     if not len(rows):
         return None
-    runs = runs_in_order(rows, material)
+    runs = runs_in_order(rows, data)
     columns = tuple(runs) if len(runs) <= MAX_RUNS else (f"median of {len(runs)} runs",)
     quantities = [_row(rows.filter(feature=quantity), runs) for quantity in features_of(rows)]
     longest = rows.sort("n", descending=True, maintain_order=True).unique("run", keep="first", maintain_order=True)
@@ -127,9 +127,9 @@ def headline_table(material: Material) -> HeadlineTable | None:
     return HeadlineTable(columns, (*quantities, step))
 
 
-def headline_rows(material: Material) -> pl.DataFrame:
+def headline_rows(data: StudyData) -> pl.DataFrame:
     """Return the association rows of the main quantities in their order, topology first."""
-    rows = measured(primary(material)).filter(pl.col("group") == NETWORK)
+    rows = measured(primary(data)).filter(pl.col("group") == NETWORK)
     present = features_of(rows)
     named_first = dict.fromkeys([*(q for q in QUANTITIES if q in present), *headline_features(present)])
     controls = features_of(rows.filter(pl.col("kind") != TOPOLOGY))
@@ -137,10 +137,10 @@ def headline_rows(material: Material) -> pl.DataFrame:
     return pl.concat([rows.clear(), *(rows.filter(feature=feature) for feature in chosen)])
 
 
-def runs_in_order(rows: pl.DataFrame, material: Material) -> list[str]:
+def runs_in_order(rows: pl.DataFrame, data: StudyData) -> list[str]:
     """Return the runs of some rows in the order of the study."""
     present = set(rows.get_column("run"))
-    return [t.run for t in material.trajectories if t.run in present]
+    return [t.run for t in data.trajectories if t.run in present]
 
 
 def _row(rows: pl.DataFrame, runs: Sequence[str]) -> HeadlineRow:

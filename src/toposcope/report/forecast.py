@@ -10,9 +10,8 @@ from toposcope.forecasting.downstream.score_link import score_sentences, scores_
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.tables import NOTHING, Column, Spec, missing, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -64,7 +63,16 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     if (frame.get_column("refused") != "").any():
         specs.append(text_of("no forecast because", "refused", prose=True))
     rows = frame.to_dicts()
-    note = say("All: ", csv("forecasts"), ", the curve: ", csv("curve"), ", the losses: ", csv("seen"), ".", note=True)
+    note = paragraph(
+        "All: ",
+        csv_link("forecasts"),
+        ", the curve: ",
+        csv_link("curve"),
+        ", the losses: ",
+        csv_link("seen"),
+        ".",
+        note=True,
+    )
     caption = f"Final loss by each forecaster in {report.log.unit}, with 90% intervals; default: {report.chosen}"
     return (*pictures, *([table("forecasts", caption, specs, rows), note] if rows else []))
 
@@ -72,11 +80,11 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
 def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     if not data.report.scores:
         return ()
-    note = say(
+    note = paragraph(
         "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder. All: ",
-        csv("scores"), ".", note=True,
+        csv_link("scores"), ".", note=True,
     )  # fmt: skip
-    return (*pictures, *map(say, score_sentences(data.report.scores)), note)
+    return (*pictures, *map(paragraph, score_sentences(data.report.scores)), note)
 
 
 SECTIONS = (
@@ -108,6 +116,6 @@ SECTIONS = (
         anchor="remarks",
         title="Assumptions and doubts",
         position=30,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks],
     ),
 )

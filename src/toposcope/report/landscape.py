@@ -6,9 +6,8 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.report.charts.planes import plane_charts, profile_chart
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import WORDS, LandscapeReport
@@ -46,8 +45,8 @@ def losses_frame(report: LandscapeReport) -> pl.DataFrame:
 
 
 def _planes(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    note = say("The losses of all points: ", csv("losses"), ".", note=True)
-    return (say(sentence(data.report.planes_line())), *pictures, note)
+    note = paragraph("The losses of all points: ", csv_link("losses"), ".", note=True)
+    return (paragraph(sentence(data.report.planes_line())), *pictures, note)
 
 
 def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -77,7 +76,9 @@ def _between(report: LandscapeReport) -> list[Block]:
     if not report.between:
         return []
     w, b = report.between["wasserstein_1"], report.between["bottleneck"]
-    return [say(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")]
+    return [
+        paragraph(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")
+    ]
 
 
 def _read(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -108,7 +109,7 @@ SECTIONS = (
         anchor="remarks",
         title="Assumptions and doubts",
         position=30,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks()],
+        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks()],
     ),
     ReportSection[Data](anchor="read", title="What was read", position=40, blocks=_read),
 )

@@ -1,4 +1,4 @@
-"""The page of a new recipe: its predicted losses and scores, its runs, and runs left out."""
+"""The page of a new recipe: its predicted losses and scores, its runs, and held-out runs."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,14 +15,13 @@ from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation
 from toposcope.forecasting.downstream.translations import TranslationReport
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
 
-MAX_POINTS = 400  # runs left out that are drawn in a panel; of more, evenly chosen ones
+MAX_POINTS = 400  # held-out runs that are drawn in a panel; of more, evenly chosen ones
 
 
 def translated_losses_chart(recipe: str, translations: Sequence[Translation]) -> Chart | None:
@@ -40,11 +39,11 @@ def translated_losses_chart(recipe: str, translations: Sequence[Translation]) ->
 
 
 def translation_left_out_chart(translations: Sequence[Translation]) -> Chart | None:
-    """Draw predicted against true losses of runs left out, by the method that is used; None without any."""
+    """Draw predicted against true losses of held-out runs, by the method that is used; None without any."""
     figures = {each.loss: figure for each in translations if (figure := _left_out_panel(each)) is not None}
     if not figures:
         return None
-    title = "Losses of runs left out, predicted from smaller runs and the laws of other recipes"
+    title = "Losses of held-out runs, predicted from smaller runs and the laws of other recipes"
     caption = "Each recipe in turn is taken for the new one, on every corpus; right predictions lie on the dashed line."
     return Chart(
         "left-out", title, caption, f"Scatter chart of predicted against true losses. {title}.", panels(figures)
@@ -109,13 +108,13 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
         *names,
         *(number_of(name, name, plain) for name in ("predicted", "low", "high")),
         text_of("method", "method"),
-        percent_of("left-out error, %", "error"),
+        percent_of("held-out error, %", "error"),
         number_of("intervals held", "held", share),
     )
     refused = (*names, text_of("because", "refused", prose=True))
-    note = say(
-        "Left-out errors: of a loss the median relative error, of a score the mean difference. All: ",
-        csv("predictions"), ".", note=True,
+    note = paragraph(
+        "Held-out errors: of a loss the median relative error, of a score the mean difference. All: ",
+        csv_link("predictions"), ".", note=True,
     )  # fmt: skip
     return (
         table(
@@ -139,8 +138,8 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         number_of("median error, %", "error", plain),
         text_of("chosen", "chosen"),
     )
-    note = say("All: ", csv("left_out"), ".", note=True)
-    return (*pictures, table("methods", "Every method on runs left out", specs, rows), note) if pictures else ()
+    note = paragraph("All: ", csv_link("left_out"), ".", note=True)
+    return (*pictures, table("methods", "Every method on held-out runs", specs, rows), note) if pictures else ()
 
 
 def _link_chart(data: Data) -> Chart | None:
@@ -160,7 +159,7 @@ SECTIONS = (
     ),
     ReportSection[Data](
         anchor="left-out",
-        title="Runs left out",
+        title="Held-out runs",
         position=20,
         tables={"left_out": lambda data: data.report.left_out},
         charts=(lambda data: translation_left_out_chart(data.report.losses),),
@@ -170,6 +169,6 @@ SECTIONS = (
         anchor="remarks",
         title="Assumptions and doubts",
         position=30,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
+        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks],
     ),
 )

@@ -21,7 +21,7 @@ from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED,
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SCALED, SpectralComparisonCounts, has_scales, measured, primary
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import signed
 from toposcope.wording import counted, examples, joined
 
@@ -55,15 +55,15 @@ class StudyVerdict:
         return self.rows.filter(pl.col("verdict") != UNDETERMINED)
 
 
-def study_verdict(material: Material) -> StudyVerdict:
+def study_verdict(data: StudyData) -> StudyVerdict:
     """Return what the association table of a study says about topology."""
-    network = primary(material).filter(pl.col("group") == NETWORK)
+    network = primary(data).filter(pl.col("group") == NETWORK)
     rows = measured(network).filter(pl.col("kind") == TOPOLOGY)
     if not len(network):
         help_ = "A training log, a validation set or a text to measure the loss on would make the question answerable."
         return StudyVerdict(UNDETERMINED, "no loss is known", rows, help_)
     if not len(rows):
-        n_runs, n_checkpoints = len(material.trajectories), sum(len(t.steps) for t in material.trajectories)
+        n_runs, n_checkpoints = len(data.trajectories), sum(len(t.steps) for t in data.trajectories)
         has = f"The study has {counted(n_runs, 'run')} and {counted(n_checkpoints, 'measured checkpoint')}"
         needs = f"a feature has to vary over {MIN_CHECKPOINTS} of them"
         return StudyVerdict(UNDETERMINED, "no feature varies", rows, f"{has}; {needs}.")
@@ -98,9 +98,9 @@ def study_verdict(material: Material) -> StudyVerdict:
     return StudyVerdict(TREND if drifting else NONE, "", rows, details)
 
 
-def association_sentences(material: Material) -> list[str]:
+def association_sentences(data: StudyData) -> list[str]:
     """Summarise the association of features with the loss in sentences, the verdict first."""
-    found, everything = study_verdict(material), measured(primary(material))
+    found, everything = study_verdict(data), measured(primary(data))
     topology = found.rows
     sentences = [found.sentence, found.details]
     if not len(topology):
@@ -108,9 +108,9 @@ def association_sentences(material: Material) -> list[str]:
     if len(untested := topology.filter(verdict=UNDETERMINED)) and len(found.tested):
         sentences.append(untested_sentence(topology, untested))
     sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
-    headlines = (*TRAJECTORIES, *headlines_of(material.trajectories, CLOUD_TOPOLOGY))
+    headlines = (*TRAJECTORIES, *headlines_of(data.trajectories, CLOUD_TOPOLOGY))
     sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
-    counts = SpectralComparisonCounts.of(material.tables["comparisons"])
+    counts = SpectralComparisonCounts.of(data.tables["comparisons"])
     sentences += [counts.sentence()] if counts.total else []
     sentences += _group_sentences(everything.filter(pl.col("group") != NETWORK, pl.col("kind") == TOPOLOGY))
     controls = everything.filter(pl.col("group") == NETWORK, pl.col("kind") != TOPOLOGY)

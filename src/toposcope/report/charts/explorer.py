@@ -28,7 +28,9 @@ def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str
         "explore-loss": _lines(runs, log_steps),
         "explore-feature": _lines(runs, log_steps),
         "explore-raw": _scatter(runs, "feature", "loss"),
-        "explore-given": _scatter(runs, "rank of the feature, clocks taken out", "rank of the loss, clocks taken out"),
+        "explore-given": _scatter(
+            runs, "rank of the feature, covariates taken out", "rank of the loss, covariates taken out"
+        ),
         "layer-map": _layer_map(n_layers),
         "layer-lines": _lines(runs, log_steps),
         "layer-diagram": _diagram(),

@@ -12,7 +12,7 @@ from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import run_names
 from toposcope.report.first_screen import headline_rows, runs_in_order
 from toposcope.report.headline import named
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import covariates_of
 from toposcope.wording import counted
 
@@ -20,9 +20,9 @@ MAX_RUNS = 5  # more runs than these are drawn as their median and range
 HEIGHT = 264  # of the plotting area: with legend and axis the chart has 330 pixels
 
 
-def headline_chart(material: Material) -> Chart | None:
+def headline_chart(data: StudyData) -> Chart | None:
     """Draw each headline quantity's correlation with the loss, alone and given the covariates: a line for each run."""
-    rows = headline_rows(material)
+    rows = headline_rows(data)
     if not len(rows):
         return None
     quantities = pl.Series([named(feature) for feature in rows.get_column("feature")])
@@ -31,34 +31,34 @@ def headline_chart(material: Material) -> Chart | None:
         left=pl.col("rho_given_all").fill_nan(None),
         quantity=quantities,
     )
-    runs, title = runs_in_order(rows, material), _title(rows)
+    runs, title = runs_in_order(rows, data), _title(rows)
     caption = f"Rank correlation with the loss: filled alone, hollow given {covariates_of(rows)} where that is defined."
     if len(runs) <= MAX_RUNS:
-        data = rows.select("quantity", "run", "rho", "left", low="block_low", high="block_high", verdict="verdict")
+        shown = rows.select("quantity", "run", "rho", "left", low="block_low", high="block_high", verdict="verdict")
         figure = _figure(
-            data,
-            color=run_colour(run_names(material), legend=len(runs) > 1),
+            shown,
+            color=run_colour(run_names(data), legend=len(runs) > 1),
             yOffset=alt.YOffset("run:N", scale=alt.Scale(domain=runs)),
         )
         caption += " Thin: its interval for dependent checkpoints."
     else:
         rho, left = pl.col("rho"), pl.col("left").median()
-        data = rows.group_by("quantity", maintain_order=True).agg(rho.median(), left, low=rho.min(), high=rho.max())
-        figure = _figure(data, color=alt.datum(f"median of {len(runs)} runs", type="nominal", legend=None))
+        shown = rows.group_by("quantity", maintain_order=True).agg(rho.median(), left, low=rho.min(), high=rho.max())
+        figure = _figure(shown, color=alt.datum(f"median of {len(runs)} runs", type="nominal", legend=None))
         caption += f" Marks are medians of {len(runs)} runs; thin: from the lowest to the highest run."
-    n = counted(data.get_column("quantity").n_unique(), "quantity", "quantities")
+    n = counted(shown.get_column("quantity").n_unique(), "quantity", "quantities")
     kind = f"Dot chart of the rank correlation of {n} with the loss in {counted(len(runs), 'run')}"
     return Chart("headlines", title, caption, f"{kind}. {title}.", figure)
 
 
-def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
-    order = data.get_column("quantity").unique(maintain_order=True).to_list()
+def _figure(shown: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
+    order = shown.get_column("quantity").unique(maintain_order=True).to_list()
     between = alt.Axis(grid=True, tickBand="extent", labelLimit=170)
     ends = alt.Scale(domain=[-1, 1], nice=False)
     x = alt.X("rho:Q", title="rank correlation with the loss", scale=ends, axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]))
     numbers = [alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("rho", "low", "high", "left")]
-    texts = [alt.Tooltip(name) for name in ("quantity", "run", "verdict") if name in data.columns]
-    base = alt.Chart(data).encode(
+    texts = [alt.Tooltip(name) for name in ("quantity", "run", "verdict") if name in shown.columns]
+    base = alt.Chart(shown).encode(
         y=alt.Y("quantity:N", sort=order, title=None, axis=between), tooltip=[*texts, *numbers], **encoded
     )
     defined = base.transform_filter("isValid(datum.left)")

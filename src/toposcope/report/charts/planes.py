@@ -13,7 +13,7 @@ from toposcope.homology import critical_points, sublevel_grid
 from toposcope.models.loss_planes import Plane, profile_of
 from toposcope.probes.feature import NETWORK
 from toposcope.report.charts.series import largest_run
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.landscape_report import LandscapeReport
 from toposcope.typing import Matrix, Vector
 
@@ -25,18 +25,18 @@ AXES = {
 LOSS = "loss (nats a token)"
 
 
-def stored_plane_chart(material: Material) -> Chart | None:
+def stored_plane_chart(data: StudyData) -> Chart | None:
     """Draw the first plane around the last checkpoint of the largest run, of the first probe that stored one."""
-    for label, options in material.labels.filter(probe="landscape").select("label", "options").iter_rows():
-        measured = material.frame.filter(probe="landscape", options=options, layer=NETWORK)
+    for label, options in data.labels.filter(probe="landscape").select("label", "options").iter_rows():
+        measured = data.frame.filter(probe="landscape", options=options, layer=NETWORK)
         names = set(measured.get_column("run"))
-        runs = [trajectory for trajectory in material.trajectories if trajectory.run in names]
+        runs = [trajectory for trajectory in data.trajectories if trajectory.run in names]
         if not runs:
             continue
-        run = largest_run(runs, material.runs).run
+        run = largest_run(runs, data.runs).run
         step = max(measured.filter(run=run).get_column("step"))
         try:
-            values = material.states(run, step, label)[NETWORK].astype(np.float64)
+            values = data.states(run, step, label)[NETWORK].astype(np.float64)
         except (ToposcopeError, KeyError):  # its file is missing, or its points are scattered
             continue
         declared = msgspec.json.decode(options)

@@ -26,7 +26,7 @@ from toposcope.report.association_tables import (
     spectral_comparisons,
 )
 from toposcope.report.charts.series import choose_runs, run_names
-from toposcope.report.document import Block, Picture, csv, details, say
+from toposcope.report.document import Block, Picture, csv_link, details, paragraph
 from toposcope.report.headline import (
     CLOUD_STATISTICS,
     CLOUD_TOPOLOGY,
@@ -36,8 +36,8 @@ from toposcope.report.headline import (
     headlines_of,
     named,
 )
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Column,
     Table,
@@ -54,7 +54,7 @@ from toposcope.study.kinds import PUBLISHED, feature_named
 from toposcope.wording import joined
 
 MAX_PANELS = 4
-COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given clocks"}
+COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given covariates"}
 SCALE = {"rho_given_scale": "given scale"}
 """For features of hidden states: given the step and the top eigenvalue of the same states."""
 INK = {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
@@ -63,17 +63,17 @@ ones are lighter than black."""
 CELL = 22  # height of a cell in pixels
 
 
-def association_heat_map(material: Material) -> Chart | None:
-    """Draw rank correlations of the headline features, alone and given the clocks: a panel for each run."""
-    rows = measured(primary(material)).filter(pl.col("group") == NETWORK)
-    of_states = headlines_of(material.trajectories, CLOUD_STATISTICS)
+def association_heat_map(data: StudyData) -> Chart | None:
+    """Draw rank correlations of the headline features, alone and given the covariates: a panel for each run."""
+    rows = measured(primary(data)).filter(pl.col("group") == NETWORK)
+    of_states = headlines_of(data.trajectories, CLOUD_STATISTICS)
     names = {h.key: h.name for h in HEADLINES} | {h.key: _short(h) for h in of_states}
     present = set(rows.get_column("feature"))
     names = {feature: name for feature, name in names.items() if feature in present}
     if not names:
         return None
     runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs([t for t in material.trajectories if t.run in runs], material.runs, MAX_PANELS)
+    shown, left_out = choose_runs([t for t in data.trajectories if t.run in runs], data.runs, MAX_PANELS)
     columns = COLUMNS | (SCALE if has_scales(rows) else {})
     in_shown = pl.col("run").is_in([t.run for t in shown])
     cells = _cells(rows.filter(in_shown), names, columns)
@@ -81,7 +81,7 @@ def association_heat_map(material: Material) -> Chart | None:
     scale = "; scale: the step and the states' top eigenvalue" if len(columns) > len(COLUMNS) else ""
     caption = (
         "Rank correlation with the loss of the feature alone, of the step, and of the feature given the step or all "
-        f"clocks{scale}. “–”: not defined, as a clock orders the checkpoints like the feature or the loss.{left_out}"
+        f"covariates{scale}. “–”: not defined, as feature or loss follows a covariate exactly.{left_out}"
     )
     figure = _heat_map(cells, [t.run for t in shown], list(names.values()), list(columns.values()))
     alternative = f"Heat map of rank correlations with the loss, a row for each feature. {title}."
@@ -158,9 +158,9 @@ MIN_STRONG = 0.5  # the title counts correlations at least as strong as this
 HEIGHT = 380
 
 
-def partial_correlation_chart(material: Material) -> Chart | None:
+def partial_correlation_chart(data: StudyData) -> Chart | None:
     """Draw the partial correlation given the step against rho: a mark for each feature and run."""
-    rows = primary(material).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
+    rows = primary(data).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
     topology, defined = pl.col("kind") == TOPOLOGY, pl.col("rho_given_step").is_finite()
     if not len(rows.filter(topology, defined)):
         return None
@@ -232,20 +232,20 @@ SPECTRA = {
 }
 
 
-def topology_against_spectra_charts(material: Material) -> list[Chart]:
+def topology_against_spectra_charts(data: StudyData) -> list[Chart]:
     """Draw differences of |rho| with their block bootstrap intervals: a chart for each topological feature."""
-    rows = spectral_comparisons(material.tables["comparisons"])
+    rows = spectral_comparisons(data.tables["comparisons"])
     if not len(rows):
         return []
     measure = pl.col("other").map_elements(lambda name: feature_named(name).statistic, return_dtype=pl.String)
     rows = rows.filter(pl.col("low").is_finite(), test=BLOCKS).with_columns(measure=measure)
     rows = rows.filter(pl.col("measure").is_in(list(SPECTRA)))
-    headlines = headlines_of(material.trajectories, CLOUD_TOPOLOGY)
-    drawn = [_spectra_chart(material, headline, rows.filter(feature=headline.key)) for headline in headlines]
+    headlines = headlines_of(data.trajectories, CLOUD_TOPOLOGY)
+    drawn = [_spectra_chart(data, headline, rows.filter(feature=headline.key)) for headline in headlines]
     return [chart for chart in drawn if chart is not None]
 
 
-def _spectra_chart(material: Material, headline: Headline, rows: pl.DataFrame) -> Chart | None:
+def _spectra_chart(data: StudyData, headline: Headline, rows: pl.DataFrame) -> Chart | None:
     if not len(rows):
         return None
     stronger, weaker = (rows.filter(side).height for side in (pl.col("low") > 0, pl.col("high") < 0))
@@ -254,14 +254,12 @@ def _spectra_chart(material: Material, headline: Headline, rows: pl.DataFrame) -
         f"{len(rows)} comparisons"
     )
     runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs(
-        [t for t in material.trajectories if t.run in runs], material.runs, MAX_RUNS_OF_SPECTRA
-    )
+    shown, left_out = choose_runs([t for t in data.trajectories if t.run in runs], data.runs, MAX_RUNS_OF_SPECTRA)
     caption = f"Lines: 95% intervals of the block bootstrap, filled where they exclude 0.{left_out}"
     alternative = f"Dot chart of differences of the strength of two correlations with the loss. {title}."
     of_states = "published-" if headline.feature.probe == PUBLISHED else ""
     name = f"{of_states}{headline.feature.statistic.lower().replace('.', '-')}-against-spectra"
-    return Chart(name, title, caption, alternative, _spectra_figure(rows, [t.run for t in shown], run_names(material)))
+    return Chart(name, title, caption, alternative, _spectra_figure(rows, [t.run for t in shown], run_names(data)))
 
 
 def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> alt.LayerChart:
@@ -291,33 +289,35 @@ MAX_ROWS = 5_000
 """Of a table on the page; a longer one is only beside it, as CSV. Five sizes with all default probes have 2,000."""
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the association of every feature with the loss, beside that of the step."""
-    rows = primary(material).filter(pl.col("group") == NETWORK)
+    rows = primary(data).filter(pl.col("group") == NETWORK)
     short = short_table(rows)
     full = full_table("association", "Association of every feature of the network with the loss", rows)
     if full is None:
         return ()
     targets = joined([named(name) for name in rows.get_column("target").unique(maintain_order=True)])
-    batch = material.tables["association"].filter(
+    batch = data.tables["association"].filter(
         pl.col("group") == NETWORK,
         pl.col("target") == "batch_loss",
         ~pl.col("run").is_in(_with_target(rows, "batch_loss")),
     )
     return (
         *pictures,
-        say(f"The loss is the {targets}. A feature has to do better than the step and the other clocks beside it."),
+        paragraph(f"The loss is the {targets}. A feature has to do better than the step and the other covariates."),
         short,
         *_every_feature(rows, full),
         details(
             "The same against the loss of the checkpoint's one batch, as published",
-            say("The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."),
+            paragraph(
+                "The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."
+            ),
             _retitled(short_table(batch), "association-batch", "Association with the loss of one batch"),
         )
         if len(batch)
         else None,
-        *_comparisons(material.tables["comparisons"]),
-        *against_spectra(material.tables["comparisons"]),
+        *_comparisons(data.tables["comparisons"]),
+        *against_spectra(data.tables["comparisons"]),
     )
 
 
@@ -325,14 +325,16 @@ def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
     """Show all ten items of every feature, unless nobody would scroll through them."""
     if len(full.rows) > MAX_ROWS:
         return [
-            say(f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv("association"), "."),
+            paragraph(
+                f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv_link("association"), "."
+            ),
             legend(rows),
         ]
     return [
         details(
             f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
             legend(rows),
-            say("Every group of layers and target: ", csv("association"), "."),
+            paragraph("Every group of layers and target: ", csv_link("association"), "."),
             full,
         )
     ]
@@ -368,9 +370,9 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
     return [
         details(
             f"Is a feature's correlation stronger than the step's? ({len(comparisons.rows)} comparisons)",
-            say(
+            paragraph(
                 "Difference of the absolute values of two correlations with the same loss. Williams' test assumes "
-                "independent checkpoints; the block bootstrap does not. All: ", csv("comparisons"), ".",
+                "independent checkpoints; the block bootstrap does not. All: ", csv_link("comparisons"), ".",
             ),
             comparisons,
         )
@@ -404,15 +406,15 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
     return [
         details(
             f"Is topology's correlation stronger than that of spectral measures? ({len(shown)} comparisons)",
-            say(SpectralComparisonCounts.of(rows).sentence(), " All: ", csv("comparisons"), "."),
+            paragraph(SpectralComparisonCounts.of(rows).sentence(), " All: ", csv_link("comparisons"), "."),
             spectra,
         )
     ]
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Say what the first screen says."""
-    found = study_verdict(material)
+    found = study_verdict(data)
     return verdict_sentence(found.verdict, figures=found.reason) if len(found.rows) else ""
 
 
@@ -421,8 +423,8 @@ SECTION = ReportSection(
     title="Association with the loss",
     position=90,
     tables={
-        "association": lambda material: association_table(material.trajectories, material.adjust, material.progress),
-        "comparisons": lambda material: comparison_table(material.trajectories),
+        "association": lambda data: association_table(data.trajectories, data.adjust, data.progress),
+        "comparisons": lambda data: comparison_table(data.trajectories),
     },
     charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),
     compared_charts=(association_heat_map,),

@@ -20,10 +20,10 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
 from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import TRAJECTORIES, headline_features, named
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, p_value, signed, table, text_of, whole
 from toposcope.wording import counted, examples, joined
 
@@ -32,9 +32,9 @@ TESTS = {"": ("between-runs", "Alone"), "_given_all": ("between-runs-given", "Gi
 """Name and condition of the chart by the ending of the test's columns."""
 
 
-def between_runs_charts(material: Material) -> list[Chart]:
+def between_runs_charts(data: StudyData) -> list[Chart]:
     """Draw the correlation across runs over the steps with the permutation band: alone, and given loss and controls."""
-    tests, steps = (material.tables[name] for name in ("between_runs", "between_runs_by_step"))
+    tests, steps = (data.tables[name] for name in ("between_runs", "between_runs_by_step"))
     if not len(tests) or not len(steps):
         return []
     features = _features(tests, steps)
@@ -100,44 +100,44 @@ SPECS: tuple[Spec, ...] = (
 )
 
 
-def _population(material: Material) -> RunPopulation:
-    return run_population(material.trajectories, material.log, material.runs)
+def _population(data: StudyData) -> RunPopulation:
+    return run_population(data.trajectories, data.log, data.runs)
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["between_runs"]
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["between_runs"]
     if not len(frame):
         return ()
-    population = _population(material)
+    population = _population(data)
     full = table("between-runs-all", "Every feature of the network, across runs at equal step", SPECS, frame.to_dicts())
     return (
         *pictures,
-        say(
+        paragraph(
             f"{_compared(population, frame)}, at the {counted(len(population.steps), 'step')} that all of them have in "
             "common, where the step explains no correlation. The test given the loss and the "
             f"controls at the same step ({joined(_controls(population))}) decides; a control is tested given the "
             f"others; p is by permuting the runs. {_power(frame)}",
         ),
-        say(f"Left out: {_left_out(population)}.", note=True) if population.left_out else None,
+        paragraph(f"Excluded: {_excluded(population)}.", note=True) if population.left_out else None,
         table("between-runs", "Across runs at equal step, main features", SPECS, headline_rows(frame)),
         folded(full, "Every feature of the network", max_rows=0),
-        say("All: ", csv("between_runs"), "; step by step: ", csv("between_runs_by_step"), "."),
+        paragraph("All: ", csv_link("between_runs"), "; step by step: ", csv_link("between_runs_by_step"), "."),
     )
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
-    if len(material.tables["between_runs"]):
-        return (say(RULE),)
-    return (say(f"Between runs at equal step: not tested; {_population(material).shortfall}."),)
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    if len(data.tables["between_runs"]):
+        return (paragraph(RULE),)
+    return (paragraph(f"Between runs at equal step: not tested; {_population(data).shortfall}."),)
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(data: StudyData) -> list[str]:
     """Say what goes with the final loss across runs, and how strong a correlation these runs would have detected."""
-    frame = material.tables["between_runs"]
+    frame = data.tables["between_runs"]
     topology = frame.filter(kind=TOPOLOGY) if len(frame) else frame
     if not len(topology):
         return []
-    population = _population(material)
+    population = _population(data)
     runs, what = _compared(population, frame), f"the final {FINAL_LOSSES[population.loss]}"
     known = f"{joined([f'the {name}' for name in _controls(population)])} at the same step"
     tested = topology.filter(pl.col("verdict") != UNDETERMINED)
@@ -167,9 +167,9 @@ def _summary(material: Material) -> list[str]:
     return [f"{first}{untested} {_power(frame)}{plain_ones}"]
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Count the topological features that go with the final loss given the controls."""
-    frame = material.tables["between_runs"]
+    frame = data.tables["between_runs"]
     tested = frame.filter(pl.col("kind") == TOPOLOGY, pl.col("verdict") != UNDETERMINED) if len(frame) else frame
     if not len(tested):
         return "No topological feature can be tested between runs" if len(frame) else ""
@@ -207,7 +207,7 @@ def _power(frame: pl.DataFrame) -> str:
     )
 
 
-def _left_out(population: RunPopulation) -> str:
+def _excluded(population: RunPopulation) -> str:
     return examples([f"{run} ({why})" for run, why in population.left_out.items()])
 
 

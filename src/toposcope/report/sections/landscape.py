@@ -10,23 +10,23 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.planes import stored_plane_chart
 from toposcope.report.charts.series import faults_of, run_names
-from toposcope.report.document import Block, Picture, Terms, csv, folded, say
-from toposcope.report.material import Material
+from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 
 PROBE, TABLE = "landscape", "landscape"
 SPREADS = {".batches": "batches", ".resolution": "resolution", ".numerical": "numerical"}
 
 
-def landscape_rows(material: Material) -> pl.DataFrame:
+def landscape_rows(data: StudyData) -> pl.DataFrame:
     """Return ``probe``, ``run``, ``step``, ``statistic``, ``value``, ``planes``, ``batches``, ``resolution`` and more.
 
     After the value: the spreads over planes and texts, the change at half the resolution, and and ``numerical``, the
     error of products with the Hessian; of every declared probe of this name, by its label.
     """
-    labels = material.labels.filter(probe=PROBE).select("options", "label")
-    frame = material.frame.filter(pl.col("value").is_finite(), probe=PROBE, layer=NETWORK)
+    labels = data.labels.filter(probe=PROBE).select("options", "label")
+    frame = data.frame.filter(pl.col("value").is_finite(), probe=PROBE, layer=NETWORK)
     rows = frame.join(labels, on="options").select(pl.col("label").alias("probe"), "run", "step", "statistic", "value")
     keys = ["probe", "run", "step", "statistic"]
     found = rows.filter(~pl.col("statistic").str.ends_with(NOISE))
@@ -37,19 +37,19 @@ def landscape_rows(material: Material) -> pl.DataFrame:
     return found.select(*keys, "value", "planes", *SPREADS.values()).sort("probe", "run", "step")
 
 
-def landscape_charts(material: Material) -> list[Chart]:
+def landscape_charts(data: StudyData) -> list[Chart]:
     """Draw a plane of the last checkpoint; the number of minima, and the range of the loss, of the first probe."""
     charts = [
-        stored_plane_chart(material),
-        _chart(material, "minima", "minima on a plane", "landscape-minima"),
-        _chart(material, "range", "range of the loss on a plane (nats a token)", "landscape-range"),
+        stored_plane_chart(data),
+        _chart(data, "minima", "minima on a plane", "landscape-minima"),
+        _chart(data, "range", "range of the loss on a plane (nats a token)", "landscape-range"),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def basins_title(material: Material) -> str:
+def basins_title(data: StudyData) -> str:
     """Say at how many checkpoints some plane has several basins, and where planes differ; empty without planes."""
-    rows = first_probe(material.tables[TABLE])
+    rows = first_probe(data.tables[TABLE])
     rows = rows.filter(statistic="minima") if len(rows) else rows
     if not len(rows):
         return ""
@@ -64,8 +64,8 @@ def first_probe(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("probe") == rows.get_column("probe")[0]) if len(rows) else rows
 
 
-def _chart(material: Material, statistic: str, axis: str, name: str) -> Chart | None:
-    rows = first_probe(material.tables[TABLE])
+def _chart(data: StudyData, statistic: str, axis: str, name: str) -> Chart | None:
+    rows = first_probe(data.tables[TABLE])
     rows = rows.filter(statistic=statistic) if len(rows) else rows
     if not len(rows):
         return None
@@ -74,12 +74,12 @@ def _chart(material: Material, statistic: str, axis: str, name: str) -> Chart | 
     figure = training_lines(
         rows,
         axis,
-        run_names(material),
-        faults=faults_of(material),
+        run_names(data),
+        faults=faults_of(data),
         bands=bands if len(bands) else None,
         may_be_log=False,
     )
-    title = basins_title(material) if statistic == "minima" else _range_title(rows)
+    title = basins_title(data) if statistic == "minima" else _range_title(rows)
     caption = "Means over planes; shaded: the standard deviation over planes on either side."
     return Chart(name, title, caption, f"Line chart of the {axis} against the training step. {title}.", figure)
 
@@ -103,8 +103,8 @@ TERMS = Terms(
 )  # fmt: skip
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    rows = first_probe(material.tables[TABLE])
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    rows = first_probe(data.tables[TABLE])
     if not len(rows):
         return pictures
     last = rows.filter(pl.col("step") == pl.col("step").max().over("run"))
@@ -127,7 +127,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     return (
         *pictures,
         folded(table(TABLE, caption, specs, last.to_dicts()), caption),
-        say("All checkpoints and probes: ", csv(TABLE), ".", note=True),
+        paragraph("All checkpoints and probes: ", csv_link(TABLE), ".", note=True),
     )
 
 
@@ -139,5 +139,5 @@ SECTION = ReportSection(
     charts=(landscape_charts,),
     blocks=_blocks,
     finding=basins_title,
-    methods=lambda material: [TERMS] if PROBE in material.labels.get_column("probe") else [],
+    methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
 )
