@@ -21,8 +21,8 @@ from toposcope.forecasting.intervals import LEVEL
 from toposcope.logs.formats.study import claims
 from toposcope.progress import Progress, silent
 from toposcope.report.composing import Page
-from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
-from toposcope.report.section import ReportData, ReportSection, collect_sections
+from toposcope.report.document import Block, Picture, csv_link, paragraph
+from toposcope.report.section import ReportData, ReportSection, collect_sections, remarks_section
 from toposcope.report.tables import (
     NOTHING,
     Column,
@@ -376,12 +376,7 @@ SECTIONS = (
         tables={"skills": lambda data: data.backtest.skills},
         blocks=_skills,
     ),
-    ReportSection[BacktestData](
-        anchor="notes",
-        title="Assumptions",
-        position=900,
-        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.backtest.remarks],
-    ),
+    remarks_section(lambda data: data.backtest.remarks, 900, "Assumptions"),
 )
 
 

@@ -15,9 +15,7 @@ from toposcope.forecasting.decision.calibration import reliability as reliabilit
 from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
-from toposcope.forecasting.downstream.figure import scores_figure
 from toposcope.forecasting.downstream.in_scores import AdviceInTasks
-from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
 from toposcope.forecasting.scaling.planner import (
     INFERENCE_FLOP,
     InferencePlan,
@@ -31,7 +29,8 @@ from toposcope.forecasting.scaling.planner import (
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
-from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.downstream import scores_section
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Table, number_of, share, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -166,17 +165,6 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         note=True,
     )
     return (*pictures, arms, signals, rule)
-
-
-def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if data.report.scores is None:
-        return ()
-    sentences = [paragraph(each) for each in score_sentences(data.report.scores.tasks)]
-    note = paragraph(
-        "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
-        "resampled runs of the evaluations. All: ", csv_link("scores_of_tasks"), ".", note=True,
-    )  # fmt: skip
-    return (*pictures, *sentences, note)
 
 
 def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -328,9 +316,8 @@ def _scientific(value: float) -> str:
     return f"{value:.2e}".replace("-", "−")
 
 
-def _notes(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
-    remarks = data.report.scores.remarks if data.report.scores is not None else ()
-    return [paragraph(sentence(note)) for note in (*data.report.advice.notes, *remarks)]
+def _remarks(data: Data) -> tuple[str, ...]:
+    return (*data.report.advice.notes, *(data.report.scores.remarks if data.report.scores is not None else ()))
 
 
 def _summary(data: Data) -> Sequence[str]:
@@ -347,13 +334,11 @@ SECTIONS = (
         blocks=_ways,
         summary=_summary,
     ),
-    ReportSection(
-        anchor="tasks",
-        title="In scores of tasks",
-        position=15,
-        tables={"scores_of_tasks": lambda data: scores_frame(data.report.scores.tasks if data.report.scores else ())},
-        charts=(lambda data: None if data.report.scores is None else scores_figure(data.report.scores.tasks),),
-        blocks=_scores,
+    scores_section(
+        "scores_of_tasks",
+        lambda data: data.report.scores.tasks if data.report.scores is not None else (),
+        "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
+        "resampled runs of the evaluations.",
     ),
     ReportSection(
         anchor="plan",
@@ -379,5 +364,5 @@ SECTIONS = (
         },
         blocks=_law,
     ),
-    ReportSection(anchor="notes", title="Assumptions", position=50, blocks=_notes),
+    remarks_section(_remarks, 50, "Assumptions"),
 )

@@ -15,6 +15,7 @@ from toposcope.integrity import Diagnosis
 from toposcope.integrity.finding import CHECKS, Finding, short_steps
 from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
 from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.sections.doctor import FINDING_SPECS
 from toposcope.report.tables import Column, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
@@ -96,19 +97,12 @@ def checks_frame(diagnosis: Diagnosis) -> pl.DataFrame:
 
 
 def _findings(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    specs = (
-        text_of("check", "check", names_row=True),
-        text_of("severity", "severity"),
-        (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
-        text_of("layer", "layer", prose=True),
-        text_of("finding", "message", prose=True),
-    )
     rows = [msgspec.structs.asdict(finding) for finding in data.report.diagnosis.findings]
     if not rows:
         return [paragraph("Nothing is wrong with the checkpoints, as far as this look goes.")]
     rule = paragraph("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
                csv_link("findings"), ".", note=True)  # fmt: skip
-    return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", specs, rows), rule)
+    return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", FINDING_SPECS, rows), rule)
 
 
 def _checks(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:

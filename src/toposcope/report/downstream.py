@@ -1,7 +1,8 @@
 """The page of predicted scores: the predictions, the ladder and the link they rest on, and held-out ladder models."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.zero import diagonal
-from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
+from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure, scores_figure
 from toposcope.forecasting.downstream.predicted import (
     TaskPrediction,
     basis,
@@ -29,10 +30,11 @@ from toposcope.forecasting.downstream.predicted import (
     written,
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
+from toposcope.forecasting.downstream.score_link import TaskScores, score_sentences, scores_frame
 from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph, sentence
-from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -104,6 +106,28 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
             alt.Y("predicted:Q", title="predicted", scale=scale, axis=axis), tooltip=told
         ),
     ])  # fmt: skip
+
+
+def scores_section(
+    name: str, tasks_of: Callable[[Any], Sequence[TaskScores]], note: str, *, summarised: bool = False
+) -> ReportSection[Any]:
+    """Return the section of a forecast or decision that says what its losses mean in scores of tasks."""
+
+    def blocks(data: Any, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+        if not (tasks := tasks_of(data)):
+            return ()
+        closing = paragraph(f"{note} All: ", csv_link(name), ".", note=True)
+        return (*pictures, *map(paragraph, score_sentences(tasks)), closing)
+
+    return ReportSection(
+        anchor="scores",
+        title="In scores of tasks",
+        position=15,
+        tables={name: lambda data: scores_frame(tasks_of(data))},
+        charts=(lambda data: scores_figure(tasks_of(data)),),
+        blocks=blocks,
+        summary=lambda data: score_sentences(tasks_of(data)) if summarised else (),
+    )
 
 
 def write_downstream(folder: Path, report: DownstreamReport) -> Path:
@@ -245,10 +269,5 @@ SECTIONS = (
         charts=(lambda data: left_out_chart(data.report.predictions),),
         blocks=_left_out,
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=40,
-        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks],
-    ),
+    remarks_section(lambda data: data.report.remarks, 40),
 )

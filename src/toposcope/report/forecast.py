@@ -5,13 +5,12 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.forecasting.downstream.figure import scores_figure
-from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
-from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.downstream import scores_section
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import NOTHING, Column, Spec, missing, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -77,16 +76,6 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     return (*pictures, *([table("forecasts", caption, specs, rows), note] if rows else []))
 
 
-def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if not data.report.scores:
-        return ()
-    note = paragraph(
-        "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder. All: ",
-        csv_link("scores"), ".", note=True,
-    )  # fmt: skip
-    return (*pictures, *map(paragraph, score_sentences(data.report.scores)), note)
-
-
 SECTIONS = (
     ReportSection[Data](
         anchor="forecast",
@@ -97,14 +86,11 @@ SECTIONS = (
         blocks=_blocks,
         summary=lambda data: [sentence(data.report.headline())],
     ),
-    ReportSection[Data](
-        anchor="scores",
-        title="In scores of tasks",
-        position=15,
-        tables={"scores": lambda data: scores_frame(data.report.scores)},
-        charts=(lambda data: scores_figure(data.report.scores),),
-        blocks=_scores,
-        summary=lambda data: score_sentences(data.report.scores),
+    scores_section(
+        "scores",
+        lambda data: data.report.scores,
+        "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder.",
+        summarised=True,
     ),
     ReportSection[Data](
         anchor="inputs",
@@ -112,10 +98,5 @@ SECTIONS = (
         position=20,
         blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks],
-    ),
+    remarks_section(lambda data: data.report.remarks, 30),
 )

@@ -7,7 +7,8 @@ import polars as pl
 
 from toposcope.report.charts.planes import plane_charts, profile_chart
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
-from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.section import ReportData, ReportSection, remarks_section
+from toposcope.report.sections.landscape import SPREAD_TITLES
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import WORDS, LandscapeReport
@@ -54,15 +55,7 @@ def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         text_of("statistic", "name", names_row=True),
         number_of("mean", "mean", plain),
         number_of("of planes", "planes", whole),
-        *(
-            number_of(title, f"noise_{what}", plain)
-            for what, title in (
-                ("planes", "over planes"),
-                ("batches", "over texts"),
-                ("resolution", "half resolution"),
-                ("numerical", "numerical error"),
-            )
-        ),
+        *(number_of(title, f"noise_{what}", plain) for what, title in SPREAD_TITLES.items()),
     )
     caption = (
         "Means over planes; standard deviations over planes and over batches of the text; change at half resolution; "
@@ -105,11 +98,6 @@ SECTIONS = (
         tables={"statistics": lambda data: estimates_frame(data.report)},
         blocks=_statistics,
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks()],
-    ),
+    remarks_section(lambda data: data.report.remarks(), 30),
     ReportSection[Data](anchor="read", title="What was read", position=40, blocks=_read),
 )

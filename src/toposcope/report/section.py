@@ -10,7 +10,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
-from toposcope.report.document import Block, Picture
+from toposcope.report.document import Block, Picture, paragraph, sentence
 
 Report = TypeVar("Report")
 Result = TypeVar("Result")
@@ -125,6 +125,18 @@ class ReportSection(Generic[MaterialType]):
     def title_of(self, data: MaterialType) -> str:
         """Return the title on a page of this data."""
         return self.title if isinstance(self.title, str) else self.title(data)
+
+
+def remarks_section(
+    remarks: Callable[[Any], Iterable[str]], position: int, title: str = "Assumptions and doubts"
+) -> ReportSection[Any]:
+    """Return the section that lists what was assumed, given the function that returns it."""
+    return ReportSection(
+        anchor="remarks",
+        title=title,
+        position=position,
+        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in remarks(data)],
+    )
 
 
 def collect_sections(package: str, group: str) -> tuple[ReportSection[Any], ...]:

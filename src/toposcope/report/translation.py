@@ -16,7 +16,7 @@ from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation
 from toposcope.forecasting.downstream.translations import TranslationReport
 from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
-from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
@@ -165,10 +165,5 @@ SECTIONS = (
         charts=(lambda data: translation_left_out_chart(data.report.losses),),
         blocks=_left_out,
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in data.report.remarks],
-    ),
+    remarks_section(lambda data: data.report.remarks, 30),
 )

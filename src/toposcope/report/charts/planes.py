@@ -12,7 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import critical_points, sublevel_grid
 from toposcope.models.loss_planes import Plane, profile_of
 from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.series import largest_run
+from toposcope.report.charts.series import largest_run, runs_in
 from toposcope.report.study_data import StudyData
 from toposcope.study.landscape_report import LandscapeReport
 from toposcope.typing import Matrix, Vector
@@ -29,9 +29,7 @@ def stored_plane_chart(data: StudyData) -> Chart | None:
     """Draw the first plane around the last checkpoint of the largest run, of the first probe that stored one."""
     for label, options in data.labels.filter(probe="landscape").select("label", "options").iter_rows():
         measured = data.frame.filter(probe="landscape", options=options, layer=NETWORK)
-        names = set(measured.get_column("run"))
-        runs = [trajectory for trajectory in data.trajectories if trajectory.run in names]
-        if not runs:
+        if not (runs := runs_in(data, measured)):
             continue
         run = largest_run(runs, data.runs).run
         step = max(measured.filter(run=run).get_column("step"))

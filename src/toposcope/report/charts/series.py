@@ -3,12 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from toposcope.analysis.moves import Move
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
 from toposcope.report.study_data import StudyData
 from toposcope.typing import Vector
@@ -34,6 +37,27 @@ def series_of(
     return pl.concat(
         rows_of(trajectories, value).with_columns(series=pl.lit(series)) for series, value in values.items()
     )
+
+
+def feature_rows(trajectories: Iterable[Trajectory], feature: Feature) -> pl.DataFrame:
+    """Return `rows_of` of a feature."""
+    return rows_of(trajectories, lambda t: t.features.get(feature))
+
+
+def training_chart(
+    data: StudyData,
+    name: str,
+    rows: pl.DataFrame,
+    title: str,
+    caption: str,
+    axis: str,
+    *,
+    what: str = "",
+    **options: Any,
+) -> Chart:
+    """Draw a quantity of every run over training, with the checkpoints in which the doctor found a fault."""
+    figure = training_lines(rows, axis, run_names(data), faults=faults_of(data), **options)
+    return Chart(name, title, caption, f"Line chart of {what or axis} against the training step. {title}.", figure)
 
 
 def bands_of(trajectories: Iterable[Trajectory], feature: Feature, deviations: float = 1) -> pl.DataFrame:
@@ -69,6 +93,12 @@ def spread(n: int, at_most: int) -> list[int]:
 def run_names(data: StudyData) -> list[str]:
     """Return all runs of the study in its order, which is the order of their colours."""
     return [t.run for t in data.trajectories]
+
+
+def runs_in(data: StudyData, rows: pl.DataFrame) -> list[Trajectory]:
+    """Return the runs that have rows in a table, in the order of the study."""
+    present = set(rows.get_column("run")) if len(rows) else set()
+    return [t for t in data.trajectories if t.run in present]
 
 
 def largest_run(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> Trajectory:

@@ -11,7 +11,6 @@ import polars as pl
 from toposcope.analysis.moves import move
 from toposcope.analysis.trajectories import CLOUD_ROLES, Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
 from toposcope.probes.hidden_states import count_blocks, hidden
 from toposcope.probes.probe import HIDDEN
@@ -19,12 +18,11 @@ from toposcope.report.charts.series import (
     bands_of,
     course,
     direction,
-    faults_of,
+    feature_rows,
     first_last,
     largest_run,
-    rows_of,
-    run_names,
     series_of,
+    training_chart,
 )
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.study_data import StudyData
@@ -75,7 +73,7 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
     for quantity in QUANTITIES if cloud else ():
         feature = cloud_feature(cloud, quantity.statistic)
         trajectories = [t for t in data.trajectories if feature in t.features]
-        rows = rows_of(trajectories, partial(_values, feature=feature))
+        rows = feature_rows(trajectories, feature)
         if not len(rows):
             continue
         bands = bands_of(trajectories, feature)
@@ -88,17 +86,11 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
         )
         if len(bands):
             caption += " Bands: one standard deviation over draws of the points."
-        figure = training_lines(
-            rows, quantity.axis or quantity.title, run_names(data), faults=faults_of(data), bands=bands,
-            height=HEIGHT,
-        )  # fmt: skip
-        alternative = f"Line chart of a quantity of hidden states against the training step. {title}."
-        charts.append(Chart(chart_name(prefix, quantity.statistic), title, caption, alternative, figure))
+        charts.append(training_chart(
+            data, chart_name(prefix, quantity.statistic), rows, title, caption, quantity.axis or quantity.title,
+            what="a quantity of hidden states", bands=bands, height=HEIGHT,
+        ))  # fmt: skip
     return charts
-
-
-def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
-    return trajectory.features.get(feature)
 
 
 def _of(cloud: str) -> str:
@@ -127,9 +119,10 @@ def _chart(data: StudyData, quantity: CloudQuantity) -> Chart | None:
     known = [end for end in ends if len(rows.filter(series=end))]
     title = f"{quantity.title} {' and '.join(f'of the {end} embedding {direction(moves[end])}' for end in known)}"
     caption = "Points are the rows of the embedding matrices; tied embeddings are equal."
-    figure = training_lines(rows, quantity.title, run_names(data), faults=faults_of(data), dashes=known, height=HEIGHT)
-    alternative = f"Line chart of a quantity of embeddings against the training step. {title}."
-    return Chart(chart_name("embedding", quantity.statistic), title, caption, alternative, figure)
+    return training_chart(
+        data, chart_name("embedding", quantity.statistic), rows, title, caption, quantity.title,
+        what="a quantity of embeddings", dashes=known, height=HEIGHT,
+    )  # fmt: skip
 
 
 def _embedded(trajectory: Trajectory, layer: str, statistic: str) -> Vector | None:

@@ -25,7 +25,7 @@ from toposcope.report.association_tables import (
     short_table,
     spectral_comparisons,
 )
-from toposcope.report.charts.series import choose_runs, run_names
+from toposcope.report.charts.series import choose_runs, run_names, runs_in
 from toposcope.report.document import Block, Picture, csv_link, details, paragraph
 from toposcope.report.headline import (
     CLOUD_STATISTICS,
@@ -72,8 +72,7 @@ def association_heat_map(data: StudyData) -> Chart | None:
     names = {feature: name for feature, name in names.items() if feature in present}
     if not names:
         return None
-    runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs([t for t in data.trajectories if t.run in runs], data.runs, MAX_PANELS)
+    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_PANELS)
     columns = COLUMNS | (SCALE if has_scales(rows) else {})
     in_shown = pl.col("run").is_in([t.run for t in shown])
     cells = _cells(rows.filter(in_shown), names, columns)
@@ -253,8 +252,7 @@ def _spectra_chart(data: StudyData, headline: Headline, rows: pl.DataFrame) -> C
         f"{headline.name} correlates more strongly than spectral measures in {stronger}, less in {weaker} of "
         f"{len(rows)} comparisons"
     )
-    runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs([t for t in data.trajectories if t.run in runs], data.runs, MAX_RUNS_OF_SPECTRA)
+    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_RUNS_OF_SPECTRA)
     caption = f"Lines: 95% intervals of the block bootstrap, filled where they exclude 0.{left_out}"
     alternative = f"Dot chart of differences of the strength of two correlations with the loss. {title}."
     of_states = "published-" if headline.feature.probe == PUBLISHED else ""

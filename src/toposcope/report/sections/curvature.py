@@ -8,10 +8,9 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import HEIGHT
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
-from toposcope.report.charts.series import direction, faults_of, largest_run, run_names
+from toposcope.report.charts.series import direction, largest_run, runs_in, training_chart
 from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
@@ -41,13 +40,14 @@ def eigenvalue_chart(data: StudyData) -> Chart | None:
     title = sharpness_title(data)
     series = rows.with_columns(series=pl.col("statistic").replace_strict(RANKS))
     present = [name for name in RANKS.values() if name in set(series.get_column("series"))]
-    axis = "eigenvalue of the Hessian"
-    figure = training_lines(series, axis, run_names(data), faults=faults_of(data), dashes=present)
     caption = (
-        "Eigenvalues of the Hessian of the mean loss on the fixed text; those that have not converged are left out."
+        "Eigenvalues of the Hessian of the mean loss on the fixed text; those that have not converged are not drawn."
     )
-    alternative = f"Line chart of the largest eigenvalues of the Hessian against the training step. {title}."
-    return Chart("sharpness", title, caption, alternative, figure)
+    return training_chart(
+        data, "sharpness", series, title, caption, "eigenvalue of the Hessian",
+        what="the largest eigenvalues of the Hessian",
+        dashes=present,
+    )  # fmt: skip
 
 
 def trace_chart(data: StudyData) -> Chart | None:
@@ -57,12 +57,9 @@ def trace_chart(data: StudyData) -> Chart | None:
         return None
     title = f"The trace of the Hessian {_course(rows)}"
     bands = rows.with_columns(low=pl.col("value") - 2 * pl.col("error"), high=pl.col("value") + 2 * pl.col("error"))
-    figure = training_lines(
-        rows, "trace of the Hessian", run_names(data), faults=faults_of(data), bands=bands, may_be_log=False
-    )
     caption = "Hutch++; shaded: two standard errors of the random part on either side."
-    alternative = f"Line chart of the trace of the Hessian against the training step. {title}."
-    return Chart("hessian-trace", title, caption, alternative, figure)
+    axis = "trace of the Hessian"
+    return training_chart(data, "hessian-trace", rows, title, caption, axis, bands=bands, may_be_log=False)
 
 
 def density_chart(data: StudyData) -> Chart | None:
@@ -70,8 +67,7 @@ def density_chart(data: StudyData) -> Chart | None:
     rows = _rows(data, pl.col("statistic").str.starts_with("density@"))
     if not len(rows):
         return None
-    runs = set(rows.get_column("run"))
-    run = largest_run([t for t in data.trajectories if t.run in runs], data.runs).run
+    run = largest_run(runs_in(data, rows), data.runs).run
     rows = rows.filter(pl.col("run") == run).filter(pl.col("step") == pl.col("step").max())
     rows = rows.with_columns(edge=pl.col("statistic").str.strip_prefix("density@").cast(pl.Float64)).sort("edge")
     edges, below = rows.get_column("edge").to_numpy(), rows.get_column("value").to_numpy()

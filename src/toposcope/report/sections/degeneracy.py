@@ -1,20 +1,16 @@
 """How degenerate the loss is around the checkpoints: local learning coefficients, and where there is no estimate."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
 from toposcope.probes.degeneracy import ESTIMATE, NO_ESTIMATE
 from toposcope.probes.feature import Feature
-from toposcope.report.charts.series import bands_of, direction_of, faults_of, rows_of, run_names
+from toposcope.report.charts.series import bands_of, direction_of, feature_rows, training_chart
 from toposcope.report.document import Block, Picture, Terms, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.typing import Vector
 from toposcope.wording import counted, examples
 
 PROBE = "degeneracy"
@@ -32,23 +28,15 @@ def degeneracy_chart(data: StudyData) -> Chart | None:
     if feature is None:
         return None
     trajectories = [t for t in data.trajectories if feature in t.features]
-    rows = rows_of(trajectories, partial(_values, feature=feature))
+    rows = feature_rows(trajectories, feature)
     if not len(rows):
         return None
-    title = f"The local learning coefficient {direction_of(trajectories, feature)}"
-    caption = (
-        "Bands: two standard errors either side, of the sampling alone. Checkpoints without an estimate are left out."
-    )
-    figure = training_lines(
-        rows, "local learning coefficient", run_names(data), faults=faults_of(data),
+    return training_chart(
+        data, "learning-coefficient", rows, f"The local learning coefficient {direction_of(trajectories, feature)}",
+        "Bands: two standard errors either side, of the sampling alone. Checkpoints without an estimate are not drawn.",
+        "local learning coefficient", what="the local learning coefficient",
         bands=bands_of(trajectories, feature, deviations=2),
     )  # fmt: skip
-    alternative = f"Line chart of the local learning coefficient against the training step. {title}."
-    return Chart("learning-coefficient", title, caption, alternative, figure)
-
-
-def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
-    return trajectory.features.get(feature)
 
 
 TERMS = Terms(

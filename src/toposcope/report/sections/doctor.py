@@ -6,11 +6,18 @@ from toposcope.integrity.finding import short_steps
 from toposcope.report.document import Block, Heading, Picture, csv_link, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Column, table, text_of
+from toposcope.report.tables import Column, Spec, table, text_of
 from toposcope.study.study import with_flat_steps
 from toposcope.wording import counted, examples
 
 MAX_ERRORS_SHOWN = 100
+FINDING_SPECS: tuple[Spec, ...] = (
+    text_of("check", "check", names_row=True),
+    text_of("severity", "severity"),
+    (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
+    text_of("layer", "layer", prose=True),
+    text_of("finding", "message", prose=True),
+)
 
 
 def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -24,13 +31,7 @@ def _findings(data: StudyData) -> Iterable[Block | None]:
         runs = examples(data.examined)
         all_clear = paragraph(f"The doctor examined the checkpoints of {runs} and found nothing wrong with them.")
         return [all_clear] if data.examined else []
-    specs = (
-        text_of("run", "run", names_row=True),
-        text_of("severity", "severity"),
-        text_of("check", "check"),
-        (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
-        text_of("finding", "message", prose=True),
-    )
+    specs = (text_of("run", "run", names_row=True), *FINDING_SPECS)
     return (
         paragraph(
             "Are the checkpoints what their names say? A fault means that they are not; a note is worth knowing but "

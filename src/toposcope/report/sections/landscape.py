@@ -5,24 +5,27 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.planes import stored_plane_chart
-from toposcope.report.charts.series import faults_of, run_names
+from toposcope.report.charts.series import training_chart
 from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 
 PROBE, TABLE = "landscape", "landscape"
+SPREAD_TITLES = {
+    "planes": "over planes", "batches": "over texts", "resolution": "half resolution",
+    "numerical": "numerical error",
+}  # fmt: skip
 SPREADS = {".batches": "batches", ".resolution": "resolution", ".numerical": "numerical"}
 
 
 def landscape_rows(data: StudyData) -> pl.DataFrame:
     """Return ``probe``, ``run``, ``step``, ``statistic``, ``value``, ``planes``, ``batches``, ``resolution`` and more.
 
-    After the value: the spreads over planes and texts, the change at half the resolution, and and ``numerical``, the
+    After the value: the spreads over planes and texts, the change at half the resolution, and ``numerical``, the
     error of products with the Hessian; of every declared probe of this name, by its label.
     """
     labels = data.labels.filter(probe=PROBE).select("options", "label")
@@ -71,17 +74,19 @@ def _chart(data: StudyData, statistic: str, axis: str, name: str) -> Chart | Non
         return None
     spread = rows.drop_nulls("planes")
     bands = spread.with_columns(low=pl.col("value") - pl.col("planes"), high=pl.col("value") + pl.col("planes"))
-    figure = training_lines(
+    title = basins_title(data) if statistic == "minima" else _range_title(rows)
+    caption = "Means over planes; shaded: the standard deviation over planes on either side."
+    return training_chart(
+        data,
+        name,
         rows,
+        title,
+        caption,
         axis,
-        run_names(data),
-        faults=faults_of(data),
+        what=f"the {axis}",
         bands=bands if len(bands) else None,
         may_be_log=False,
     )
-    title = basins_title(data) if statistic == "minima" else _range_title(rows)
-    caption = "Means over planes; shaded: the standard deviation over planes on either side."
-    return Chart(name, title, caption, f"Line chart of the {axis} against the training step. {title}.", figure)
 
 
 def _range_title(rows: pl.DataFrame) -> str:
@@ -112,16 +117,8 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         text_of("run", "run", names_row=True),
         number_of("step", "step", whole),
         text_of("statistic", "statistic"),
-        *(
-            number_of(title, column, plain)
-            for title, column in (
-                ("mean", "value"),
-                ("over planes", "planes"),
-                ("over texts", "batches"),
-                ("half resolution", "resolution"),
-                ("numerical error", "numerical"),
-            )
-        ),
+        number_of("mean", "value", plain),
+        *(number_of(title, column, plain) for column, title in SPREAD_TITLES.items()),
     )
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
     return (

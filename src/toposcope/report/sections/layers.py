@@ -13,20 +13,19 @@ from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.charts.chart import Chart
 from toposcope.charts.distances import step_heat_map
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import (
-    faults_of,
     first_last,
     in_order,
     in_words,
     largest_run,
-    run_names,
+    runs_in,
     runs_of,
     series_of,
     short_names,
     spread,
+    training_chart,
 )
 from toposcope.report.document import Block, Picture, csv_link, details, folded, paragraph
 from toposcope.report.headline import H0, NP, headline_features, named
@@ -133,10 +132,11 @@ def _pair_chart(
     how = "ends above that" if above or below else "ends equal to that"
     title = f"The {what} of {one} layers {how} of {other} layers in {where}"
     rows = series_of(both, {group: partial(value, group=group) for group in pair})
-    figure = training_lines(rows, axis, run_names(data), faults=faults_of(data), dashes=pair)
-    text = f"Line chart of the {what} of {one} and {other} layers against the training step. {title}."
     caption = f"Solid: {pair[0]} layers; dashed: {pair[1]} layers."
-    return Chart(f"groups-{pair[0]}-{pair[1].lower()}-{name}", title, caption, text, figure)
+    return training_chart(
+        data, f"groups-{pair[0]}-{pair[1].lower()}-{name}", rows, title, caption, axis,
+        what=f"the {what} of {one} and {other} layers", dashes=pair,
+    )  # fmt: skip
 
 
 def _np_of(trajectory: Trajectory, group: str) -> Vector | None:
@@ -160,8 +160,7 @@ MIN_UNUSUAL_Z = 3.0  # standard deviations from an ensemble's mean above which t
 def random_matrix_charts(data: StudyData) -> list[Chart]:
     """Draw the first and the last value of every layer of the largest run beside random matrices."""
     table = data.tables["references"]
-    trajectories = [t for t in data.trajectories if t.run in set(table.get_column("run"))] if len(table) else []
-    if not trajectories:
+    if not (trajectories := runs_in(data, table)):
         return []
     run = largest_run(trajectories, data.runs)
     layers = table.filter(run=run.run).get_column("layer").unique(maintain_order=True).to_list()

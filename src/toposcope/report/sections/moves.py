@@ -17,13 +17,14 @@ from toposcope.report.charts.series import (
     course,
     direction,
     direction_of,
-    faults_of,
+    feature_rows,
     first_last,
     logged,
     rows_of,
     run_names,
     runs_of,
     series_of,
+    training_chart,
 )
 from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import (
@@ -58,37 +59,31 @@ def loss_chart(data: StudyData) -> Chart | None:
     what = " or ".join(names)
     title = f"The {what} {direction(ends)}"
     caption = f"Lines: {what} at the checkpoints, in nats per token; faint: the logged training loss."
-    figure = training_lines(
-        rows,
-        "loss (nats per token)",
-        run_names(data),
-        faults=faults_of(data),
+    return training_chart(
+        data, "losses", rows, title, caption, "loss (nats per token)", what="the loss",
         background=logged(data, "loss"),
-    )
-    return Chart("losses", title, caption, f"Line chart of the loss against the training step. {title}.", figure)
+    )  # fmt: skip
 
 
-NAMES = {NP: "neural-persistence", H0: "h0-total", H1: "h1-total"}
-CAPTIONS = {
-    NP: "The mean over the analysed layers, exact on every weight.",
-    H0: "The sum of all H0 bar lengths over the analysed layers, exact on every weight; it grows with the weights.",
-    H1: "The sum of all H1 bar lengths over the analysed layers; it grows with the weights.",
+TOPOLOGY_CHARTS = {
+    NP: ("neural-persistence", "The mean over the analysed layers, exact on every weight."),
+    H0: (
+        "h0-total",
+        "The sum of all H0 bar lengths over the analysed layers, exact on every weight; it grows with the weights.",
+    ),
+    H1: ("h1-total", "The sum of all H1 bar lengths over the analysed layers; it grows with the weights."),
 }
+"""Name and caption of the chart of a feature."""
 
 
 def topology_charts(data: StudyData) -> list[Chart]:
     """Draw the headline features of every run over training."""
-    return [chart for headline in NAMES if (chart := _topology_chart(data, headline)) is not None]
-
-
-def _topology_chart(data: StudyData, headline: Headline) -> Chart | None:
-    rows = rows_of(data.trajectories, lambda t: t.features.get(headline.feature))
-    if not len(rows):
-        return None
-    title = f"{headline.name} {_course(data, lambda t: t.features.get(headline.feature))}"
-    figure = training_lines(rows, headline.axis, run_names(data), faults=faults_of(data))
-    text = f"Line chart of {headline.name} against the training step. {title}."
-    return Chart(NAMES[headline], title, CAPTIONS[headline], text, figure)
+    charts = []
+    for headline, (name, caption) in TOPOLOGY_CHARTS.items():
+        if len(rows := feature_rows(data.trajectories, headline.feature)):
+            title = f"{headline.name} {_course(data, lambda t, of=headline.feature: t.features.get(of))}"
+            charts.append(training_chart(data, name, rows, title, caption, headline.axis, what=headline.name))
+    return charts
 
 
 def gradient_charts(data: StudyData) -> list[Chart]:
@@ -110,8 +105,7 @@ def _gradient_chart(
         return None
     title = f"{what} {_course(data, dimensions['H0'])}"
     caption = "Persistence of the gradient on one fixed batch, summed over layers; dashed: H1."
-    figure = training_lines(rows, axis, run_names(data), faults=faults_of(data), dashes=list(dimensions))
-    return Chart(name, title, caption, f"Line chart of {axis} against the training step. {title}.", figure)
+    return training_chart(data, name, rows, title, caption, axis, dashes=list(dimensions))
 
 
 def _gradient(trajectory: Trajectory, headline: Headline) -> Vector | None:
@@ -149,10 +143,10 @@ def change_rate_chart(data: StudyData) -> Chart | None:
     where = f"at step {low:,}" if low == high else f"between steps {low:,} and {high:,}"
     title = f"{dimension} diagrams change fastest {where} in {runs_of(len(peaks), len(peaks))}"
     caption = "Wasserstein-2 distance from the checkpoint before, over the steps between; dashed: H1."
-    figure = training_lines(
-        rows, "Wasserstein-2 distance per step", run_names(data), faults=faults_of(data), dashes=list(DISTANCES)
-    )
-    return Chart("diagram-change", title, caption, f"Line chart of the rate of change of diagrams. {title}.", figure)
+    return training_chart(
+        data, "diagram-change", rows, title, caption, "Wasserstein-2 distance per step",
+        what="the rate of change of diagrams", dashes=list(DISTANCES),
+    )  # fmt: skip
 
 
 def learning_rate_chart(data: StudyData) -> Chart | None:

@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.series import choose_runs, direction_of, largest_run, spread
+from toposcope.report.charts.series import choose_runs, direction_of, largest_run, runs_in, spread
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 
@@ -26,9 +26,7 @@ LAST = "last"
 def layer_similarity_charts(data: StudyData) -> list[Chart]:
     """Draw the similarity between layers of the largest run, at its first and last checkpoint: a chart a measure."""
     rows = _rows(data).filter(pl.col("other").str.contains(rf"^(hidden\.|{NETWORK}$)"))
-    runs = set(rows.get_column("run"))
-    trajectories = [t for t in data.trajectories if t.run in runs]
-    if not trajectories:
+    if not (trajectories := runs_in(data, rows)):
         return []
     run = largest_run(trajectories, data.runs).run
     step = pl.col("step")
@@ -55,8 +53,7 @@ def _of_layers(rows: pl.DataFrame, measure: str, run: str) -> Chart:
 def checkpoint_similarity_charts(data: StudyData) -> list[Chart]:
     """Draw the similarity of the last hidden state between any two checkpoints: a chart a measure."""
     rows = _rows(data).filter(pl.col("other").str.starts_with("step."), layer=NETWORK)
-    runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs([t for t in data.trajectories if t.run in runs], data.runs, MAX_RUNS)
+    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_RUNS)
     names = [t.run for t in shown]
     earlier = pl.col("other").str.strip_prefix("step.").cast(pl.Int64)
     rows = rows.filter(pl.col("run").is_in(names)).select("run", "measure", "value", a="step", b=earlier)
