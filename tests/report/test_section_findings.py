@@ -1,4 +1,4 @@
-"""The sentence beside a section's title: short, true, and empty where there is nothing to say."""
+"""The sentence beside a section's title: short, true, and empty where there is nothing to paragraph."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ from section_tools import CORE, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.report.composing import Page
-from toposcope.report.document import say
+from toposcope.report.document import paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
@@ -34,7 +34,7 @@ def associated(rule: str) -> StudyData:
 
 def test_the_finding_stands_in_the_document() -> None:
     part = ReportSection[StudyData](
-        anchor="a", title="A", blocks=lambda *_: (say("b"),), finding=lambda of: f"{len(of.trajectories)} runs"
+        anchor="a", title="A", blocks=lambda *_: (paragraph("b"),), finding=lambda of: f"{len(of.trajectories)} runs"
     )
     (composed,) = Page([part], material(2, 3)).compose().sections
     assert composed.finding == "2 runs"

@@ -68,21 +68,6 @@ def test_charts_of_hidden_states() -> None:
         check_chart(chart)
 
 
-@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (60, 3)])
-def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
-    for chart in all_charts(material(runs, checkpoints), OF_WEIGHTS).values():
-        check_chart(chart)
-
-
-@pytest.mark.parametrize("draw", [*OF_WEIGHTS, *OF_STATES])
-def test_without_its_data_a_chart_is_left_out(draw: Any) -> None:
-    full = material(1, 3)
-    bare = [dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={}) for t in full.trajectories]
-    empty = {name: frame.clear() for name, frame in full.tables.items()}
-    assert not charts_of(draw, dataclasses.replace(full, trajectories=bare, tables=empty))
-    assert not charts_of(draw, dataclasses.replace(full, trajectories=[], tables=empty))
-
-
 def test_change_points_lie_on_the_line_with_their_interval() -> None:
     full = material(2, 9)
     rows = rows_of_chart(charts_of(change_point_chart, full)["change-points"], "low", "high")

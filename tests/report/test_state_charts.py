@@ -1,11 +1,11 @@
 """Charts of hidden states: what they draw and say is what the data say."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from chart_checks import rows_of_chart
 from made_up_material import material
 from made_up_states import LAYERS, STEPS, with_states
 
@@ -33,11 +33,6 @@ def study() -> StudyData:
 @pytest.fixture(scope="module")
 def drawn(study: StudyData) -> dict[str, Chart]:
     return {chart.name: chart for draw in ALL for chart in draw(study)}
-
-
-def rows_of(chart: Chart, field: str) -> list[dict[str, Any]]:
-    """Return the rows of a chart that have a field."""
-    return [row for rows in chart.spec()["datasets"].values() for row in rows if field in row]
 
 
 TITLES = {
@@ -70,18 +65,18 @@ def test_every_chart_is_drawn(drawn: dict[str, Chart]) -> None:
 
 
 def test_values_are_those_of_the_study(study: StudyData, drawn: dict[str, Chart]) -> None:
-    rows = [row for row in rows_of(drawn["states-rankme"], "step") if row["run"] == "run-1" and "value" in row]
+    rows = [row for row in rows_of_chart(drawn["states-rankme"], "step") if row["run"] == "run-1" and "value" in row]
     (rank,) = (v for f, v in study.trajectories[1].features.items() if f.statistic == "rankme")
     assert [row["value"] for row in rows] == rank.tolist()
     assert [row["step"] for row in rows] == STEPS.tolist()
 
 
 def test_bands_are_where_there_is_noise(drawn: dict[str, Chart]) -> None:
-    bands = rows_of(drawn["states-h0-total"], "low")
+    bands = rows_of_chart(drawn["states-h0-total"], "low")
     assert len(bands) == 3 * len(STEPS)
     assert {row["high"] - row["low"] for row in bands} == {40.0}
     assert "Bands" in drawn["states-h0-total"].caption
-    assert not rows_of(drawn["states-h1-total"], "low")
+    assert not rows_of_chart(drawn["states-h1-total"], "low")
 
 
 @pytest.mark.parametrize(
@@ -103,19 +98,19 @@ def test_the_last_state_stands_behind_all_blocks(
     roles = weights | dict.fromkeys(layers, "hidden")
     chosen = dataclasses.replace(ours, layers=layers, roles=roles)
     chart = depth_charts(dataclasses.replace(study, trajectories=[chosen]))[0]
-    assert sorted({row["blocks"] for row in rows_of(chart, "blocks")}) == expected
+    assert sorted({row["blocks"] for row in rows_of_chart(chart, "blocks")}) == expected
     axis = chart.spec()["encoding"]["x"]["axis"]
     assert axis.get("values") == ticks
     assert ("'last'" in axis.get("labelExpr", "")) == bool(ticks)
 
 
 def test_matrices_are_symmetric_and_whole(drawn: dict[str, Chart]) -> None:
-    cells = {(r["checkpoint"], r["a"], r["b"]): r["value"] for r in rows_of(drawn["layers-cka"], "a")}
+    cells = {(r["checkpoint"], r["a"], r["b"]): r["value"] for r in rows_of_chart(drawn["layers-cka"], "a")}
     assert len(cells) == 2 * len(LAYERS) ** 2
     assert all(cells[at, a, b] == cells[at, b, a] for at, a, b in cells)
     assert cells["step 0", "0", "last"] == 0.25
     assert cells["step 0", "0", "0"] == 1.0
-    rtd = {(r["run"], r["a"], r["b"]): r["value"] for r in rows_of(drawn["checkpoints-rtd"], "a")}
+    rtd = {(r["run"], r["a"], r["b"]): r["value"] for r in rows_of_chart(drawn["checkpoints-rtd"], "a")}
     assert len(rtd) == 2 * len(STEPS) ** 2
     assert rtd["run-0", 0, 10000] == rtd["run-0", 10000, 0] == pytest.approx(9.0)
 
@@ -131,25 +126,10 @@ def test_of_many_checkpoints_some_are_drawn(study: StudyData) -> None:
             for step in range(100) for before in range(step)]  # fmt: skip
     frame = pl.DataFrame(rows, schema=study.frame.schema, orient="row")
     (chart,) = checkpoint_similarity_charts(dataclasses.replace(study, frame=frame))
-    steps = {row["a"] for row in rows_of(chart, "a")}
+    steps = {row["a"] for row in rows_of_chart(chart, "a")}
     assert len(steps) == MAX_CHECKPOINTS
     assert {0, 99} < steps
     assert chart.caption.endswith("40 checkpoints of a run are shown.")
-
-
-@pytest.mark.parametrize("draw", ALL)
-def test_a_study_of_weights_has_no_chart_of_states(draw: Any) -> None:
-    assert draw(material(2)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (8, 10)])
-def test_small_and_large_studies_of_states_are_drawn(runs: int, checkpoints: int) -> None:
-    of = with_states(material(runs, checkpoints))
-    for draw in ALL:
-        for chart in draw(of):
-            assert "nan" not in chart.title + chart.caption
-            assert chart.render("svg").startswith(b"<svg")
 
 
 @pytest.mark.slow

@@ -177,7 +177,8 @@ def association(found: Sequence[Trajectory]) -> pl.DataFrame:
     rows = [
         {"run": t.run, "group": "network", "target": "text_loss", "feature": str(feature), "kind": feature.kind,
          "n": len(t.steps), "rho": 0.8,
-         "rho_step": -0.9, "rho_given_step": 0.5, "rho_given_all": 0.4, "verdict": "trend only",
+         "rho_step": -0.9, "rho_learning_rate": -0.9, "rho_weight_norm": float("nan"),
+         "rho_given_step": 0.5, "rho_given_all": 0.4, "verdict": "trend only",
          "untested": "", "p_given_all_adjusted": 1.0, "rho_with_step": 0.9, "block_low": 0.2, "block_high": 0.95,
          "rho_top_eigenvalue": -0.95,
          "rho_given_scale": float("nan") if feature.statistic == "top_eigenvalue" else 0.05}
