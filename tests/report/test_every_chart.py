@@ -70,7 +70,9 @@ def test_without_its_data_a_chart_is_left_out(name: str) -> None:
 @pytest.mark.slow
 def test_equal_data_give_equal_bytes_and_hostile_names_stay_data() -> None:
     def renamed(of: StudyData) -> StudyData:
-        names = {part: getattr(of, part).with_columns(run=pl.lit(HOSTILE)) for part in ("log", "runs", "frame")}
+        names = {
+            part: getattr(of, part).with_columns(run=pl.lit(HOSTILE)) for part in ("log", "runs", "frame", "findings")
+        }
         tables = {
             name: table.with_columns(run=pl.lit(HOSTILE)) if "run" in table.columns else table
             for name, table in of.tables.items()

@@ -40,10 +40,7 @@ TITLES = {
     "states-top-eigenvalue": "Top eigenvalue of the last hidden state rises in all 3 runs",
     "states-h1-entropy": "H1 entropy of the last hidden state falls in all 3 runs",
     "depth-h0-total": "H0 total rises through the layers of run-2",
-    "embedding-h0-total": (
-        "H0 total of the input embedding falls in all 3 runs and of the output embedding does not change in any of 3 "
-        "runs"
-    ),
+    "embedding-h0-total": "H0 total of embeddings: input falls in all 3 runs, output does not change in any of 3 runs",
     "layers-cka": "CKA: the first and the last hidden state of run-2 stay as alike as they are",
     "checkpoints-rtd": "RTD: the last hidden state changes most between steps 0 and 1 of run-0",
 }  # fmt: skip

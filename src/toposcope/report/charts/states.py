@@ -117,7 +117,7 @@ def _chart(data: StudyData, quantity: CloudQuantity) -> Chart | None:
         for end, of in ends.items()
     }
     known = [end for end in ends if len(rows.filter(series=end))]
-    title = f"{quantity.title} {' and '.join(f'of the {end} embedding {direction(moves[end])}' for end in known)}"
+    title = f"{quantity.title} of embeddings: {', '.join(f'{end} {direction(moves[end])}' for end in known)}"
     caption = "Points are the rows of the embedding matrices; tied embeddings are equal."
     return training_chart(
         data, chart_name("embedding", quantity.statistic), rows, title, caption, quantity.title,
