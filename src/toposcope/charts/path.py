@@ -8,14 +8,13 @@ from toposcope.charts.theme import MUTED
 from toposcope.charts.training import is_log_spaced
 
 SIZE = 250  # of the panel, in pixels; both axes have one scale
-MARGIN = 0.12  # free on every side, as a share of the width
 
 
 def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:
     """Draw one path."""
     points = rows.select("x", "y").to_numpy()
     low, high = points.min(axis=0), points.max(axis=0)
-    half = (0.5 + MARGIN) * (float(np.max(high - low)) or 1.0)
+    half = (0.5 + 0.12) * (float(np.max(high - low)) or 1.0)
     middle = (low + high) / 2
     x, y = (
         encoding(f"{name}:Q", title=text, scale=alt.Scale(domain=[centre - half, centre + half], nice=False))

@@ -114,12 +114,12 @@ def _print(backtested: BacktestResult, tables: dict[str, pl.DataFrame]) -> None:
         rows = backtested.scores.filter(fraction=fraction).to_dicts()
         if not rows:
             continue
-        cells = [(row["forecaster"], *(shown(row, column, kind) for _, column, kind in SCORES)) for row in rows]
+        cells = [(row["forecaster"], *(shown(row[column], kind) for _, column, kind in SCORES)) for row in rows]
         print_table(("forecaster", *titles), cells, f"{fraction:.3g} seen; MAE and bias in {backtested.unit}")
     families = families_of(backtested)
     if families:
         cells = [
-            (row["family"], f"{row['fraction']:.3g}", *(shown(row, column, kind) for _, column, kind in SCORES))
+            (row["family"], f"{row['fraction']:.3g}", *(shown(row[column], kind) for _, column, kind in SCORES))
             for row in families
         ]
         print_table(("family", "seen", *titles), cells, "the default, by family")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ from toposcope.report.composing import Page
 from toposcope.report.document import Block, Picture, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection, collect_sections, remarks_section
 from toposcope.report.tables import (
-    NOTHING,
-    Column,
     Spec,
+    fixed,
     interval_of,
     number_of,
     p_value,
@@ -120,14 +119,11 @@ def lead(backtest: BacktestResult) -> list[str]:
     return [*sentences, *_against(backtest)]
 
 
-def shown(row: dict[str, Any], column: str, kind: str) -> str:
+def shown(value: float | None, kind: str) -> str:
     """Write a score: losses to four decimals, shares in percent."""
-    value = row[column]
     if kind == "count":
         return whole(value)
-    if value is None or not np.isfinite(value):
-        return NOTHING
-    return f"{100 * value:.2f}" if kind == "percent" else f"{value:.4f}".replace("-", "−")
+    return fixed(value, 4) if kind == "loss" or value is None else fixed(100 * value, 2)
 
 
 def families_of(backtest: BacktestResult) -> list[dict[str, Any]]:
@@ -174,11 +170,7 @@ def seen(fraction: float) -> str:
 
 def score_columns() -> list[Spec]:
     """Return the columns of a table of scores."""
-    return [_score(title, column, kind) for title, column, kind in SCORES]
-
-
-def _score(title: str, column: str, kind: str) -> Spec:
-    return Column(title), lambda row: shown(dict(row), column, kind)
+    return [number_of(title, column, partial(shown, kind=kind)) for title, column, kind in SCORES]
 
 
 class BacktestData(ReportData[BacktestResult]):

@@ -31,10 +31,8 @@ from toposcope.forecasting.wording import short
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
 from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import Table, number_of, share, table, text_of
+from toposcope.report.tables import Table, fixed, number_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
-
-HEIGHT = 320
 
 
 def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
@@ -62,7 +60,7 @@ def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -
         diagonal.mark_line(strokeDash=[4, 4], color="gray", strokeWidth=1).encode(x, y),
         base.mark_line(strokeWidth=1),
         base.mark_point(filled=True, opacity=0.7).encode(size=alt.Size("share:Q", legend=None)),
-    ]).properties(height=HEIGHT)  # fmt: skip
+    ]).properties(height=320)  # fmt: skip
     off = {name: 100 * calibration_error(list(bins)) for name, bins in bins_by_name.items()}
     title = f"Predicted probabilities are off by {list(off.values())[-1]:.1f} points on average"
     caption = (
@@ -99,7 +97,7 @@ def lead(advice: Advice) -> tuple[str, ...]:
     plan = advice.plan
     return (
         f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
-        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, _loss)} nats.",
+        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats.",
         *advice.warnings,
         *_requested(advice),
     )
@@ -139,8 +137,8 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "The two ways to spend the budget",
         (
             text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
-            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", _loss),
-            number_of("nats per FLOP at the end", "marginal", _scientific),
+            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", fixed),
+            number_of("nats per FLOP at the end", "marginal", _three),
         ),
         [
             {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
@@ -152,7 +150,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "Savings and losses if the run had been stopped at a signal",
         (
             text_of("signal", "signal", names_row=True, prose=True), number_of("at tokens", "tokens", short),
-            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", _loss),
+            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", fixed),
         ),
         [
             {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
@@ -173,7 +171,7 @@ def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
         ("Tokens", _between(plan.D, short)),
-        ("Loss", f"{_between(plan.loss, _loss)} nats"),
+        ("Loss", f"{_between(plan.loss, fixed)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
     notes = [paragraph(sentence) for sentence in (*advice.warnings, *_requested(advice))]
@@ -194,8 +192,8 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                text_of("probability", "name", names_row=True), number_of("log score", "log", _loss),
-                number_of("Brier score", "brier", _loss),
+                text_of("probability", "name", names_row=True), number_of("log score", "log", fixed),
+                number_of("Brier score", "brier", fixed),
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
@@ -212,7 +210,7 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            text_of("coefficient", "name", names_row=True), number_of("value", "value", _four),
+            text_of("coefficient", "name", names_row=True), number_of("value", "value", plain),
             number_of("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
@@ -252,7 +250,7 @@ def _requested(advice: Advice) -> list[str]:
             else "it never reaches the same loss"
         )
         sentences.append(
-            f"Over-trained, {short(over.N)} parameters end {_between(loss, _loss)} nats higher on the same compute; "
+            f"Over-trained, {short(over.N)} parameters end {_between(loss, fixed)} nats higher on the same compute; "
             f"{same}."
         )
     if (again := advice.repeated) is not None:
@@ -260,8 +258,8 @@ def _requested(advice: Advice) -> list[str]:
         N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(plan_repeated(law, budget, unique)))
         sentences.append(
             f"With {short(unique)} unique tokens: {_between(N, short)} parameters on {_between(D, short)} tokens, "
-            f"{again.epochs:.3g} epochs, {_between(loss, _loss)} nats; fresh data would reach "
-            f"{_between(advice.plan.loss, _loss)}."
+            f"{again.epochs:.3g} epochs, {_between(loss, fixed)} nats; fresh data would reach "
+            f"{_between(advice.plan.loss, fixed)}."
         )
     if (served := advice.inference) is not None:
         tokens = served.inference_flops / (INFERENCE_FLOP * served.N)
@@ -269,7 +267,7 @@ def _requested(advice: Advice) -> list[str]:
         share_served = 100 * served.inference_flops / served.flops
         sentences.append(
             f"With inference paid from the same budget: {_between(N, short)} parameters on {_between(D, short)} "
-            f"tokens, {_between(loss, _loss)} nats; inference takes {share_served:.0f}% of it."
+            f"tokens, {_between(loss, fixed)} nats; inference takes {share_served:.0f}% of it."
         )
     return sentences
 
@@ -296,24 +294,12 @@ def _between(interval: Interval, write: Callable[[float], str]) -> str:
     return f"{write(interval.value)} (95%: {write(interval.low)} to {write(interval.high)})"
 
 
-def _loss(value: float) -> str:
-    return f"{value:.3f}"
-
-
 def _more(worth: float) -> str:
     return f"{100 / worth - 100:.0f}%" if worth > 0 else "unbounded"
 
 
 def _three(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _four(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _scientific(value: float) -> str:
-    return f"{value:.2e}".replace("-", "−")
+    return plain(value, 3)
 
 
 def _remarks(data: Data) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from toposcope.report.writing import write_sections
 from toposcope.wording import counted
 
 EXAMINED = "examined"
-ROW_HEIGHT = 26
 LOOKS = {
     "fault": (FAULT, "triangle-up"), "note": (RUNS[5], "circle"), EXAMINED: (MUTED, "M-0.07,-0.7h0.14v1.4h-0.14Z"),
 }  # fmt: skip
@@ -47,7 +46,7 @@ def findings_chart(findings: Sequence[Finding], steps: Sequence[int]) -> Chart |
         color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=kinds, range=colours)),
         shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=kinds, range=shapes)),
         tooltip=["check", "severity", "step", "finding"],
-    ).properties(height=ROW_HEIGHT * len(checks))  # fmt: skip
+    ).properties(height=26 * len(checks))  # fmt: skip
     faults = [set(finding.steps).intersection(steps) for finding in findings if finding.severity == "fault"]
     faulty, elsewhere = len(set().union(*faults)), sum(not at for at in faults)
     title = f"{faulty} of {len(steps)} checkpoints carr{'y' if faulty > 1 else 'ies'} a fault"

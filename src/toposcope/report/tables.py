@@ -106,6 +106,11 @@ def signed(value: float | None, digits: int = 3) -> str:
     return _minus(text) if float(text) else f"{0:.{digits}f}"
 
 
+def fixed(value: float | None, digits: int = 3) -> str:
+    """Write a number to so many decimals."""
+    return NOTHING if value is None or not math.isfinite(value) else _minus(f"{value:.{digits}f}")
+
+
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     """Write an interval."""
     return NOTHING if missing(low) or missing(high) else f"{signed(low, digits)} to {signed(high, digits)}"
@@ -129,12 +134,12 @@ def plain(value: float | None, digits: int = 4) -> str:
 
 def tenths(value: float | None) -> str:
     """Write a positive number to one decimal."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}"
+    return NOTHING if missing(value) else f"{value:,.1f}"
 
 
 def share(value: float | None) -> str:
     """Write a share in percent."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
+    return NOTHING if value is None or missing(value) else f"{100 * value:.0f}%"
 
 
 def percent(value: float | None) -> str:

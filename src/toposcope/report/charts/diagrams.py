@@ -161,7 +161,6 @@ def _bars(diagram: Diagram) -> Vector:
 MAX_CHECKPOINTS = 26
 N_VALUES = 48  # filtration values of a curve
 MIN_CHANGE = 0.005  # a relative change below this is called none
-BETTI_PANEL = 270  # width of a panel in a file, in pixels
 RADIUS = "rms_radius"
 Read = Mapping[int, Mapping[str, Mapping[str, Diagram]]]  # diagrams by step, layer and name
 
@@ -262,7 +261,7 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
             line.mark_line(color="white", strokeWidth=3),
             line.mark_line(color="black", strokeWidth=1.2, strokeDash=[4, 3]),
         ]
-    ).properties(width=BETTI_PANEL)
+    ).properties(width=270)
 
 
 def _shift(middle: Vector) -> str:

@@ -17,7 +17,6 @@ from toposcope.report.verdict import covariates_of
 from toposcope.wording import counted
 
 MAX_RUNS = 5  # more runs than these are drawn as their median and range
-HEIGHT = 264  # of the plotting area: with legend and axis the chart has 330 pixels
 
 
 def headline_chart(data: StudyData) -> Chart | None:
@@ -69,7 +68,7 @@ def _figure(shown: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
         base.mark_point(filled=True, size=42, opacity=1).encode(x=x),
         defined.mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6).encode(x=alt.X("left:Q")),
     ]
-    return alt.LayerChart(layer=layers).properties(height=HEIGHT)
+    return alt.LayerChart(layer=layers).properties(height=264)
 
 
 def _title(rows: pl.DataFrame) -> str:

@@ -60,7 +60,6 @@ SCALE = {"rho_given_scale": "given scale"}
 INK = {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
 """Where a number in a cell is not in the page's ink: purple cells come as dark as it, on any page, and orange
 ones are lighter than black."""
-CELL = 22  # height of a cell in pixels
 
 
 def association_heat_map(data: StudyData) -> Chart | None:
@@ -133,7 +132,7 @@ def _heat_map(cells: pl.DataFrame, runs: list[str], features: list[str], columns
         number.transform_filter(INK["black"]).encode(color=alt.ColorValue("black")),
         base.transform_filter("!isValid(datum.rho)").mark_text().encode(text=alt.TextValue("–")),
     ]
-    panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=CELL * len(features))
+    panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=22 * len(features))
     panels = panel.facet(alt.Facet("run:N", sort=runs, title=None), columns=2)
     figure: alt.FacetChart = panels.resolve_axis(x="independent")
     return figure
@@ -154,7 +153,6 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
 
 
 MIN_STRONG = 0.5  # the title counts correlations at least as strong as this
-HEIGHT = 380
 
 
 def partial_correlation_chart(data: StudyData) -> Chart | None:
@@ -207,7 +205,7 @@ def _partial_figure(rows: pl.DataFrame) -> alt.LayerChart:
                 ],
             ),
         ]
-    ).properties(height=HEIGHT)
+    ).properties(height=380)
 
 
 def _partial_title(rows: pl.DataFrame) -> str:
@@ -220,7 +218,6 @@ def _partial_title(rows: pl.DataFrame) -> str:
 
 
 MAX_RUNS_OF_SPECTRA = 5
-ROW = 12  # height of the line of one run in pixels
 DECIDED = "datum.low > 0 || datum.high < 0"
 SPECTRA = {
     **{name: CLOUD_STATISTICS[name] for name in ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")},
@@ -280,7 +277,7 @@ def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> al
         .mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6)
         .encode(x=x),
     ]
-    return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * ROW + 8))
+    return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * 12 + 8))
 
 
 MAX_ROWS = 5_000

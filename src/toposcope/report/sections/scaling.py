@@ -117,7 +117,6 @@ OF_STATES = ("rankme", "H0.total", "H1.total")
 MAX_RATIO_SPREAD = 1e-6
 MATCHED_BY = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats per token)"}
 MAX_FEATURES = 3
-PANEL = 220  # width of a panel in a file, in pixels
 
 
 def cross_size_charts(data: StudyData) -> list[Chart]:
@@ -143,7 +142,7 @@ def _chart(data: StudyData, known: pl.DataFrame, headline: Headline) -> Chart:
             color=run_colour(run_names(data), legend=legend),
             tooltip=[alt.Tooltip("run:N"), alt.Tooltip("level:Q", title=MATCHED_BY[by]), alt.Tooltip("value:Q")],
         )
-        .properties(width=PANEL)
+        .properties(width=220)
         for by in shared
     ]
     collapse = data.tables["collapse"].filter(pl.col("spread").is_finite(), feature=headline.key)

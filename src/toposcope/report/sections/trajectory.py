@@ -97,7 +97,6 @@ def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatCh
 
 SUMMARIES, POINTS = "weight_paths", "weight_path_points"  # names of the tables of `toposcope.analysis.weight_paths`
 MAX_RUNS = 4
-COLUMNS = 2
 
 
 class Titles(NamedTuple):
@@ -164,7 +163,7 @@ def _panels(data: StudyData, name: str, titles: Mapping[str, Titles]) -> tuple[a
     shown, left_out = choose_runs([t for t in data.trajectories if t.run in titles], data.runs, MAX_RUNS)
     points = data.tables[POINTS].select("run", "step", x=f"{name}1", y=f"{name}2")
     panels = [path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
-    return alt.concat(*panels, columns=COLUMNS).resolve_scale(color="independent"), left_out
+    return alt.concat(*panels, columns=2).resolve_scale(color="independent"), left_out
 
 
 TERMS = Terms(
