@@ -13,8 +13,9 @@ from section_tools import all_tables
 from toposcope.analysis.nested_models.fitting import ALL_TOPOLOGY
 from toposcope.report.composing import Page
 from toposcope.report.first_screen import first_screen
+from toposcope.report.section import Tables
 from toposcope.report.sections.nested_models import SECTION
-from toposcope.report.study_data import StudyData, Tables
+from toposcope.report.study_data import StudyData
 
 
 @cache

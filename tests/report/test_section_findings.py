@@ -118,5 +118,5 @@ def test_a_table_that_nobody_would_scroll_through_is_only_beside_the_page(monkey
         return [block.name for block in nested if isinstance(block, Table)]
 
     assert "association" in tables()
-    monkeypatch.setattr("toposcope.report.sections.association.MAX_ROWS", 2)
+    monkeypatch.setattr("toposcope.report.sections.association.MAX_TABLE_ROWS", 2)
     assert "association" not in tables()

@@ -20,8 +20,9 @@ def check_chart(chart: Chart) -> None:
     assert ElementTree.fromstring(chart.render("svg")).tag.endswith("svg")
 
 
-def rows_of_chart(chart: Chart, *fields: str) -> list[dict[str, Any]]:
+def rows_of_chart(chart: Chart | None, *fields: str) -> list[dict[str, Any]]:
     """Return the rows of a chart's data that have all these fields."""
+    assert chart is not None
     datasets = chart.spec().get("datasets", {}).values()
     return [row for rows in datasets for row in rows if set(fields) <= row.keys()]
 

@@ -15,14 +15,10 @@ from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import HEADLINES, TARGETS, named
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import signed
+from toposcope.report.tuning import MAX_DIAGRAM_POINTS, MAX_FEATURE_VALUES, MAX_LAYER_VALUES
 from toposcope.typing import Matrix, Vector
 from toposcope.wording import examples
 
-MAX_LAYER_VALUES = 200_000
-"""Values of single layers on the page, about 1 MB; of larger studies only the main quantities of a layer are there."""
-MAX_FEATURE_VALUES = 300_000
-"""Values of the network and groups on the page, about 1.6 MB; of larger studies only the main features are there."""
-MAX_POINTS = 60_000  # points of diagrams on the page, about 600 kB; of larger studies fewer checkpoints have theirs
 MAX_BARS = 40  # bars of a diagram on the page, the longest ones
 LAYER_QUANTITIES = (
     *("neural_persistence np_mean", "rips H0.total", "rips H1.total", "rips H0.entropy"),
@@ -142,7 +138,7 @@ def _diagrams(data: StudyData, runs: Sequence[Trajectory], notes: list[str]) -> 
     except ToposcopeError as error:
         notes.append(f"Diagrams are left out: {error}.")
         return {}
-    every = max(1, -(-points // MAX_POINTS))
+    every = max(1, -(-points // MAX_DIAGRAM_POINTS))
     if every > 1:
         notes.append(f"Diagrams of one checkpoint in {every} are on the page; Study.diagrams reads all of them.")
     found = {
@@ -191,7 +187,7 @@ def _list(rows: pl.DataFrame, column: str) -> str:
 
 
 def _verdicts(rows: pl.DataFrame) -> str:
-    words = rows.get_column("verdict").to_list()
+    words: list[str] = rows.get_column("verdict").to_list()
     if len(set(words)) == 1:
         return words[0]
     return examples([f"{run} {word}" for run, word in zip(rows.get_column("run"), words, strict=True)], MAX_RUNS)

@@ -42,7 +42,7 @@ def first_screen(data: StudyData) -> FirstScreen:
 
 def _of_nested_models(verdicts: pl.DataFrame, between: pl.DataFrame) -> tuple[str, str] | None:
     """Say what topology adds to a forecast of the final loss; None where that cannot be told."""
-    row = verdicts.row(0, named=True) if len(verdicts) else {"verdict": UNDETERMINED}
+    row: dict[str, Any] = verdicts.row(0, named=True) if len(verdicts) else {"verdict": UNDETERMINED}
     if row["verdict"] == UNDETERMINED:
         return None
     first = verdict_sentence(row["verdict"], what="the final loss", known="the loss so far, schedule and norms")

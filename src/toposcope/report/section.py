@@ -36,19 +36,25 @@ class Tables(Mapping[str, pl.DataFrame], Generic[DataType]):
         return len(self._makers)
 
 
-class ReportData(Generic[Report]):
-    """What a page is about, and what its sections compute of it: tables by name, and the rest with `once`."""
+class ComputedOnce:
+    """Data that keep what several functions of a section need."""
 
-    def __init__(self, report: Report, sections: "Sequence[ReportSection[Any]]" = ()) -> None:
-        self.report = report
-        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))
-        self._computed: dict[str, Any] = {}
+    _computed: dict[str, Any]
 
     def once(self, name: str, compute: Callable[[], Result]) -> Result:
         """Compute something that several functions of a section need, once."""
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]  # type: ignore[no-any-return]
+
+
+class ReportData(ComputedOnce, Generic[Report]):
+    """What a page is about, and what its sections compute of it: tables by name, and the rest with `once`."""
+
+    def __init__(self, report: Report, sections: "Sequence[ReportSection[Any]]" = ()) -> None:
+        self.report = report
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))
+        self._computed = {}
 
 
 class _HasTables(Protocol):

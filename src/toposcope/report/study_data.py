@@ -12,7 +12,8 @@ from toposcope.analysis.adjustment import Method
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.homology import Diagram
 from toposcope.progress import Progress, silent
-from toposcope.report.section import ReportData, ReportSection, Tables, makers_of
+from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers_of
+from toposcope.report.tuning import MANY_CHECKPOINTS
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
 from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
@@ -20,12 +21,9 @@ from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
 """Probes that sections read as series of the trajectories; their rows, often millions, are not held."""
 
-MANY_CHECKPOINTS = 500
-"""From so many on, a stage of the report may take more than a few seconds, and shows its progress."""
-
 
 @dataclass(frozen=True, eq=False)
-class StudyData:
+class StudyData(ComputedOnce):
     """The data of a study's report.
 
     Attributes
@@ -75,8 +73,6 @@ class StudyData:
     workers: int = 1
     progress: Progress = silent
     _computed: dict[str, Any] = field(default_factory=dict, init=False)
-
-    once = ReportData.once
 
     @classmethod
     def of(

@@ -105,7 +105,10 @@ def association_sentences(data: StudyData) -> list[str]:
     sentences = [found.sentence, found.details]
     if not len(topology):
         return sentences
-    if len(untested := topology.filter(verdict=UNDETERMINED)) and len(found.tested):
+    untested = topology.filter(verdict=UNDETERMINED)
+    if not len(found.tested):  # the details are about these, or about their power
+        untested = untested.filter(pl.col("untested") != POWER.untested, found.reason == POWER.reason)
+    if len(untested):
         sentences.append(untested_sentence(topology, untested))
     sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
     headlines = (*TRAJECTORIES, *headlines_of(data.trajectories, CLOUD_TOPOLOGY))

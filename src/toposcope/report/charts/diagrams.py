@@ -15,6 +15,7 @@ from toposcope.probes.feature import NETWORK
 from toposcope.report.charts.series import first_last, in_words, largest_run, short_names, spread
 from toposcope.report.headline import H0, clouds_of
 from toposcope.report.study_data import StudyData
+from toposcope.report.tuning import MIN_CHANGE
 from toposcope.typing import Vector
 
 PROBE = "rips"
@@ -160,7 +161,6 @@ def _bars(diagram: Diagram) -> Vector:
 
 MAX_CHECKPOINTS = 26
 N_VALUES = 48  # filtration values of a curve
-MIN_CHANGE = 0.005  # a relative change below this is called none
 RADIUS = "rms_radius"
 Read = Mapping[int, Mapping[str, Mapping[str, Diagram]]]  # diagrams by step, layer and name
 

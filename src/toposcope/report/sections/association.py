@@ -49,6 +49,7 @@ from toposcope.report.tables import (
     table,
     text_of,
 )
+from toposcope.report.tuning import MAX_TABLE_ROWS, MIN_STRONG
 from toposcope.report.verdict import association_sentences, study_verdict
 from toposcope.study.kinds import PUBLISHED, feature_named
 from toposcope.wording import joined
@@ -150,9 +151,6 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
         else f"{'falls' if after < before else 'rises'} from {before:.2f} to"
     )
     return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
-
-
-MIN_STRONG = 0.5  # the title counts correlations at least as strong as this
 
 
 def partial_correlation_chart(data: StudyData) -> Chart | None:
@@ -280,10 +278,6 @@ def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> al
     return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * 12 + 8))
 
 
-MAX_ROWS = 5_000
-"""Of a table on the page; a longer one is only beside it, as CSV. Five sizes with all default probes have 2,000."""
-
-
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the association of every feature with the loss, beside that of the step."""
     rows = primary(data).filter(pl.col("group") == NETWORK)
@@ -318,7 +312,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
 
 def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
     """Show all ten items of every feature, unless nobody would scroll through them."""
-    if len(full.rows) > MAX_ROWS:
+    if len(full.rows) > MAX_TABLE_ROWS:
         return [
             paragraph(
                 f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv_link("association"), "."

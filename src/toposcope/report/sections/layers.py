@@ -43,6 +43,7 @@ from toposcope.report.tables import (
     text_of,
     whole,
 )
+from toposcope.report.tuning import MIN_UNUSUAL_Z
 from toposcope.typing import Vector
 from toposcope.wording import examples
 
@@ -154,7 +155,6 @@ STATISTICS = {
     "H0.total": ("h0", "H0 total", "H0 total / weight norm"),
 }
 MAX_LAYERS = 18
-MIN_UNUSUAL_Z = 3.0  # standard deviations from an ensemble's mean above which the ensemble does not explain a layer
 
 
 def random_matrix_charts(data: StudyData) -> list[Chart]:

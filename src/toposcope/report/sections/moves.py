@@ -81,14 +81,14 @@ def topology_charts(data: StudyData) -> list[Chart]:
     charts = []
     for headline, (name, caption) in TOPOLOGY_CHARTS.items():
         if len(rows := feature_rows(data.trajectories, headline.feature)):
-            title = f"{headline.name} {_course(data, lambda t, of=headline.feature: t.features.get(of))}"
+            title = f"{headline.name} {_course(data, partial(_values, headline=headline))}"
             charts.append(training_chart(data, name, rows, title, caption, headline.axis, what=headline.name))
     return charts
 
 
 def gradient_charts(data: StudyData) -> list[Chart]:
     """Draw total persistence of gradients, and the same divided by the gradient norm."""
-    plain = _gradient_chart(data, "gradients", _gradient, "total persistence of gradients", "H0 total of gradients")
+    plain = _gradient_chart(data, "gradients", _values, "total persistence of gradients", "H0 total of gradients")
     divided = _gradient_chart(
         data, "gradients-by-norm", _by_norm, "total persistence / gradient norm",
         "H0 total of gradients over their norm",
@@ -108,12 +108,12 @@ def _gradient_chart(
     return training_chart(data, name, rows, title, caption, axis, dashes=list(dimensions))
 
 
-def _gradient(trajectory: Trajectory, headline: Headline) -> Vector | None:
+def _values(trajectory: Trajectory, headline: Headline) -> Vector | None:
     return trajectory.features.get(headline.feature)
 
 
 def _by_norm(trajectory: Trajectory, headline: Headline) -> Vector | None:
-    values, norm = _gradient(trajectory, headline), trajectory.features.get(GRADIENT_NORM)
+    values, norm = _values(trajectory, headline), trajectory.features.get(GRADIENT_NORM)
     if values is None or norm is None:
         return None
     return np.asarray(np.divide(values, norm, out=np.full(len(values), np.nan), where=norm > 0))

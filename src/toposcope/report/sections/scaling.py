@@ -43,10 +43,10 @@ from toposcope.report.tables import (
     whole,
 )
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
+from toposcope.report.tuning import MIN_STEADY
 from toposcope.wording import counted
 
 MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend
-MIN_STEADY = 0.9  # rank correlation with size below which a title names no direction
 STEMS = {NP.key: "neural-persistence", H0.key: "h0-total", H1.key: "h1-total"}
 
 

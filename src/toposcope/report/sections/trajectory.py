@@ -17,12 +17,12 @@ from toposcope.report.document import Block, Picture, Terms, csv_link, folded, p
 from toposcope.report.section import Charts, ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
+from toposcope.report.tuning import MAX_MATCHED_POINTS
 
 MAX_VINES = 40  # drawn, those with the longest bars
 VINEYARD_SIZE = (330, 230)  # of each of the two panels, in pixels
 MAX_CHECKPOINTS = 60  # of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched
 MIN_CHECKPOINTS = 3
-MAX_POINTS = 5_000  # larger diagrams are left out: matching them takes minutes
 
 
 def vineyard_chart(data: StudyData) -> Chart | None:
@@ -58,7 +58,7 @@ def _followed(read: Mapping[int, Mapping[str, Diagram]]) -> tuple[str, dict[int,
     for name, what in (("H1", "loops"), ("H0", "components")):
         diagrams = {step: found[name] for step, found in read.items() if name in found}
         largest = max((int((diagram.lifetimes > 0).sum()) for diagram in diagrams.values()), default=0)
-        if len(diagrams) >= MIN_CHECKPOINTS and 0 < largest <= MAX_POINTS:
+        if len(diagrams) >= MIN_CHECKPOINTS and 0 < largest <= MAX_MATCHED_POINTS:
             return what, diagrams
     return None
 
