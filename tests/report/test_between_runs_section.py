@@ -56,7 +56,7 @@ def test_no_information_is_said_with_what_would_have_been_detected() -> None:
 
 def test_sizes_are_named() -> None:
     first = summary(of_population(16, informed=False, sizes=(3000, 7000)))[0]
-    assert ": between 16 runs of 2 sizes, each among those of its size, at equal step, without these" in first
+    assert ": between 16 runs of 2 sizes, each among those of its size, at equal step, alone " in first
 
 
 def test_where_no_test_could_be_made_none_is_claimed(informed: StudyData) -> None:

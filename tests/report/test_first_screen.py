@@ -190,7 +190,7 @@ def test_the_table_has_a_verdict_for_each_quantity() -> None:
     assert table.columns == RUNS[:3]
     words = {row.name: (row.verdict, row.mark, row.where) for row in table.rows}
     assert list(words) == ["Mean neural persistence", "H0 total", "H1 total", "Weight norm (control)", STEP]
-    assert words["H0 total"] == ("cannot be told", "?", "it follows the step exactly")
+    assert words["H0 total"] == ("cannot be told", "?", "the feature follows the step exactly")
     assert words["H1 total"][0] == "none"
     assert words[STEP] == ("", "", "")
     h0, step = (next(row for row in table.rows if row.name == name) for name in ("H0 total", STEP))

@@ -47,7 +47,7 @@ def test_the_charts_hold_what_was_measured(n_runs: int) -> None:
     bands = rows_of_chart(charts["landscape-range"], "low", "high")
     assert {(row["low"], row["high"]) for row in bands if row["step"] == 0} == {(2.5, 3.5)}
     assert charts["landscape-range"].title == (
-        "The loss ranges over 3 to 5 nats a token on the planes, ± up to 0.5 between planes"
+        "The loss ranges over 3 to 5 nats per token on the planes, ± up to 0.5 between planes"
     )
 
 

@@ -61,7 +61,7 @@ def test_the_verdict_reads_well_of_hidden_states() -> None:
     assert re.search(r"given the step \+0\.\d+; given the step and the top eigenvalue \+0\.\d+\)", beyond)
     assert "comparisons of a topological feature with a spectral measure of the same hidden states" in beyond
     assert "5 plain quantities (norms, spectra)" in beyond
-    assert "H1 entropy of hidden states: cannot be told in all 4 runs, it follows the step exactly" in said(
+    assert "H1 entropy of hidden states: cannot be told in all 4 runs, the feature follows the step exactly" in said(
         of_states("clock")
     )
 

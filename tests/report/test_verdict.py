@@ -26,10 +26,12 @@ def test_a_feature_that_follows_the_step_adds_nothing(runs: tuple[str, ...]) -> 
     assert first == NOTHING
     assert second.endswith("none of the 2 that can be tested is significant given the step and the weight norm.")
     count = "4 of 12 pairs of run and feature" if len(runs) > 1 else "1 feature"
-    assert third == f"{count} cannot be told: it follows the step exactly. Finer checkpoints would help."
+    assert third == f"{count} cannot be told: the feature follows the step exactly. Finer checkpoints would help."
     (h0,) = [s for s in others if s.startswith("H0 total")]
     where = " in all 4 runs" if len(runs) > 1 else ""
-    assert h0.startswith(f"H0 total: cannot be told{where}, it follows the step exactly. Its rho with the validation")
+    assert h0.startswith(
+        f"H0 total: cannot be told{where}, the feature follows the step exactly. Its rho with the validation"
+    )
     assert " is the step's own, up to sign: small " in h0
 
 

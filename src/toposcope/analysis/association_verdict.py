@@ -51,7 +51,7 @@ LOSS = Gap(
 FEATURE = Gap(
     "partial correlation given the step: the feature is perfectly rank-correlated with the step",
     "finer checkpoints",
-    "it follows the step exactly",
+    "the feature follows the step exactly",
 )
 COVARIATE = Gap(
     "partial correlation given all covariates: the loss is perfectly rank-correlated with a covariate",

@@ -22,8 +22,8 @@ class Bars(NamedTuple):
 
     name: str  # of the diagram, in the legend: "H0"
     pairs: Matrix  # shape (k, 2); finite births and deaths; death below birth in a descending filtration
-    n_essential: int = 0  # classes that never die, and classes alive at the filtration cap
-    n_truncated: int = 0  # classes that never die, and classes alive at the filtration cap
+    n_essential: int = 0  # classes that never die
+    n_truncated: int = 0  # classes alive at the filtration cap
 
     @property
     def positive(self) -> Matrix:

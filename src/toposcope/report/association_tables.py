@@ -54,7 +54,7 @@ LEGEND = Terms(
          "checkpoint; empty for exact features."),
         ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
          "of those of the changes."),
-        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cells beside it name the missing "
+        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cells next to it name the missing "
          "test and what that needs."),
         ("power", "how often the tests find a feature planted in this run with a partial correlation of 0.45, and the "
          "smallest such correlation that they find 4 times in 5; where a verdict rests on it."),

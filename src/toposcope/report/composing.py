@@ -21,7 +21,7 @@ MAX_QUEUE = 1000  # charts that wait for a process: all of a page, which holds t
 
 @dataclass
 class Rendered:
-    """What a page needs beside its text."""
+    """What a page needs next to its text."""
 
     files: dict[str, dict[Kind, bytes]] = field(default_factory=dict)  # name of a chart -> kind of file -> bytes
     vega: str = ""  # vega as a script

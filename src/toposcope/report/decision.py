@@ -233,7 +233,7 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
 
 
 def _requested(advice: Advice) -> list[str]:
-    """Describe the plans that were asked for beside the best one, with what the laws of the bootstrap say of them."""
+    """Describe the plans that were asked for next to the best one, with what the laws of the bootstrap say of them."""
     budget, sentences = advice.plan.budget_flops, []
     if (over := advice.over_training) is not None:
         k = advice.plan.N.value / over.N

@@ -75,7 +75,7 @@ def write_diagnosis(folder: Path, diagnosis: Diagnosis, steps: Sequence[int]) ->
 
 
 def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
-    """Return ``check, severity, steps, layer, message``, a row a finding; steps as text, separated by spaces."""
+    """Return ``check, severity, steps, layer, message``, one row per finding; steps as text, separated by spaces."""
     rows = [(f.check, f.severity, " ".join(map(str, f.steps)), f.layer, f.message) for f in findings]
     names = ("check", "severity", "steps", "layer", "message")
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")

@@ -10,7 +10,7 @@ from toposcope.report.tables import Table
 
 @dataclass(frozen=True)
 class Link:
-    """A link to a place on the page (``#anchor``) or a file beside it."""
+    """A link to a place on the page (``#anchor``) or a file next to it."""
 
     text: str
     href: str
@@ -77,7 +77,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Pictures set beside each other, with a title each."""
+    """Pictures set next to each other, with a title each."""
 
     titles: tuple[str, ...]
     pictures: tuple[Picture, ...]

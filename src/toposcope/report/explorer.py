@@ -166,7 +166,7 @@ def _bars(data: StudyData, run: str, step: int) -> dict[str, Any]:
 
 
 def _notes(data: StudyData) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return by feature and group two sentences: rho with the loss beside that of the step, and what is left of it."""
+    """Return by feature and group two sentences: rho with the loss next to that of the step, and what is left of it."""
     rows = measured(primary(data))
     notes: dict[str, dict[str, tuple[str, str]]] = {}
     for (feature, group), of_feature in rows.group_by("feature", "group", maintain_order=True):

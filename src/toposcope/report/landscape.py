@@ -35,7 +35,7 @@ def estimates_frame(report: LandscapeReport) -> pl.DataFrame:
 
 
 def losses_frame(report: LandscapeReport) -> pl.DataFrame:
-    """Return ``plane, first, second, loss``, a row a point; a loss that is not finite is empty."""
+    """Return ``plane, first, second, loss``, one row per point; a loss that is not finite is empty."""
     frames = []
     for number, plane in enumerate(report.planes, start=1):
         places = plane.surface.sample.coordinates
@@ -77,7 +77,7 @@ def _between(report: LandscapeReport) -> list[Block]:
 def _read(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     report = data.report
     text = f"{report.text}, {report.n_tokens:,} predicted tokens"
-    loss = f"{report.loss:.6g} nats a token"
+    loss = f"{report.loss:.6g} nats per token"
     return [Terms((("checkpoint", report.location), ("text", text), ("loss at the checkpoint", loss)))]
 
 

@@ -103,7 +103,7 @@ class ReportSection(Generic[MaterialType]):
     blocks : callable
         Returns the paragraphs, tables and figures in their order, given the data and the drawn figures.
     finding : callable
-        Returns one plain sentence of at most about 90 characters, without a full stop, that stands beside the title of
+        Returns one plain sentence of at most about 90 characters, without a full stop, that stands next to the title of
         the folded section; empty if there is nothing to say.
     summary : callable
         Returns sentences for the top of the page, given the data.

@@ -184,8 +184,8 @@ def feature_of(title: str = "feature", column: str = "feature", *, names_row: bo
     return Column(title, True, names_row=names_row), lambda row: named(row[column])
 
 
-def headline_rows(frame: pl.DataFrame, column: str = "feature", beside: Iterable[str] = ()) -> list[dict[str, Any]]:
+def headline_rows(frame: pl.DataFrame, column: str = "feature", others: Iterable[str] = ()) -> list[dict[str, Any]]:
     """Return the rows of the features that the report names, in the order of the headlines."""
-    order = {name: place for place, name in enumerate(headline_features([*frame.get_column(column), *beside]))}
+    order = {name: place for place, name in enumerate(headline_features([*frame.get_column(column), *others]))}
     rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
     return sorted(rows, key=lambda row: order[row[column]])

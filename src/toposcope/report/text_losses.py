@@ -10,12 +10,12 @@ from toposcope.probes.feature import NETWORK
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, number_of, plain
 
-STATISTICS = {"loss": "loss (nats a token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
+STATISTICS = {"loss": "loss (nats per token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
 TOKENS = "n_tokens"
 GROUP = "the text, at its last checkpoint"
 NOT_COMPARABLE = (
-    "The runs read the same text as different numbers of tokens: losses in nats a token of different tokenizers do not "
-    "compare between runs, bits per byte do."
+    "The runs read the same text as different numbers of tokens: losses in nats per token of different tokenizers do "
+    "not compare between runs, bits per byte do."
 )
 
 

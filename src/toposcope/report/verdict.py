@@ -258,7 +258,7 @@ def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
 
 
 def _correlations(rows: pl.DataFrame) -> str:
-    """Write a feature's correlation beside the step's own, run by run, or the range over many runs."""
+    """Write a feature's correlation next to the step's own, run by run, or the range over many runs."""
     if len(rows) > MAX_RUNS_LISTED:
         own, step = (_range(rows.get_column(column)) for column in ("rho", "rho_step"))
         return f": {own} over {len(rows)} runs (the step's own {step})"

@@ -41,7 +41,7 @@ def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str
 
 
 def _lines(runs: list[str], log_steps: bool) -> Any:
-    """Draw one line a run, with a cursor at one step."""
+    """Draw one line per run, with a cursor at one step."""
     x = step_axis_of(log_steps)
     base = alt.Chart(ROWS).encode(
         x=x if log_steps else x.scale(nice=False, padding=6),  # the mark of a forecast is at the end
@@ -81,7 +81,7 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
 
 
 def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
-    """Draw one quantity against another, a mark a checkpoint."""
+    """Draw one quantity against another, a mark per checkpoint."""
     base = alt.Chart(ROWS).encode(
         x=alt.X("a:Q", title=x_title, scale=alt.Scale(zero=False)),
         y=alt.Y("b:Q", title=y_title, scale=alt.Scale(zero=False)),

@@ -22,7 +22,7 @@ AXES = {
     "hessian": "eigenvector",
     "trajectory": "component of the path",
 }
-LOSS = "loss (nats a token)"
+LOSS = "loss (nats per token)"
 
 
 def stored_plane_chart(data: StudyData) -> Chart | None:
@@ -54,7 +54,7 @@ def plane_contour(
     path: Matrix | None = None,
     steps: Sequence[int] | None = None,
 ) -> Chart:
-    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, beside the merge tree."""
+    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, next to the merge tree."""
     branches = sublevel_grid(values, connectivity="freudenthal").branches()
     return contour(
         values,
@@ -73,7 +73,7 @@ def plane_contour(
 
 
 def plane_charts(report: LandscapeReport, most: int = 3) -> list[Chart]:
-    """Draw the first planes of a report: contours with minima and saddles, beside the merge tree."""
+    """Draw the first planes of a report: contours with minima and saddles, next to the merge tree."""
     return [_plane_chart(report, plane, number) for number, plane in enumerate(report.planes[:most], start=1)]
 
 

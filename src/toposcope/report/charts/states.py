@@ -155,7 +155,7 @@ def depth_charts(data: StudyData) -> list[Chart]:
         caption = (
             "Hidden states from the embedding to the last: a line for the first, a middle and the last checkpoint."
         )
-        alternative = f"Line chart of a quantity of hidden states by depth, one line a checkpoint. {title}."
+        alternative = f"Line chart of a quantity of hidden states by depth, one line per checkpoint. {title}."
         figure = _figure(trajectory, layers, places, quantity.axis or quantity.title)
         charts.append(Chart(chart_name("depth", quantity.statistic), title, caption, alternative, figure))
     return charts

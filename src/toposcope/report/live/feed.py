@@ -50,8 +50,8 @@ class View:
     study: str = ""  # name of one study of a folder; all of them if empty
     feature: str = ""  # key of the quantity that is drawn for all runs
     run: str = ""  # selection of the layer map and of the line of one layer
-    quantity: str = ""  # selection of the layer map and of the line of one layer
-    layer: str = ""  # selection of the layer map and of the line of one layer
+    quantity: str = ""  # of the layer map and of the line of one layer
+    layer: str = ""  # of that line
 
 
 class StudyFeed:

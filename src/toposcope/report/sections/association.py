@@ -279,7 +279,7 @@ def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> al
 
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show the association of every feature with the loss, beside that of the step."""
+    """Show the association of every feature with the loss, next to that of the step."""
     rows = primary(data).filter(pl.col("group") == NETWORK)
     short = short_table(rows)
     full = full_table("association", "Association of every feature of the network with the loss", rows)
@@ -341,7 +341,7 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
     """Compare each feature's correlation with the loss with that of the step."""
     if not len(frame):
         return []
-    rows = headline_rows(frame.filter(other=STEP), beside=frame.get_column("other").unique())
+    rows = headline_rows(frame.filter(other=STEP), others=frame.get_column("other").unique())
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
@@ -374,9 +374,9 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
     if not len(rows):
         return []
     # The spectral measures of a published study show that its features are of hidden states.
-    beside = rows.get_column("other").unique(maintain_order=True).to_list()
-    features = headline_features([*rows.get_column("feature"), *beside])
-    measures = [name for name in beside if feature_named(name).statistic in CLOUD_STATISTICS]
+    measured_with = rows.get_column("other").unique(maintain_order=True).to_list()
+    features = headline_features([*rows.get_column("feature"), *measured_with])
+    measures = [name for name in measured_with if feature_named(name).statistic in CLOUD_STATISTICS]
     blocks = rows.filter(pl.col("feature").is_in(features), pl.col("other").is_in(measures), test=BLOCKS)
     others = rows.filter(pl.col("test") != BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
     joined_rows = blocks.join(others, on=["run", "feature", "other"], how="left", maintain_order="left")
@@ -390,7 +390,7 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
         number_of("Williams", "Williams", p_value, group="p, checkpoints independent"),
         number_of("Fisher z", "Fisher z", p_value, group="p, checkpoints independent"),
     )
-    shown = headline_rows(joined_rows, beside=beside)
+    shown = headline_rows(joined_rows, others=measured_with)
     spectra = table("spectra", "Topology against spectral measures of the same hidden states", specs, shown)
     return [
         details(

@@ -150,7 +150,7 @@ def _summary(data: StudyData) -> list[str]:
     figures = f"{runs[:1].lower()}{runs[1:]} at equal step, " + (
         f"{len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({examples(beyond)})"
         if beyond
-        else f"without these, {alone} of {total} {'goes' if alone == 1 else 'go'} with it"
+        else f"alone {alone} of {total} {'goes' if alone == 1 else 'go'} with it"
     )
     verdict = strongest(set(tested.get_column("verdict")))
     first = f"{verdict_sentence(verdict, what=what, known=known, figures=figures)}."

@@ -45,7 +45,7 @@ def landscape_charts(data: StudyData) -> list[Chart]:
     charts = [
         stored_plane_chart(data),
         _chart(data, "minima", "minima on a plane", "landscape-minima"),
-        _chart(data, "range", "range of the loss on a plane (nats a token)", "landscape-range"),
+        _chart(data, "range", "range of the loss on a plane (nats per token)", "landscape-range"),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -93,7 +93,7 @@ def _range_title(rows: pl.DataFrame) -> str:
     values = rows.get_column("value").to_numpy()
     widest = rows.get_column("planes").max()
     spread = f", ± up to {widest:.2g} between planes" if isinstance(widest, float) else ""
-    return f"The loss ranges over {values.min():.3g} to {values.max():.3g} nats a token on the planes{spread}"
+    return f"The loss ranges over {values.min():.3g} to {values.max():.3g} nats per token on the planes{spread}"
 
 
 TERMS = Terms(

@@ -1,4 +1,4 @@
-"""Layer by layer: which move, and first; groups of layers and the loss; layers beside random matrices."""
+"""Layer by layer: which move, and first; groups of layers and the loss; layers next to random matrices."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -158,7 +158,7 @@ MAX_LAYERS = 18
 
 
 def random_matrix_charts(data: StudyData) -> list[Chart]:
-    """Draw the first and the last value of every layer of the largest run beside random matrices."""
+    """Draw the first and the last value of every layer of the largest run next to random matrices."""
     table = data.tables["references"]
     if not (trajectories := runs_in(data, table)):
         return []
@@ -176,7 +176,7 @@ def random_matrix_charts(data: StudyData) -> list[Chart]:
                 f"{run.run}{left_out}; circle: first checkpoint, dot: last. Coloured: random matrices of its shape, "
                 "mean and 2 standard deviations."
             )
-            text = f"Dot chart of layers beside random matrices. {title}."
+            text = f"Dot chart of layers next to random matrices. {title}."
             charts.append(Chart(f"references-{stem}", title, caption, text, _figure(rows, names, axis)))
     return charts
 
@@ -220,7 +220,7 @@ WITHIN = 2.0  # standard deviations within which a value is that of a random mat
 
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show which layers move and which do first, the groups, and the layers beside random matrices."""
+    """Show which layers move and which do first, the groups, and the layers next to random matrices."""
     return (*pictures, *_moved_first(data), *_groups(data), *_beside_random(data))
 
 

@@ -61,12 +61,12 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
 
 
 def _summary(data: StudyData) -> Sequence[str]:
-    """Say what to install where published numbers are declared and no section sets them beside what was found."""
+    """Say what to install where published numbers are declared and no section sets them next to what was found."""
     from toposcope.report.sections import report_sections
 
     if data.declaration.published is None or any(section.anchor == "published" for section in report_sections()):
         return ()
-    return ("Published numbers are declared; to set them beside what was found: pip install toposcope-experiments.",)
+    return ("Published numbers are declared; to set them next to what was found: pip install toposcope-experiments.",)
 
 
 SECTION = ReportSection(

@@ -48,7 +48,7 @@ X = alt.X("fraction:Q", title="share of training seen", axis=alt.Axis(format="%"
 
 
 def nested_models_charts(data: StudyData) -> list[Chart]:
-    """Draw the skill of topology beside its controls for each target, and the errors of the models of the first one."""
+    """Draw the skill of topology and its controls for each target, and the errors of the models of the first one."""
     models, draws, verdicts = (data.tables[name] for name in ("nested_models", "nested_draws", "nested_verdicts"))
     ridge = models.filter(left_out=CONFIGURATIONS, learner=RIDGE) if len(models) else models
     topology = [name for name in ridge.get_column("model").unique(maintain_order=True) if _is_topology(name)]
@@ -226,8 +226,8 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         table("nested-verdicts", "What topology adds, and what its controls do", VERDICTS, verdicts.to_dicts()),
         *pictures,
         paragraph(
-            "Each model has the columns of the one named beside it and some more; topology, projections and twin are "
-            f"each added to the model '{WITH_PLAIN}'. Skill is 1 − MAE / MAE of the model beside it, on runs it was "
+            "Each model has the columns of the one named next to it and some more; topology, projections and twin are "
+            f"each added to the model '{WITH_PLAIN}'. Skill is 1 − MAE / MAE of the model next to it, on runs it was "
             f"not fitted to. {_elsewhere(models)}"
         ),
         paragraph(f"Excluded: {examples([f'{run} ({why})' for run, why in left_out.items()])}.", note=True)

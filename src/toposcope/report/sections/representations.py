@@ -13,7 +13,7 @@ from toposcope.wording import joined
 
 STATE_QUANTITIES = Terms(
     (
-        ("hidden states", "of a fixed text, a point a token or a text (the mean over its tokens, padding left out); "
+        ("hidden states", "of a fixed text, one point per token or text (the mean over its tokens, padding left out); "
          "the last one, behind the final norm, unless a layer is named. Diagrams are of their Vietoris–Rips "
          "filtration, of all points and components unless the declaration says fewer; farthest-point landmarks carry "
          "a cover radius, random points a spread over draws."),

@@ -180,7 +180,7 @@ def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
 
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set final values against size; then sizes beside each other at equal step, tokens and loss."""
+    """Set final values against size; then sizes next to each other at equal step, tokens and loss."""
     return (*pictures, *_laws(data), *_across(data))
 
 

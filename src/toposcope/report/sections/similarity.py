@@ -24,7 +24,7 @@ LAST = "last"
 
 
 def layer_similarity_charts(data: StudyData) -> list[Chart]:
-    """Draw the similarity between layers of the largest run, at its first and last checkpoint: a chart a measure."""
+    """Draw the similarity between layers of the largest run, at its first and last checkpoint: a chart per measure."""
     rows = _rows(data).filter(pl.col("other").str.contains(rf"^(hidden\.|{NETWORK}$)"))
     if not (trajectories := runs_in(data, rows)):
         return []
@@ -51,7 +51,7 @@ def _of_layers(rows: pl.DataFrame, measure: str, run: str) -> Chart:
 
 
 def checkpoint_similarity_charts(data: StudyData) -> list[Chart]:
-    """Draw the similarity of the last hidden state between any two checkpoints: a chart a measure."""
+    """Draw the similarity of the last hidden state between any two checkpoints: a chart per measure."""
     rows = _rows(data).filter(pl.col("other").str.starts_with("step."), layer=NETWORK)
     shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_RUNS)
     names = [t.run for t in shown]

@@ -108,7 +108,7 @@ class Titles(NamedTuple):
 
 
 def component_chart(data: StudyData) -> Chart | None:
-    """Draw each path in its first two principal components, with the shares of random walks beside its own."""
+    """Draw each path in its first two principal components, with the shares of random walks next to its own."""
     summaries = summaries_of(data)
     if not summaries:
         return None
@@ -119,7 +119,7 @@ def component_chart(data: StudyData) -> Chart | None:
         "Checkpoints in the units of the weights; on the axes the share of the variance, and that in a random walk "
         f"with steps of the same lengths.{left_out}"
     )
-    alternative = f"Path of checkpoints in the plane of two principal components, one panel a run. {title}."
+    alternative = f"Path of checkpoints in the plane of two principal components, one panel per run. {title}."
     return Chart("weight-paths", title, caption, alternative, figure)
 
 
@@ -136,7 +136,7 @@ def potential_chart(data: StudyData) -> Chart | None:
     worst = max(row["potential_stress"] for row in summaries.values())
     title = f"Diffusion potentials of the checkpoints lie in a plane up to a stress of {worst:.2g}"
     caption = f"Near are checkpoints from which walks over neighbours lead to the same places.{left_out}"
-    alternative = f"Path of checkpoints in the plane of their diffusion potentials, one panel a run. {title}."
+    alternative = f"Path of checkpoints in the plane of their diffusion potentials, one panel per run. {title}."
     return Chart("weight-potentials", title, caption, alternative, figure)
 
 
