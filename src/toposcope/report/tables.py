@@ -14,52 +14,25 @@ NOTHING = "–"  # written where a number is not defined
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes
-    ----------
-    title : str
-    text : bool
-        Words, set to the left; else numbers.
-    group : str
-        Heading over this column and its neighbours of the same group.
-    names_row : bool
-        A row is known by it.
-    prose : bool
-        Sentences: lines may break.
-    """
+    """A column of a table."""
 
     title: str
-    text: bool = False
-    group: str = ""
-    names_row: bool = False
-    prose: bool = False
+    text: bool = False  # words, set to the left; else numbers
+    group: str = ""  # heading over this column and its neighbours of the same group
+    names_row: bool = False  # a row is known by it
+    prose: bool = False  # sentences: lines may break
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is read.
+    """A table as it is read."""
 
-    Attributes
-    ----------
-    name : str
-        Unique on the page.
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of str
-        A cell for each column.
-    sortable : bool
-        Large enough to be sorted and filtered.
-    features : tuple of (str, str)
-        Feature and group of each row, where a click on a row shows them in the explorer; else empty.
-    """
-
-    name: str
+    name: str  # unique on the page
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    sortable: bool = False
-    features: tuple[tuple[str, str], ...] = ()
+    rows: tuple[tuple[str, ...], ...]  # a cell for each column
+    sortable: bool = False  # large enough to be sorted and filtered
+    features: tuple[tuple[str, str], ...] = ()  # feature and group of each row that leads to the explorer; else empty
     kind: ClassVar[str] = "table"
 
     @property

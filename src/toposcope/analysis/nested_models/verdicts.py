@@ -111,8 +111,10 @@ def _verdict(target: str, models: pl.DataFrame, draws: pl.DataFrame) -> dict[str
     }
     missing = [NAMES[model] for model in CONTROLS.values() if best[model] is None]
     reasons = [why for why in explained if why]
-    verdict, sentence = _said(row, tests, own, reasons, missing, int(np.isfinite(gains).sum()))
-    return {**row, "verdict": verdict, "sentence": sentence}
+    n_powered = int(np.isfinite(gains).sum())
+    verdict, figures, known, more = _judged(row, tests, own, reasons, missing, n_powered)
+    sentence = verdict_sentence(verdict, what=f"the {target}", known=known, figures=figures)
+    return {**row, "verdict": verdict, "sentence": f"{sentence}.{more}"}
 
 
 def _explained(found: Sequence[Row], models: pl.DataFrame, draws: pl.DataFrame) -> list[str]:
@@ -139,15 +141,6 @@ def _beaten(found: Sequence[Row], end: str) -> list[bool]:
         bool(np.isnan(value)) or bool(value < LEVEL and row[f"skill_beside_{end}"] > 0)
         for row, value in zip(found, lower, strict=True)
     ]
-
-
-def _said(
-    row: Row, tests: Sequence[Row], own: Sequence[Row], reasons: Sequence[str], missing: Sequence[str], n_powered: int
-) -> tuple[str, str]:
-    """Return the verdict and its sentence."""
-    verdict, figures, known, more = _judged(row, tests, own, reasons, missing, n_powered)
-    sentence = verdict_sentence(verdict, what=f"the {row['target']}", known=known, figures=figures)
-    return verdict, f"{sentence}.{more}"
 
 
 def _judged(
