@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.adjustment import NAMES
 from toposcope.analysis.association_verdict import RULE
+from toposcope.analysis.verdict import GLOSSES
 from toposcope.report.document import Block, Picture, Terms, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
@@ -54,6 +55,7 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     return (
         QUANTITIES,
         *(block for section in report_sections() for block in section.methods(data)),
+        Terms(tuple(GLOSSES.items())),
         paragraph(RULE),
         paragraph(f"Here p-values are adjusted by the method of {NAMES[data.adjust]}."),
         *(paragraph(f"{note}.", note=True) for note in data.notes),
