@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from toposcope.analysis.weight_paths import PROBE, path_tables, weight_paths
 from toposcope.charts.chart import Chart
-from toposcope.charts.path import path_panel
-from toposcope.charts.training import step_axis
+from toposcope.charts.theme import MUTED
+from toposcope.charts.training import is_log_spaced, step_axis
 from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
@@ -162,8 +163,41 @@ def _panels(data: StudyData, name: str, titles: Mapping[str, Titles]) -> tuple[a
     """Return a panel for each run, and what the caption says of runs left out."""
     shown, left_out = choose_runs([t for t in data.trajectories if t.run in titles], data.runs, MAX_RUNS)
     points = data.tables[POINTS].select("run", "step", x=f"{name}1", y=f"{name}2")
-    panels = [path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
+    panels = [_path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
     return alt.concat(*panels, columns=2).resolve_scale(color="independent"), left_out
+
+
+def _path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:
+    """Draw one path."""
+    points = rows.select("x", "y").to_numpy()
+    low, high = points.min(axis=0), points.max(axis=0)
+    half = (0.5 + 0.12) * (float(np.max(high - low)) or 1.0)
+    middle = (low + high) / 2
+    x, y = (
+        encoding(f"{name}:Q", title=text, scale=alt.Scale(domain=[centre - half, centre + half], nice=False))
+        for encoding, name, text, centre in zip(
+            (alt.X, alt.Y), ("x", "y"), (x_title, y_title), middle.tolist(), strict=True
+        )
+    )
+    log = is_log_spaced(rows.get_column("step").to_numpy())
+    colour = alt.Color(
+        "step:Q", title="training step", scale=alt.Scale(type="symlog" if log else "linear", range="ramp"),
+        legend=alt.Legend(format="~s", gradientLength=160),
+    )  # fmt: skip
+    base = alt.Chart(rows.with_columns(place=pl.int_range(pl.len())))
+    line = base.mark_line(color=MUTED, strokeWidth=1).encode(x=x, y=y, order="place:Q")
+    marks = base.mark_point(filled=True, size=45, opacity=1, stroke=MUTED, strokeWidth=0.6).encode(
+        x=x, y=y, color=colour, tooltip=["run:N", alt.Tooltip("step:Q", format=",d"), "x:Q", "y:Q"]
+    )
+    # On the side that the path does not leave to.
+    labels = [
+        alt.Chart(rows[[i]].with_columns(label=pl.format("step {}", "step")))
+        .mark_text(dy=14 if points[i, 1] < points[:, 1].mean() else -13)
+        .encode(x=x, y=y, text="label:N")
+        for i in (0, -1)
+    ]
+    panel = alt.LayerChart(layer=[line, marks, *labels]).properties(width=250, height=250)
+    return panel.properties(title=title) if title else panel
 
 
 TERMS = Terms(
