@@ -73,9 +73,9 @@ if TYPE_CHECKING:
         trajectories,
     )
     from toposcope.analysis.verdict import LEVEL, UNDETERMINED
-    from toposcope.charts.axes import zero_line
     from toposcope.charts.chart import Chart
     from toposcope.charts.training import step_axis, training_lines
+    from toposcope.charts.zero import zero_line
     from toposcope.checkpoints.checkpoint import Checkpoint
     from toposcope.checkpoints.formats import is_checkpoint
     from toposcope.checkpoints.formats.contents import Inside, Key

@@ -1,10 +1,9 @@
-"""Logarithmic axes, the line at zero of signed quantities, and the diagonal of two that are compared."""
+"""Logarithmic axes: of budgets, of counts, and of positive values that span decades."""
 
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 import numpy as np
-import polars as pl
 
 _POWERS = "replace(format(datum.value, '.1~e'), '+', '')"
 _COUNTS = "replace(format(datum.value, '~s'), 'G', 'B')"
@@ -46,21 +45,3 @@ def decade_ticks(low: float, high: float) -> list[float]:
 def _axis(field: str, title: str, low: float, high: float, label: str) -> alt.X:
     axis = alt.Axis(labelExpr=label, values=decade_ticks(low, high))
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
-
-
-_ONE_ROW = pl.DataFrame({"zero": [0]})
-
-
-def zero_line(axis: Literal["x", "y"]) -> alt.Chart:
-    """Return a line where the quantity on an axis is 0."""
-    line: alt.Chart = (
-        alt.Chart(_ONE_ROW).mark_rule(strokeWidth=0.9).encode(alt.XDatum(0) if axis == "x" else alt.YDatum(0))
-    )
-    return line
-
-
-def diagonal(low: float, high: float) -> alt.Chart:
-    """Return the dashed line of equal quantities, from `low` to `high`."""
-    ends = alt.XDatum(low), alt.YDatum(low), alt.X2Datum(high), alt.Y2Datum(high)
-    line: alt.Chart = alt.Chart(_ONE_ROW).mark_rule(strokeDash=[5, 4]).encode(*ends)
-    return line

@@ -8,9 +8,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import diagonal
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
+from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure, scores_figure
 from toposcope.forecasting.downstream.predicted import (
     TaskPrediction,

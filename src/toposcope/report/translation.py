@@ -6,10 +6,11 @@ from pathlib import Path
 import altair as alt
 import polars as pl
 
-from toposcope.charts.axes import budget_axis, diagonal
+from toposcope.charts.axes import budget_axis
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED
+from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation

@@ -6,9 +6,9 @@ import altair as alt
 import polars as pl
 
 from toposcope.analysis.verdict import BEYOND, LEVEL
-from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
+from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import run_names
 from toposcope.report.first_screen import headline_rows, runs_in_order
 from toposcope.report.headline import named

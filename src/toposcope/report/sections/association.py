@@ -9,9 +9,9 @@ from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import SCALE as SCALE_STATISTIC
 from toposcope.analysis.verdict import VERDICTS, verdict_sentence
-from toposcope.charts.axes import diagonal, zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
+from toposcope.charts.zero import diagonal, zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import (
     BLOCKS,

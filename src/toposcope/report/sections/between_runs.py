@@ -16,9 +16,9 @@ from toposcope.analysis.between_runs import (
 )
 from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
 from toposcope.analysis.verdict import BEYOND, LEVEL, UNDETERMINED, strongest, verdict_sentence
-from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
+from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import TRAJECTORIES, headline_features, named

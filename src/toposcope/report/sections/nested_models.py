@@ -21,9 +21,9 @@ from toposcope.analysis.nested_models.tables import (
     tested_rows,
 )
 from toposcope.analysis.nested_models.verdicts import RULE, SCHEMA, detectable_gain, finding, nested_verdicts
-from toposcope.charts.axes import zero_line
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
+from toposcope.charts.zero import zero_line
 from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
