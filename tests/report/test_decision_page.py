@@ -1,6 +1,5 @@
 """The page of a decision: what it says, shows and leaves out."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +55,6 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
     text = tree.text()
     for word in ("Over-trained", "unique tokens", "inference takes", "Score", "Break-even"):
         assert word in text
-
-
-@pytest.mark.slow
-def test_equal_answers_give_equal_bytes(decided: Advice, tmp_path: Path) -> None:
-    first, second = (write_decision(tmp_path / name, decided).parent / "files.json" for name in ("a", "b"))
-    assert json.loads(first.read_text()) == json.loads(second.read_text())
 
 
 def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toposcope.analysis.verdict import cannot_be_told
 from toposcope.cli.forecast import columns_of
 from toposcope.cli.shared import (
     BadUse,
@@ -172,7 +173,7 @@ def _print(report: DownstreamReport) -> None:
             rows.filter(pl.col("refused") != "") if frame.height > 1 else rows.clear()
         )  # else the first line says it
         for task, refusal in refused.select("task", "refused").rows():
-            click.echo(f"{task} cannot be told: {refusal}")
+            click.echo(f"{task} {cannot_be_told(refusal)}")
     for remark in report.remarks:
         click.echo(f"note: {remark}", err=True)
 

@@ -1,7 +1,8 @@
 """The page of predicted scores: the predictions, the ladder and the link they rest on, and held-out models."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.zero import diagonal
-from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure
+from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure, scores_figure
 from toposcope.forecasting.downstream.predicted import (
     TaskPrediction,
     basis,
@@ -29,10 +30,10 @@ from toposcope.forecasting.downstream.predicted import (
     written,
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
+from toposcope.forecasting.downstream.score_link import TaskScores, score_sentences, scores_frame
 from toposcope.logs.columns import Target
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, folded, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import short
@@ -107,6 +108,28 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
     ])  # fmt: skip
 
 
+def scores_section(
+    name: str, tasks_of: Callable[[Any], Sequence[TaskScores]], note: str, *, summarised: bool = False
+) -> ReportSection[Any]:
+    """Return the section of a forecast or decision that says what its losses mean in scores of tasks."""
+
+    def blocks(data: Any, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+        if not (tasks := tasks_of(data)):
+            return ()
+        closing = paragraph(f"{note} All: ", csv_link(name), ".", note=True)
+        return (*pictures, *map(paragraph, score_sentences(tasks)), closing)
+
+    return ReportSection(
+        anchor="scores",
+        title="In scores of tasks",
+        position=15,
+        tables={name: lambda data: scores_frame(tasks_of(data))},
+        charts=(lambda data: scores_figure(tasks_of(data)),),
+        blocks=blocks,
+        summary=lambda data: score_sentences(tasks_of(data)) if summarised else (),
+    )
+
+
 def write_downstream(folder: Path, report: DownstreamReport) -> Path:
     """Write the page of predicted scores: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
     return write_sections(folder, "Predicted scores", SECTIONS, report)
@@ -162,10 +185,10 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     refused = frame.filter(pl.col("refused") != "").to_dicts()
     unit = ", differences in points" if all(map(is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
-    note = say(
+    note = paragraph(
         "Noise: standard deviation of the last scores of the largest ladder model about their trend. Error: mean "
-        "absolute error of the method on held-out models. All: ", csv("predictions"), ", the ladder: ", csv("ladder"),
-        ".", note=True,
+        "absolute error of the method on held-out models. All: ",
+        csv_link("predictions"), ", the ladder: ", csv_link("ladder"), ".", note=True,
     )  # fmt: skip
     return (
         table("predictions", caption, specs, frame.to_dicts()),
@@ -208,7 +231,7 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
     )
     if compared is None and held_out is None:
         return ()
-    note = say("As tables: ", csv("methods"), ", ", csv("held_out"), ".", note=True)
+    note = paragraph("As tables: ", csv_link("methods"), ", ", csv_link("held_out"), ".", note=True)
     return (*pictures, compared, held_out, note)
 
 
@@ -242,10 +265,5 @@ SECTIONS = (
         charts=(lambda data: held_out_chart(data.report.predictions),),
         blocks=_held_out,
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=40,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
-    ),
+    remarks_section(lambda data: data.report.remarks, 40),
 )

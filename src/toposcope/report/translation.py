@@ -14,9 +14,8 @@ from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation, TranslationReport
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
@@ -112,9 +111,9 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
         number_of("intervals held", "held", share),
     )
     refused = (*names, text_of("because", "refused", prose=True))
-    note = say(
+    note = paragraph(
         "Held-out errors: of a loss the median relative error, of a score the mean difference. All: ",
-        csv("predictions"), ".", note=True,
+        csv_link("predictions"), ".", note=True,
     )  # fmt: skip
     return (
         table(
@@ -138,7 +137,7 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         number_of("median error, %", "error", plain),
         text_of("chosen", "chosen"),
     )
-    note = say("All: ", csv("held_out"), ".", note=True)
+    note = paragraph("All: ", csv_link("held_out"), ".", note=True)
     return (*pictures, table("methods", "Every method on held-out runs", specs, rows), note) if pictures else ()
 
 
@@ -165,10 +164,5 @@ SECTIONS = (
         charts=(lambda data: translation_held_out_chart(data.report.losses),),
         blocks=_held_out,
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
-    ),
+    remarks_section(lambda data: data.report.remarks, 30),
 )

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from toposcope.analysis.verdict import cannot_be_told
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.ladder import Ladder, LadderModel
 from toposcope.logs.columns import ACCURACY, Target
@@ -227,7 +228,7 @@ def _sentence(predictions: Sequence[TaskPrediction]) -> str:
         scores = f"{len(predicted)} tasks predicted, from {ends[0]} to {ends[1]}"
     if len(refused) > MAX_LISTED:
         return f"{name}: {scores}; {len(refused)} others cannot be told."
-    return f"{name}: {scores}" + (f"; cannot be told: {', '.join(refused)}." if refused else ".")
+    return f"{name}: {scores}" + (f"; {cannot_be_told(', '.join(refused))}." if refused else ".")
 
 
 def predictions_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:

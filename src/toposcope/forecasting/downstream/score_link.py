@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from toposcope.analysis.verdict import cannot_be_told
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, score_error
 from toposcope.forecasting.downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
 from toposcope.forecasting.downstream.predicted import table_of, with_interval
@@ -263,18 +264,18 @@ def score_sentences(tasks: Sequence[TaskScores]) -> list[str]:
 
 
 def _sentence(each: TaskScores) -> str:
+    predicted = [arm for arm in each.arms if not arm.refusal]
+    if not predicted:
+        return f"{each.task} {cannot_be_told(each.refusal.rstrip('.'))}."
     scores = [
         (f"{arm.name} " if len(each.arms) > 1 else "") + with_interval(arm.score, arm.low, arm.high, each.link.target)
-        for arm in each.arms
-        if not arm.refusal
+        for arm in predicted
     ]
-    if not scores:
-        return f"{each.task}: cannot be told, {each.refusal.rstrip('.')}."
     parts = [", ".join(scores)]
     if np.isfinite(p := each.probability):
         percent = "under 1%" if p < 0.01 else "over 99%" if p > 0.99 else f"{100 * p:.0f}%"
         parts.append(f"{each.arms[-1].name} scores higher with a probability of {percent}")
-    parts += [f"{arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal]
+    parts += [f"{arm.name} {cannot_be_told(arm.refusal)}" for arm in each.arms if arm.refusal]
     held = f"the link's intervals held {each.link.held} of {each.link.judged} held-out runs"
     parts.append(held if each.link.judged else "no run could be held out to test the link")
     return f"{each.task}: {'; '.join(parts)}."

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.verdict import cannot_be_told
 from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, ladder_of
 from toposcope.forecasting.downstream.loss_to_loss import (
@@ -124,7 +125,7 @@ def translate(
     runs = runs.where(~np.isin(runs.run, [model.name for model in models]))
 
     def refused(why: str) -> Translation:
-        predictions = [LossPrediction(model, np.nan, np.nan, np.nan, f"cannot be told: {why}") for model in models]
+        predictions = [LossPrediction(model, np.nan, np.nan, np.nan, why) for model in models]
         return Translation(recipe, loss, runs, tuple(predictions))
 
     if not names:
@@ -240,11 +241,11 @@ def translate_score(
             score, ends_of = float(link(found.loss)), link(np.array([found.high, found.low]))
             half = float(np.hypot(_width([*held_out.values()]), np.ptp(ends_of) / 2))
             low, high = max(score - half, 0.0), min(score + half, 1.0)
-            refusal = found.refusal.removeprefix("cannot be told: ") or _outside(points, found, loss)
+            refusal = found.refusal or _outside(points, found, loss)
             refusal = refusal or (f"the loss on {loss} has no interval" if np.isnan(half) else "")
             refusal = refusal or refusal_of_width(low, high, chance)
         if refusal or link is None:
-            predictions.append(replace(each, refusal=f"cannot be told: {refusal}"))
+            predictions.append(replace(each, refusal=refusal))
             continue
         predictions.append(
             replace(
@@ -425,7 +426,7 @@ class TranslationReport:
                 parts.append(f"loss on {each.loss} {found.loss:.3f}{ends}")
         if len(parts) > MAX_LISTED:
             parts = [*parts[:MAX_LISTED], f"{len(parts) - MAX_LISTED} more below"]
-        unknown = f"cannot be told: {', '.join(refused)}" if refused else ""
+        unknown = cannot_be_told(", ".join(refused)) if refused else ""
         return "; ".join(filter(None, (", ".join(parts), unknown)))
 
 
