@@ -13,9 +13,9 @@ from scipy.special import gamma
 from scipy.stats import rankdata, spearmanr
 from scipy.stats import t as student
 
+from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.ranks import block_length, effective_size
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes import Feature
 
 Vector = NDArray[np.float64]

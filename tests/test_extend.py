@@ -33,7 +33,7 @@ from toposcope.monitor.events import Alert
 from toposcope.monitor.sinks.opening import open_sinks, sink_makers
 from toposcope.probes import probe_types
 from toposcope.probes.needs import needs
-from toposcope.report.backtest_sections import backtest_sections
+from toposcope.report.backtest import backtest_sections
 from toposcope.report.sections import report_sections
 
 LAYER = "layers.0.mlp.fc1.weight"

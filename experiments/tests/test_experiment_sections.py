@@ -10,15 +10,15 @@ from section_tools import CORE, section_of, with_tables
 
 from toposcope.report.composing import Page
 from toposcope.report.document import Details, Section
-from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 
 SECTIONS = {section.anchor: section for section in report_sections() if section not in CORE}
 MAX_CHARACTERS = 95
 
 
-def finding(anchor: str, of: Material) -> str:
+def finding(anchor: str, of: StudyData) -> str:
     return SECTIONS[anchor].finding(of)
 
 
@@ -31,7 +31,7 @@ def tables(section: Section | None) -> list[Table]:
 
 
 @cache
-def with_and_without_states(n_runs: int) -> list[Material]:
+def with_and_without_states(n_runs: int) -> list[StudyData]:
     full = material(n_runs, 4)
     return [full, with_states(full)]
 

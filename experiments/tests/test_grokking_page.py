@@ -61,7 +61,7 @@ def test_without_generalisation_the_page_says_so() -> None:
 @pytest.mark.slow
 def test_every_chart_can_be_drawn_and_says_what_it_shows() -> None:
     for rises, word in ((REFUTED, "No topological feature of 11"), (SHOWN, "1 of 11")):
-        material = page_of(rises).material
+        material = page_of(rises).data
         charts = [*control_charts(material), *course_charts(material)]
         for chart in charts:
             check_chart(chart)
@@ -72,13 +72,13 @@ def test_every_chart_can_be_drawn_and_says_what_it_shows() -> None:
 @pytest.mark.slow
 def test_the_charts_hold_the_numbers_of_the_tables() -> None:
     page = page_of(REFUTED)
-    measured, table = page.material.measured[0], page.tables()["differences"]
+    measured, table = page.data.measured[0], page.tables()["differences"]
     row = table.filter(architecture="mlp", feature=FOURIER, control="random labels").row(0, named=True)
-    drawn = rows_of_chart(control_charts(page.material)[0], "feature", "control")
+    drawn = rows_of_chart(control_charts(page.data)[0], "feature", "control")
     assert len(drawn) == 3 * len(FEATURES)
     (mark,) = [d for d in drawn if (d["feature"], d["control"]) == (FOURIER, "random labels")]
     assert mark["share"] == pytest.approx(row["control_change"] / row["change"])
-    rows = rows_of_chart(course_charts(page.material)[0], "quantity", "condition", "mean")
+    rows = rows_of_chart(course_charts(page.data)[0], "quantity", "condition", "mean")
     assert len(rows) == len(PANELS) * len(CONDITIONS) * len(STEPS)
     (at,) = [r for r in rows if (r["quantity"], r["condition"], r["step"]) == (FOURIER, "true labels", GENERALISES)]
     values = measured.features[FOURIER][STEPS == GENERALISES, :8]

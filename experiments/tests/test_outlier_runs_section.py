@@ -10,8 +10,8 @@ from section_tools import section_of, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.family import Run
-from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
+from toposcope.report.study_data import StudyData
 from toposcope.study import Declaration
 from toposcope.study.declared_runs import Population
 from toposcope_experiments.outlier_runs.chart import drawn_quantities, outlier_run_charts
@@ -22,7 +22,7 @@ NORM = "controls frobenius_norm"
 (SECTION,) = (section for section in report_sections() if section.anchor == "outlier-runs")
 
 
-def material_of(families: list[list[Trajectory]]) -> Material:
+def material_of(families: list[list[Trajectory]]) -> StudyData:
     found = [t for one in families for t in one]
     runs = runs_frame(found, [1000 * (i + 1) for i, one in enumerate(families) for _ in one])
     replicates = replicate_runs(found, runs)
@@ -44,11 +44,11 @@ def quiet(prefix: str, n_runs: int = 9) -> list[Trajectory]:
 
 
 @pytest.fixture(scope="module")
-def both() -> Material:
+def both() -> StudyData:
     return material_of([quiet("small-"), disturbed("large-")])
 
 
-def test_the_first_sentences_name_the_runs_and_when(both: Material) -> None:
+def test_the_first_sentences_name_the_runs_and_when(both: StudyData) -> None:
     first, second, third = (s for s in SECTION.summary(both) if s.startswith("Among"))
     assert first.startswith(
         "Among 9 runs of 2,000 parameters at equal step, large-3 stands apart: first in weight norm (control), from "
@@ -63,7 +63,7 @@ def test_the_first_sentences_name_the_runs_and_when(both: Material) -> None:
     assert SECTION.finding(both) == "2 of 18 runs stand apart from their replicates"
 
 
-def test_the_section_says_what_ranks_cannot_do_and_holds_the_ranks(both: Material) -> None:
+def test_the_section_says_what_ranks_cannot_do_and_holds_the_ranks(both: StudyData) -> None:
     text = str(section_of("outlier-runs", both))
     assert "with 9 runs some run is always the most extreme" in text
     assert "outlier-ranks-1" in text
@@ -71,7 +71,7 @@ def test_the_section_says_what_ranks_cannot_do_and_holds_the_ranks(both: Materia
     assert "Outlier runs, at level 0.05" in str(section_of("methods", both))
 
 
-def test_nobody_is_named_where_nothing_is(both: Material) -> None:
+def test_nobody_is_named_where_nothing_is(both: StudyData) -> None:
     nothing = material_of([quiet("small-")])
     (only,) = (s for s in SECTION.summary(nothing) if s.startswith("Among"))
     assert "no run stands apart" in only
@@ -96,7 +96,7 @@ def test_few_runs_are_one_line_of_the_methods() -> None:
     assert "Outlier runs: not looked for; it takes 5 runs of one size" in str(section_of("methods", few))
 
 
-def test_charts_begin_with_the_family_that_has_outliers(both: Material) -> None:
+def test_charts_begin_with_the_family_that_has_outliers(both: StudyData) -> None:
     charts = outlier_run_charts(both)
     assert [chart.title for chart in charts] == [
         "2,000 parameters: large-3, large-4 stand apart", "1,000 parameters: no run stands apart",

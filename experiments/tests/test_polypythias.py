@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 
 from toposcope.checkpoints import Access
 from toposcope.report import write_report
-from toposcope.report.composing import makers_of
-from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
+from toposcope.report.study_data import StudyData
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 
@@ -89,7 +88,7 @@ def test_weights_and_logs_alone_show_who_left_and_that_the_weights_did_not(tmp_p
         probes=[{"name": "controls"}, {"name": "rips", "max_dimension": 0}],
     )
     assert run_study(declared, tmp_path / "study", workers=1) == {}
-    found = Material.of(Study.load(tmp_path / "study"), makers_of(report_sections())).tables["outlier_runs"]
+    found = StudyData.of(Study.load(tmp_path / "study"), report_sections()).tables["outlier_runs"]
     apart = found.filter(verdict="apart").select("run", "feature", "kind", "first").rows()
     assert ("run-seed5", "smoothed_loss", "loss", 40) in apart
     assert {(run, kind) for run, _, kind, _ in apart} == {("run-seed5", "loss")}

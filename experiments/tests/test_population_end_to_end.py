@@ -6,7 +6,7 @@ import pytest
 from commands import called
 
 from toposcope.analysis.nested_models.fitting import WITH_PROJECTIONS, WITH_TWIN
-from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING
+from toposcope.analysis.verdict import BEYOND, NONE, TREND
 from toposcope.study import Study
 from toposcope_experiments import shipped_study
 
@@ -28,7 +28,7 @@ def test_controls_of_the_shipped_population(tmp_path_factory: pytest.TempPathFac
     verdicts = pl.read_csv(tables / "nested_verdicts.csv")
     final = verdicts.row(0, named=True)
     assert final["target"] == "final validation loss"
-    assert final["verdict"] in {ADDS, NO_MORE, NOTHING}
+    assert final["verdict"] in {BEYOND, TREND, NONE}
     assert final["sentence"] in done.out
     assert (final["n_runs"], final["n_fractions"]) == (N_RUNS, 7)
     for row in verdicts.filter(pl.col("n_runs").is_not_null()).iter_rows(named=True):

@@ -12,14 +12,14 @@ from section_tools import section_of, with_tables
 
 from toposcope.report.document import Code, Document, Section, csv, say
 from toposcope.report.markdown import to_markdown
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.published import Published
 from toposcope_experiments.published_study.claims import SCHEMA
 
 CLAIMS = pl.DataFrame([(8, "x", "stands", "y")], schema=SCHEMA, orient="row")
 
 
-def telling(declared: Published) -> Material:
+def telling(declared: Published) -> StudyData:
     full = material(2)
     return dataclasses.replace(full, declaration=msgspec.structs.replace(full.declaration, published=declared))
 

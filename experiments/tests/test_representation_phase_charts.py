@@ -7,16 +7,16 @@ import pytest
 from experiment_material import material, phases, with_states
 from section_tools import section_of
 
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope_experiments.representation_phases.chart import describe_phases, representation_phase_charts
 
 
 @pytest.fixture(scope="module")
-def study() -> Material:
+def study() -> StudyData:
     return with_states(material(3))
 
 
-def test_each_run_has_a_chart_that_names_its_phases(study: Material) -> None:
+def test_each_run_has_a_chart_that_names_its_phases(study: StudyData) -> None:
     first, _, last = representation_phase_charts(study)
     assert first.title == "RankMe of hidden states goes through warm-up, entropy-seeking, compression-seeking in run-0"
     assert last.title == "RankMe of hidden states goes through warm-up, entropy-seeking in run-2"
@@ -33,7 +33,7 @@ def test_each_run_has_a_chart_that_names_its_phases(study: Material) -> None:
     assert first.render("svg").startswith(b"<svg")
 
 
-def test_the_section_says_in_how_many_runs(study: Material) -> None:
+def test_the_section_says_in_how_many_runs(study: StudyData) -> None:
     text = str(section_of("representation-phases", study))
     assert "are found in 2 of 3 runs" in text
     assert "Of 6 statistics" in text
@@ -50,7 +50,7 @@ def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
     assert ("3 of 8 runs are shown" in charts[0].caption) == (runs == 8)
 
 
-def test_a_rank_without_a_turn(study: Material) -> None:
+def test_a_rank_without_a_turn(study: StudyData) -> None:
     none = {f"turn_{i}{end}": pl.lit(None, pl.Int64) for i in (1, 2, 3) for end in ("", "_low", "_high")}
     table = study.tables["representation_phases"].with_columns(phases=pl.lit(""), **none)
     flat = dataclasses.replace(study, tables={**study.tables, "representation_phases": table})

@@ -41,6 +41,7 @@ __all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED
 __all__ += ["is_quantity", "canonical_name", "parse_features", "read_json", "check_declaration"]
 # a section of a report, and a page of one's own
 __all__ += ["ReportSection", "MaterialType", "Material", "BacktestMaterial", "Tables", "Block", "Picture", "say"]
+__all__ += ["ReportData", "StudyData", "BacktestData", "paragraph", "csv_link"]
 __all__ += ["sentence", "csv", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
@@ -123,11 +124,11 @@ if TYPE_CHECKING:
     from toposcope.probes.rips import RipsProbe
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent
-    from toposcope.report.backtest import BacktestMaterial
+    from toposcope.report.backtest import BacktestData, BacktestMaterial
     from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
     from toposcope.report.charts.states import cloud_charts
-    from toposcope.report.composing import Page, makers_of
-    from toposcope.report.document import Block, Picture, csv, details, folded, say, sentence
+    from toposcope.report.composing import Page
+    from toposcope.report.document import Block, Picture, csv, csv_link, details, folded, paragraph, say, sentence
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
         NP,
@@ -137,8 +138,8 @@ if TYPE_CHECKING:
         named,
         uncapitalised,
     )
-    from toposcope.report.material import Material, Tables
-    from toposcope.report.section import MaterialType, ReportSection
+    from toposcope.report.section import MaterialType, ReportData, ReportSection, Tables, makers_of
+    from toposcope.report.study_data import Material, StudyData
     from toposcope.report.tables import (
         Column,
         Spec,

@@ -14,12 +14,12 @@ from property_examples import examples
 from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis import between_runs_step_table, between_runs_table
-from toposcope.analysis.between_runs import BEYOND, EXPLAINED, SCHEMA
+from toposcope.analysis.between_runs import SCHEMA
 from toposcope.analysis.permutations import correlate_across_runs, correlate_at_steps, draw_permutations, exceedances
 from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_population import run_population
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.study.kinds import feature_named
 
 ONE_SIZE = np.zeros(12, dtype=np.int64)
@@ -113,7 +113,7 @@ def test_information_is_found_and_the_table_is_reproducible() -> None:
     assert table.schema == SCHEMA
     found = {row["feature"]: row for row in table.to_dicts()}
     assert found["rips H0.total"]["verdict"] == BEYOND
-    assert found["rips near_loss"]["verdict"] in (EXPLAINED, "none")
+    assert found["rips near_loss"]["verdict"] in (TREND, NONE)
     assert found["controls frobenius_norm"]["verdict"] != BEYOND
     assert table.equals(between_runs_table(*study), null_equal=True)
     steps = between_runs_step_table(*study)
@@ -124,7 +124,7 @@ def test_information_is_found_and_the_table_is_reproducible() -> None:
 
 
 def verdicts(n_runs: int, n_studies: int, sizes: tuple[int, ...] = (3000,)) -> tuple[float, float]:
-    """Return the share of studies with a false `beyond the loss`, and of rows with p of at most .05."""
+    """Return the share of studies with a false `beyond trend`, and of rows with p of at most .05."""
     tables = [between_runs_table(*population(uninformative, n_runs, 8, seed, sizes=sizes)) for seed in range(n_studies)]
     false = [table.filter(kind="topology", verdict=BEYOND).height > 0 for table in tables]
     p = pl.concat(tables).filter(kind="topology").get_column("p_given_all").drop_nans().to_numpy()

@@ -24,10 +24,11 @@ from toposcope.analysis.nested_models.tables import (
     nested_models,
     problems_of,
 )
-from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING, OPEN, detectable_gain, nested_verdicts
+from toposcope.analysis.nested_models.verdicts import detectable_gain, nested_verdicts
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, TREND, UNDETERMINED
+from toposcope.analysis.verdict import NONE as NOTHING
 
 FINAL = "final validation loss"
 
@@ -53,7 +54,7 @@ def informed() -> NestedModels:
 
 def test_a_gain_that_no_control_has_is_found(informed: NestedModels) -> None:
     row = verdict(informed)
-    assert row["verdict"] == ADDS
+    assert row["verdict"] == BEYOND
     assert row["skill"] > 0.2  # type: ignore[operator]
     assert row["n_planted"] == row["n_planted_found"]
     assert row["n_shuffled_found"] <= 0.1 * row["n_shuffled"]  # type: ignore[operator]
@@ -65,8 +66,8 @@ def test_a_gain_that_no_control_has_is_found(informed: NestedModels) -> None:
 def test_topology_of_other_runs_that_gains_as_much_vetoes_it(informed: NestedModels) -> None:
     as_good = pl.when(control=SHUFFLED).then(1).otherwise("n_as_good")
     row = verdict(dataclasses.replace(informed, draws=informed.draws.with_columns(n_as_good=as_good)))
-    assert row["verdict"] == NO_MORE
-    assert "but no more than the topology of other runs" in str(row["sentence"])
+    assert row["verdict"] == TREND
+    assert "but says no more about it than the topology of other runs" in str(row["sentence"])
 
 
 def test_nothing_is_said_where_topology_of_other_runs_passes_the_test(informed: NestedModels) -> None:
@@ -80,8 +81,8 @@ def test_another_model_without_topology_that_errs_as_little_vetoes_it(informed: 
     without = informed.models.filter(model=WITH_PLAIN, left_out=CONFIGURATIONS)
     boosted = without.with_columns(learner=pl.lit(BOOSTING), mae=pl.lit(1e-6), skill=None, p=None)
     row = verdict(dataclasses.replace(informed, models=pl.concat([informed.models, boosted])))
-    assert row["verdict"] == NO_MORE
-    assert "but no more than another model without topology" in str(row["sentence"])
+    assert row["verdict"] == TREND
+    assert "but says no more about it than another model without topology" in str(row["sentence"])
 
 
 def test_nothing_is_said_where_no_planted_feature_is_found(informed: NestedModels) -> None:
@@ -94,20 +95,22 @@ def test_nothing_is_said_where_no_planted_feature_is_found(informed: NestedModel
 
 def test_random_projections_that_carry_as_much_veto_it() -> None:
     row = verdict(nested_models(nested("the hidden", projections="the hidden", twin="nothing")))
-    assert row["verdict"] == NO_MORE
-    assert "but no more than random projections of the weights" in str(row["sentence"])
+    assert row["verdict"] == TREND
+    assert "but says no more about it than random projections of the weights" in str(row["sentence"])
 
 
 def test_a_placebo_twin_that_carries_as_much_vetoes_it() -> None:
     row = verdict(nested_models(nested("the hidden", projections="nothing", twin="the hidden")))
-    assert row["verdict"] == NO_MORE
-    assert "but no more than the placebo twin" in str(row["sentence"])
+    assert row["verdict"] == TREND
+    assert "but says no more about it than the placebo twin" in str(row["sentence"])
 
 
 def test_without_these_controls_the_verdict_says_what_it_cannot_exclude() -> None:
     row = verdict(nested_models(nested("the hidden")))
-    assert row["verdict"] == OPEN
-    assert "cannot be excluded that random projections of the weights or the placebo twin" in str(row["sentence"])
+    assert row["verdict"] == UNDETERMINED
+    assert "Whether random projections of the weights or the placebo twin would do as much is open" in str(
+        row["sentence"]
+    )
 
 
 @pytest.mark.slow
@@ -253,7 +256,7 @@ def test_divergence_is_predicted_where_enough_runs_diverge() -> None:
         changed.append(dataclasses.replace(t, features=t.features | {one: spike + 0.3 * rng.random(len(t.steps)) + 1}))
     fitted = nested_models(nested_population(changed, pl.concat(rows), runs, NONE, NONE))
     row = verdict(fitted, DIVERGENCE)
-    assert row["verdict"] == OPEN
+    assert row["verdict"] == UNDETERMINED
     assert row["fraction"] == 0.7
     quiet = nested_models(nested("nothing", 24))
     assert verdict(quiet)["verdict"] == NOTHING

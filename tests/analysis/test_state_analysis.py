@@ -8,11 +8,11 @@ import pytest
 from named_features import by_feature, by_group
 
 from toposcope.analysis.association import COLUMNS
+from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.matched import matched_table
 from toposcope.analysis.phases import phase_table
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import Trajectory, trajectories
-from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.point_clouds import kind_of_cloud
 from toposcope.study.feature_file import read_features
 

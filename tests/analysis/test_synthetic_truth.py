@@ -9,9 +9,10 @@ import pytest
 from named_features import by_feature
 from synthetic_runs import INFORMED, OWN_SCHEDULES, SPACING, UNINFORMED, Schedule, Truth, synthetic_study
 
+from toposcope.analysis.association_verdict import MIN_POWER, PLANTED, POWER
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import BEYOND, LEVEL, MIN_POWER, NONE, PLANTED, POWER, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, UNDETERMINED
 
 
 def shares(

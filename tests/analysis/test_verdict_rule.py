@@ -10,10 +10,23 @@ from synthetic_runs import synthetic_study
 
 from toposcope.analysis.adjustment import adjusted_over_runs, replicated
 from toposcope.analysis.association import COLUMNS
+from toposcope.analysis.association_verdict import FEATURE, GAPS, LOSS, RUNS, with_verdicts
 from toposcope.analysis.ranks import dependent_p
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import BEYOND, FEATURE, LOSS, NONE, RUNS, TREND, UNDETERMINED, with_verdicts
+from toposcope.analysis.verdict import (
+    BEYOND,
+    GLOSSES,
+    MARKS,
+    NONE,
+    TEMPLATES,
+    TREND,
+    UNDETERMINED,
+    VERDICTS,
+    cannot_be_told,
+    strongest,
+    verdict_sentence,
+)
 
 N = 40
 STEPS = np.arange(N) * 100
@@ -158,3 +171,23 @@ def row(**other: float) -> pl.DataFrame:
 )
 def test_each_test_is_needed(other: dict[str, float], verdict: str) -> None:
     assert with_verdicts(row(**other)).get_column("verdict").to_list() == [verdict]
+
+
+def test_each_verdict_has_one_gloss_one_mark_and_one_sentence() -> None:
+    assert VERDICTS == (BEYOND, UNDETERMINED, TREND, NONE)
+    assert set(MARKS) == set(TEMPLATES) == set(GLOSSES)
+    assert len(set(MARKS.values())) == len(VERDICTS)
+    assert verdict_sentence(NONE) == "Nothing found: topology says no more about the loss than the training step"
+    words = {"what": "the final loss", "known": "norms", "who": "H0 total", "figures": "1 of 3"}
+    assert verdict_sentence(BEYOND, **words) == "H0 total says more about the final loss than norms: 1 of 3"
+    assert verdict_sentence(UNDETERMINED, **words) == (
+        "Whether H0 total says more about the final loss than norms cannot be told: 1 of 3"
+    )
+    assert strongest({NONE, TREND, UNDETERMINED}) == UNDETERMINED
+    assert strongest({NONE}) == NONE
+    assert cannot_be_told("no loss") == "cannot be told: no loss"
+
+
+def test_every_gap_says_why_in_a_few_words() -> None:
+    assert len(GAPS) == 9
+    assert all(untested == gap.untested and 0 < len(gap.reason) <= 40 for untested, gap in GAPS.items())

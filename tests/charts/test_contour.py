@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chart_checks import rows_of_chart
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -29,11 +30,6 @@ def drawn(values: Array, x: Array, y: Array, **options: Any) -> Chart:
     """Draw a function with its own tree and saddles."""
     branches = sublevel_grid(values, connectivity="freudenthal").branches()
     return contour(values, x, y, branches[1:], branches.minima, critical_points(values).saddles, **options)
-
-
-def rows(chart: Chart, field: str) -> list[dict[str, Any]]:
-    """Return the rows of a chart that have a field."""
-    return [row for each in chart.spec()["datasets"].values() for row in each if field in row]
 
 
 def winds_around(outline: Array, place: Array) -> bool:
@@ -78,9 +74,9 @@ def test_a_plane_with_a_path() -> None:
     path = np.array([[-5.0, -4], [-2, -2], [0, 0], [9, 9]])
     chart = drawn(values, x, x, path=path, steps=[1, 10, 100, 1000], centre=(0, 0), value="loss (nats a token)")
     assert chart.title.startswith("4 minima in 1 component")
-    marks = [row["kind"] for row in rows(chart, "kind")]
+    marks = [row["kind"] for row in rows_of_chart(chart, "kind")]
     assert (marks.count("minimum"), marks.count("saddle"), marks.count("centre")) == (4, 4, 1)
-    assert {row["step"] for row in rows(chart, "step")} == {1, 10, 100}  # the last lies outside the plane
+    assert {row["step"] for row in rows_of_chart(chart, "step")} == {1, 10, 100}  # the last lies outside the plane
     text = json.dumps(chart.spec(), allow_nan=False)
     assert '"type": "log"' in text
     assert "loss (nats a token)" in text
@@ -92,14 +88,14 @@ def test_values_that_do_not_span_decades_are_drawn_linearly() -> None:
     x, values = plane()
     chart = drawn(values + 1000, x, x)
     assert '"type": "log"' not in json.dumps(chart.spec())
-    bands = rows(chart, "low")
+    bands = rows_of_chart(chart, "low")
     assert bands[0]["low"] == pytest.approx(1000 + values.min())
     assert bands[-1]["high"] == pytest.approx(1000 + values.max())
 
 
 def test_small_differences_of_large_values_are_kept_apart() -> None:
     x, values = plane()
-    tree = rows(drawn(2.5 + 1e-9 * values, x, x), "birth")
+    tree = rows_of_chart(drawn(2.5 + 1e-9 * values, x, x), "birth")
     assert len({row["birth"] for row in tree}) == 4
 
 
@@ -107,7 +103,7 @@ def test_small_differences_of_large_values_are_kept_apart() -> None:
 def test_of_many_critical_points_some_are_drawn() -> None:
     values = np.random.default_rng(0).normal(size=(60, 60))
     chart = drawn(values, np.arange(60.0), np.arange(60.0))
-    marks = [row["kind"] for row in rows(chart, "kind")]
+    marks = [row["kind"] for row in rows_of_chart(chart, "kind")]
     assert marks.count("minimum") == marks.count("saddle") == MAX_MARKS
     assert f"the {MAX_MARKS} lowest of" in chart.caption
     assert chart.render("svg").startswith(b"<svg")
@@ -134,7 +130,7 @@ def test_large_planes_are_drawn_from_some_of_their_vertices() -> None:
 @pytest.mark.slow
 def test_pieces_of_funnels_lie_side_by_side() -> None:
     chart = profile_grid(np.random.default_rng(0).normal(size=(25, 25))).plot("loss")
-    pieces = rows(chart, "piece")
+    pieces = rows_of_chart(chart, "piece")
     assert "most persistent of" not in chart.caption
     assert min(min(piece["left"]) for piece in pieces) >= -1e-4
     assert max(max(piece["right"]) for piece in pieces) <= 1 + 1e-4
@@ -163,4 +159,4 @@ def test_basins_that_meet_at_one_level_are_drawn() -> None:
     grid = np.indices((6, 6)).sum(axis=0) % 2
     chart = profile_grid(grid, connectivity="4").plot()
     assert chart.render("svg").startswith(b"<svg")
-    assert len(rows(chart, "piece")) >= 18
+    assert len(rows_of_chart(chart, "piece")) >= 18

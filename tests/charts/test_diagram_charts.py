@@ -3,16 +3,15 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
+from chart_checks import rows_of_chart
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from property_examples import examples
 
-from toposcope.charts.chart import Chart
 from toposcope.homology import Diagram, betti_curve, landscape, neural_persistence, rips, statistics
 
 ANGLES = np.arange(24) * np.pi / 12
@@ -20,11 +19,6 @@ CIRCLE = np.column_stack([np.cos(ANGLES), np.sin(ANGLES)])
 PAIRS = arrays(np.float64, st.tuples(st.integers(0, 30), st.just(2)), elements=st.floats(-1e306, 1e306))
 METHODS = ("plot", "barcode", "betti_curve", "landscape", "persistence_image")
 EMPTY = Diagram(np.empty((0, 2)), 1)
-
-
-def rows(chart: Chart, field: str) -> list[dict[str, Any]]:
-    """Return the rows of a chart's data that have a field."""
-    return [row for rows in chart.spec()["datasets"].values() for row in rows if field in row]
 
 
 @pytest.mark.slow
@@ -52,7 +46,7 @@ def test_a_diagram_without_bars_gives_a_chart_that_says_so(method: str, diagram:
 @given(pairs=PAIRS)
 def test_the_points_drawn_stand_for_every_bar_of_positive_length(pairs: np.ndarray) -> None:
     diagram = Diagram(pairs, 0)
-    drawn = rows(diagram.plot(), "lifetime")
+    drawn = rows_of_chart(diagram.plot(), "lifetime")
     assert sum(row["bars"] for row in drawn) == (diagram.lifetimes > 0).sum()
     if drawn:
         assert max(row["lifetime"] for row in drawn) == pytest.approx(diagram.lifetimes.max(), rel=1e-5)
@@ -61,25 +55,25 @@ def test_the_points_drawn_stand_for_every_bar_of_positive_length(pairs: np.ndarr
 def test_several_dimensions_are_drawn_together_under_their_own_names() -> None:
     h0, h1 = rips(CIRCLE)
     chart = h0.plot(h1, h1)
-    assert {row["diagram"] for row in rows(chart, "lifetime")} == {"H0", "H1", "H1 (2)"}
+    assert {row["diagram"] for row in rows_of_chart(chart, "lifetime")} == {"H0", "H1", "H1 (2)"}
     assert chart.title.startswith("H0: 23 bars, the longest 0.261; H1: 1 bar of ")
 
 
 def test_classes_without_a_death_are_counted_at_the_far_edge() -> None:
     chart = rips(CIRCLE, threshold=0.5)[0].plot(Diagram(np.empty((0, 2)), 1, n_truncated=4))
-    (edge,) = rows(chart, "at")
+    (edge,) = rows_of_chart(chart, "at")
     assert edge["text"] == "no finite death: H0 1 essential; H1 4 truncated"
-    assert edge["at"] > max(row["death"] for row in rows(chart, "lifetime"))
+    assert edge["at"] > max(row["death"] for row in rows_of_chart(chart, "lifetime"))
     descending = neural_persistence(np.random.default_rng(0).normal(size=(8, 6))).diagram.plot()
-    (edge,) = rows(descending, "at")
-    assert edge["at"] < min(row["death"] for row in rows(descending, "lifetime"))
+    (edge,) = rows_of_chart(descending, "at")
+    assert edge["at"] < min(row["death"] for row in rows_of_chart(descending, "lifetime"))
     assert "below" in descending.alt
 
 
 def test_ten_thousand_points_make_a_small_chart_that_says_what_is_left_out() -> None:
     values = np.random.default_rng(0).normal(size=(10_000, 2)) ** 2
     chart = Diagram(np.sort(values, axis=1), 1).plot()
-    drawn = rows(chart, "lifetime")
+    drawn = rows_of_chart(chart, "lifetime")
     n_drawn = sum(row["bars"] for row in drawn)
     assert len(drawn) <= 1000
     assert f"({n_drawn:,} on {len(drawn):,} marks); the {10_000 - n_drawn:,} shortest are left out" in chart.caption
@@ -90,7 +84,7 @@ def test_ten_thousand_points_make_a_small_chart_that_says_what_is_left_out() -> 
 def test_the_barcode_holds_the_longest_bars_and_says_how_many_are_left_out() -> None:
     lengths = np.arange(1.0, 101.0)
     chart = Diagram(np.column_stack([np.zeros(100), lengths]), 0).barcode()
-    assert {row["lifetime"] for row in rows(chart, "lifetime")} == set(lengths[40:])
+    assert {row["lifetime"] for row in rows_of_chart(chart, "lifetime")} == set(lengths[40:])
     assert "40 shorter ones are left out" in chart.caption
 
 
@@ -107,7 +101,7 @@ def test_the_axis_of_a_descending_filtration_runs_downwards() -> None:
 
 def test_the_betti_curve_drawn_is_the_betti_curve() -> None:
     h0, h1 = rips(CIRCLE)
-    drawn = [row for row in rows(h0.betti_curve(h1), "alive") if row["diagram"] == "H1"]
+    drawn = [row for row in rows_of_chart(h0.betti_curve(h1), "alive") if row["diagram"] == "H1"]
     assert drawn[0]["alive"] == 1
     assert drawn[-1]["alive"] == 0
     between = (drawn[0]["value"] + drawn[-1]["value"]) / 2
@@ -116,7 +110,7 @@ def test_the_betti_curve_drawn_is_the_betti_curve() -> None:
 
 def test_the_landscape_drawn_has_its_peak() -> None:
     h1 = rips(CIRCLE)[1]
-    drawn = rows(h1.landscape(3), "height")
+    drawn = rows_of_chart(h1.landscape(3), "height")
     assert {row["function"] for row in drawn} == {"1", "2", "3"}
     peak = max(row["height"] for row in drawn)
     assert peak == pytest.approx(statistics(h1)["max"] / 2, rel=1e-5)
@@ -125,7 +119,7 @@ def test_the_landscape_drawn_has_its_peak() -> None:
 
 def test_the_image_drawn_holds_nearly_the_total_lifetime() -> None:
     h1 = rips(CIRCLE)[1]
-    drawn = rows(h1.persistence_image(16), "weight")
+    drawn = rows_of_chart(h1.persistence_image(16), "weight")
     assert len(drawn) == 256
     assert sum(row["weight"] for row in drawn) == pytest.approx(statistics(h1)["total"], rel=0.01)
 

@@ -8,8 +8,7 @@ from made_recipes import LAWS, SIZES, made, only, small_runs, sweep
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.loss_to_loss import loss_curve
 from toposcope.forecasting.downstream.predicted import Model
-from toposcope.forecasting.downstream.translation import translate
-from toposcope.forecasting.downstream.translations import translate_score, translations
+from toposcope.forecasting.downstream.translation import translate, translate_score, translations
 from toposcope.logs.evaluations import Evaluations
 
 LARGE = Model("large", 1e9, 2e10)
@@ -70,7 +69,7 @@ def test_faults_are_refused_or_named() -> None:
     poor = translate(made({"web": SIZES[:2], "code": SMALL}), "code", [LARGE])
     assert "web is not used: scaling law: only 2" in poor.predictions[0].refusal
     one_size = translate(made({"web": [(1e8, D) for D in (1e9, 2e9, 4e9, 8e9, 16e9)], "code": SMALL}), "code", [LARGE])
-    assert "cannot be told" in one_size.predictions[0].refusal
+    assert "web is not used: scaling law: only 1 size" in one_size.predictions[0].refusal
     needy = translate(made(RECIPES | {"code": SMALL[:2]}), "code", [LARGE], method="own_law")
     assert "only 2 different points" in needy.predictions[0].refusal
     spoiled = evaluations.table.with_columns(
@@ -81,7 +80,7 @@ def test_faults_are_refused_or_named() -> None:
 
 def test_one_donor_is_tried_out_on_its_other_losses() -> None:
     found = translate(made({"web": SIZES, "code": SMALL}), "code", [LARGE])
-    assert {(row.recipe, row.loss) for row in found.left_out} >= {("web", "code")}
+    assert {(row.recipe, row.loss) for row in found.held_out} >= {("web", "code")}
     assert found.predictions[0].loss == pytest.approx(TRUE, rel=0.01)
 
 
@@ -112,7 +111,10 @@ def test_scores_that_recipes_disagree_on_or_at_chance_are_refused() -> None:
     def contrary(recipe: str, loss: float) -> float:
         return score(recipe, loss) if recipe == "web" else 1.0 - score(recipe, loss)
 
-    for link, message in ((contrary, "cannot be told"), (lambda recipe, loss: 0.25, "never leaves chance")):
+    for link, message in (
+        (contrary, "at equal loss the recipes disagree"),
+        (lambda recipe, loss: 0.25, "never leaves chance"),
+    ):
         found = translate_score(made(RECIPES, score=link), "code", "quiz", [LARGE])
         assert message in found.predictions[0].refusal
     found = translate_score(made({"web": SIZES, "code": SMALL}, score=score), "code", "quiz", [LARGE])

@@ -20,7 +20,7 @@ from toposcope.report.document import (
     Section,
     SideBySide,
     Terms,
-    say,
+    paragraph,
 )
 from toposcope.report.page import to_page
 from toposcope.report.tables import Column, Table
@@ -36,7 +36,7 @@ def page() -> Element:
     figure = alt.Chart(pl.DataFrame({"run": [nasty], "step": [1]})).mark_point().encode(x="step:Q", color="run:N")
     pictures = [Picture(Chart(name, nasty, nasty, "a line that falls, and then rises again", figure)) for name in "fgh"]
     blocks = (
-        say("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
+        paragraph("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
         Preformatted(nasty, "lines"), pictures[0], SideBySide(("x", "y"), (pictures[1], pictures[2])),
         Details("more", (table,)), words,
     )  # fmt: skip

@@ -4,13 +4,12 @@ import polars as pl
 import pytest
 
 from toposcope.forecasting.backtesting import SCORES
-from toposcope.report.backtest import BacktestMaterial, BacktestResult
-from toposcope.report.backtest_sections.errors import backtest_charts
+from toposcope.report.backtest import BacktestData, BacktestResult, backtest_charts
 
 NAMES = ("default", "last", "power_law", "s1", "s1_anneal", "annealing", "cooldown", "median", "multi_power", "<b>")
 
 
-def material(fractions: tuple[float, ...] = (0.1, 0.3, 0.7), first_error: float = 0.01) -> BacktestMaterial:
+def material(fractions: tuple[float, ...] = (0.1, 0.3, 0.7), first_error: float = 0.01) -> BacktestData:
     rows = [
         {
             **dict.fromkeys(SCORES, 0.1), "fraction": f, "forecaster": name, "n": 20, "refused": 0,
@@ -21,7 +20,7 @@ def material(fractions: tuple[float, ...] = (0.1, 0.3, 0.7), first_error: float 
         for i, name in enumerate(NAMES)
     ]  # fmt: skip
     scores = pl.DataFrame(rows, schema=SCORES)
-    return BacktestMaterial(BacktestResult(scores, "size", "nats", (), scores, scores, scores), {})
+    return BacktestData(BacktestResult(scores, "size", "nats", (), scores, scores, scores))
 
 
 @pytest.mark.slow

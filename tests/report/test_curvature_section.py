@@ -9,14 +9,14 @@ from made_up_material import material
 from section_tools import charts_of, section_of
 
 from toposcope.probes.curvature import EDGES
-from toposcope.report.material import Material
 from toposcope.report.sections.curvature import SECTION, curvature_rows, density_chart, eigenvalue_chart, trace_chart
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 
 STEPS = (0, 10, 100)
 
 
-def with_curvature(n_runs: int, *, density: bool = True) -> Material:
+def with_curvature(n_runs: int, *, density: bool = True) -> StudyData:
     """A study whose sharpness rises from 1 to 4 in its first run and falls in all others."""
     study = material(n_runs, 3)
     rows = []

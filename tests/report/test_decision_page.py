@@ -1,6 +1,5 @@
 """The page of a decision: what it says, shows and leaves out."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +8,13 @@ import pytest
 from read_page import read
 
 from toposcope.forecasting.decision.advice import Advice, decide
-from toposcope.forecasting.decision.calibration import Bin
 from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale, reasons
 from toposcope.forecasting.decision.figure import decision_figure
+from toposcope.forecasting.held_out import Bin
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.wording import short
 from toposcope.report.decision import lead, reliability_chart, write_decision
+from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
@@ -56,12 +55,6 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
     text = tree.text()
     for word in ("Over-trained", "unique tokens", "inference takes", "Score", "Break-even"):
         assert word in text
-
-
-@pytest.mark.slow
-def test_equal_answers_give_equal_bytes(decided: Advice, tmp_path: Path) -> None:
-    first, second = (write_decision(tmp_path / name, decided).parent / "files.json" for name in ("a", "b"))
-    assert json.loads(first.read_text()) == json.loads(second.read_text())
 
 
 def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ from made_up_material import material
 from section_tools import charts_of, section_of
 
 from toposcope.probes.feature import Feature
-from toposcope.report.material import Material
 from toposcope.report.sections.degeneracy import SECTION, degeneracy_chart
+from toposcope.report.study_data import StudyData
 from toposcope.study.study import FRAME_SCHEMA
 
 ESTIMATE = Feature("degeneracy", "", "learning_coefficient", "spectrum")
 REASON = "chains disagree (R-hat 1.32 above 1.1); take more draws or a larger localisation"
 
 
-def measured(*, without: tuple[int, ...] = ()) -> Material:
+def measured(*, without: tuple[int, ...] = ()) -> StudyData:
     """Three runs whose coefficient grows by one a checkpoint; no estimate at some places of the first."""
     plain = material(3, 10)
     trajectories, rows = [], []
@@ -37,7 +37,7 @@ def measured(*, without: tuple[int, ...] = ()) -> Material:
     return dataclasses.replace(plain, trajectories=trajectories, labels=labels, frame=frame)
 
 
-def datasets(material: Material) -> list[dict[str, object]]:
+def datasets(material: StudyData) -> list[dict[str, object]]:
     chart = charts_of(degeneracy_chart, material)["learning-coefficient"]
     return [row for rows in chart.spec()["datasets"].values() for row in rows]
 
@@ -71,7 +71,7 @@ def test_without_any_estimate_only_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("study", [material(2)])
-def test_without_the_probe_there_is_no_section(study: Material) -> None:
+def test_without_the_probe_there_is_no_section(study: StudyData) -> None:
     assert SECTION.finding(study) == ""
     assert degeneracy_chart(study) is None
     assert section_of("degeneracy", study) is None

@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.report.explorer import MAX_BARS, MAX_LAYER_VALUES, explorer_data
+from toposcope.report.explorer import MAX_BARS, explorer_data
 from toposcope.report.headline import HEADLINES
-from toposcope.report.material import Material
 from toposcope.report.page import page_data, to_columns, to_json
+from toposcope.report.study_data import StudyData
+from toposcope.report.tuning import MAX_LAYER_VALUES
 
 
 def unpacked(text: str) -> NDArray[np.float32]:
     return np.frombuffer(base64.b64decode(text), dtype="<f4")
 
 
-def with_layers(material: Material, n_layers: int, names: list[str]) -> Material:
+def with_layers(material: StudyData, n_layers: int, names: list[str]) -> StudyData:
     """The study with layers whose quantities rise with the layer's number."""
     rising = np.arange(N, dtype=float)
     layers = {f"h.{i}.w": by_feature(dict.fromkeys(names, rising * (i + 1))) for i in range(n_layers)}
@@ -53,7 +54,7 @@ def test_the_correlation_with_the_loss_is_said_beside_that_of_the_step() -> None
     raw, given = h0["notes"]["network"]
     assert raw.startswith("rho: small −0.")
     assert "The step alone: small −0." in raw
-    assert given == "rho: not defined. Verdict: moves with the step."
+    assert given == "rho: not defined. Verdict: cannot be told."
 
 
 def test_a_feature_that_never_changes_is_left_out() -> None:

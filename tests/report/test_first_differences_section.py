@@ -11,7 +11,6 @@ from toposcope.analysis.first_difference import LEVEL, threshold
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.comparison import overlaid_charts, trajectory_pairs
 from toposcope.report.document import Picture
-from toposcope.report.material import Material
 from toposcope.report.sections.first_differences import (
     SECTION,
     TABLE,
@@ -21,6 +20,7 @@ from toposcope.report.sections.first_differences import (
     pairs_of_equal_shape,
     sentence_of,
 )
+from toposcope.report.study_data import StudyData
 
 NASTY = "<script>|`x`"
 
@@ -45,11 +45,11 @@ def noisy(run: Trajectory, seed: int, layer: str = "", start: int = 0) -> Trajec
 
 
 @pytest.fixture(scope="module")
-def study() -> Material:
+def study() -> StudyData:
     return material(2, 40)
 
 
-def test_the_layer_and_the_step_are_found(study: Material) -> None:
+def test_the_layer_and_the_step_are_found(study: StudyData) -> None:
     run = study.trajectories[1]
     layer = list(run.layers)[2]
     a, b = noisy(run, 1), noisy(run, 2, layer, start=17)
@@ -67,7 +67,7 @@ def test_the_layer_and_the_step_are_found(study: Material) -> None:
     assert difference_blocks(frame)
 
 
-def test_copies_and_noise_are_called_so(study: Material) -> None:
+def test_copies_and_noise_are_called_so(study: StudyData) -> None:
     run = study.trajectories[0]
     assert sentence_of(first_differences_frame([(run, run)])).endswith(
         ": validation loss, mean neural persistence and H0 total are the same at every common checkpoint."
@@ -78,7 +78,7 @@ def test_copies_and_noise_are_called_so(study: Material) -> None:
     assert "the first common checkpoint" in sentence_of(first_differences_frame([(noisy(run, 1), noisy(other, 2))]))
 
 
-def test_other_layers_and_few_checkpoints(study: Material) -> None:
+def test_other_layers_and_few_checkpoints(study: StudyData) -> None:
     small, large = study.trajectories
     assert set(first_differences_frame([(small, large)])["level"]) == {"network"}
     few = material(1, 5).trajectories[0]
@@ -86,7 +86,7 @@ def test_other_layers_and_few_checkpoints(study: Material) -> None:
     assert difference_blocks(first_differences_frame([])) == []
 
 
-def test_runs_of_equal_shape_in_one_study(study: Material) -> None:
+def test_runs_of_equal_shape_in_one_study(study: StudyData) -> None:
     assert pairs_of_equal_shape(study.trajectories, {}) == []
     run = study.trajectories[0]
     twins = [dataclasses.replace(noisy(run, i), run=f"{NASTY}{i}") for i in range(30)]
@@ -107,7 +107,7 @@ def test_runs_of_equal_shape_in_one_study(study: Material) -> None:
     assert "pairs of runs of one shape" not in str(list(SECTION.blocks(of_twins, [])))
 
 
-def test_the_levels_share_the_probability_of_a_false_alarm(study: Material) -> None:
+def test_the_levels_share_the_probability_of_a_false_alarm(study: StudyData) -> None:
     small, large = study.trajectories
     network = first_differences_frame([(small, large)])
     assert set(network["threshold"]) == {threshold(40, LEVEL / len(network))}
@@ -116,14 +116,14 @@ def test_the_levels_share_the_probability_of_a_false_alarm(study: Material) -> N
         assert set(of_level["threshold"]) == {threshold(40, LEVEL / 3 / len(of_level))}
 
 
-def test_a_sentence_calls_noise_a_difference_in_at_most_5_percent(study: Material) -> None:
+def test_a_sentence_calls_noise_a_difference_in_at_most_5_percent(study: StudyData) -> None:
     """Of 100 pairs at the true rate of 5% more than 11 alarms have a probability below 1%."""
     run = study.trajectories[1]
     frames = [first_differences_frame([(noisy(run, 2 * i), noisy(run, 2 * i + 1))]) for i in range(100)]
     assert sum("differs first" in sentence_of(frame) for frame in frames) <= 11
 
 
-def test_pairs_are_of_one_name_else_of_one_size(study: Material) -> None:
+def test_pairs_are_of_one_name_else_of_one_size(study: StudyData) -> None:
     assert [(a.run, b.run) for a, b in trajectory_pairs(study, study)] == [(t.run, t.run) for t in study.trajectories]
     renamed = [dataclasses.replace(t, run=f"other {t.run}") for t in study.trajectories]
     sizes = study.runs.with_columns(run="other " + pl.col("run"))
@@ -133,7 +133,7 @@ def test_pairs_are_of_one_name_else_of_one_size(study: Material) -> None:
     ]
 
 
-def test_both_studies_in_one_chart(study: Material) -> None:
+def test_both_studies_in_one_chart(study: StudyData) -> None:
     pairs = [(t, noisy(t, i)) for i, t in enumerate(study.trajectories)]
     charts = overlaid_charts(("x", NASTY), pairs, first_differences_frame(pairs))
     assert [chart.name for chart in charts] == ["both-loss", "both-neural-persistence", "both-h0-total"]

@@ -7,32 +7,28 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 import pytest
-from made_studies import FEATURES, RUNS, N, no_findings, runs_frame, study
+from made_studies import FEATURES, RUNS, N, no_findings, runs_frame, study, with_columns
 from made_up_material import material as made_up
 from made_up_states import with_states
 from section_tools import with_tables
 
+from toposcope.analysis.association_verdict import LOSS, POWER
+from toposcope.analysis.association_verdict import RUNS as RUNS_GAP
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import BEYOND, LOSS, NONE, POWER, TREND, UNDETERMINED
-from toposcope.analysis.verdict import RUNS as RUNS_GAP
+from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.document import Chip
-from toposcope.report.first_screen import MAX_FIRST, MAX_SECOND, first_screen
-from toposcope.report.headline_table import STEP, WORDS, headline_rows, headline_table, word_of
-from toposcope.report.material import Material
+from toposcope.report.first_screen import STEP, first_screen, headline_rows, headline_table
+from toposcope.report.study_data import StudyData
 
-NOTHING_ADDED = "Topology adds nothing detectable to what the training step already says about the loss."
-
-
-def with_columns(of: Material, **columns: object) -> Material:
-    """Return the study with columns of its association exchanged."""
-    exchanged = {name: pl.lit(v) if isinstance(v, str | float) else v for name, v in columns.items()}
-    return with_tables(of, {"association": of.tables["association"].with_columns(**exchanged)})  # type: ignore[arg-type]
+NOTHING_ADDED = "Nothing found: topology says no more about the loss than the training step."
+CANNOT = "Whether topology says more about the loss than the training step cannot be told: "
+MAX_FIRST, MAX_SECOND = 110, 240  # letters of the two sentences
 
 
-def with_verdict(of: Material, verdict: str, untested: str = "", feature: str = FEATURES[0]) -> Material:
+def with_verdict(of: StudyData, verdict: str, untested: str = "", feature: str = FEATURES[0]) -> StudyData:
     """Return the study with another verdict on one feature, in all runs."""
     is_it = pl.col("feature") == feature
     return with_columns(
@@ -42,7 +38,7 @@ def with_verdict(of: Material, verdict: str, untested: str = "", feature: str = 
     )
 
 
-def falling(rule: str = "nothing") -> Material:
+def falling(rule: str = "nothing") -> StudyData:
     """A study of one run whose loss falls at every checkpoint."""
     of = study(rule, RUNS[:1])
     (t,) = of.trajectories
@@ -50,47 +46,47 @@ def falling(rule: str = "nothing") -> Material:
     return dataclasses.replace(with_tables(of, {"association": association_table(found)}), trajectories=found)
 
 
-def between_runs(of: Material, verdict: str) -> Material:
+def between_runs(of: StudyData, verdict: str) -> StudyData:
     """Return the study with a test between runs in which one feature has this verdict."""
     table = made_up().tables["between_runs"]
-    others = pl.lit(UNDETERMINED if verdict == UNDETERMINED else "explained")
+    others = pl.lit(UNDETERMINED if verdict == UNDETERMINED else NONE)
     of_each = pl.when(feature="rips H0.total").then(pl.lit(verdict)).otherwise(others)
     return with_tables(of, {"between_runs": table.with_columns(verdict=of_each)})
 
 
-STUDIES: dict[str, tuple[Callable[[], Material], str, str]] = {
+STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {
     "no loss": (
         lambda: study("nothing", ()),
-        "Nothing can be said yet: no loss is known",
+        f"{CANNOT}no loss is known.",
         "would make the question answerable.",
     ),
     "no feature": (
         lambda: with_columns(study("nothing"), verdict="constant", rho=float("nan")),
-        "Nothing can be said yet: no topological feature varies over 5 checkpoints.",
-        "The study has 4 runs and 800 measured checkpoints.",
+        f"{CANNOT}no feature varies.",
+        "The study has 4 runs and 800 measured checkpoints; a feature has to vary over 5 of them.",
     ),
     "beyond": (
         lambda: study("information"),
-        "Topology says something about the loss that the training step does not.",
+        "Topology says more about the loss than the training step.",
         "1 of 3 topological features does so in at least one of 4 runs: H0 total.",
     ),
     "open": (
         lambda: with_verdict(study("nothing", RUNS[:2]), UNDETERMINED, RUNS_GAP.untested),
-        "Topology may say something about the loss beyond the training step; more runs would settle it.",
+        f"{CANNOT}too few runs.",
         "1 of 3 topological features passes every test in at least one of 2 runs but the last, against other runs, "
-        "which needs 4 of them.",
+        "which needs 4 of them: H0 total.",
     ),
     "untestable": (
         falling,
-        "Whether topology adds to what the training step says about the loss cannot be tested here.",
-        "The loss orders the checkpoints exactly as the step does, so nothing is left to test given the step. More or "
-        "finer checkpoints, or a validation loss, would help.",
+        f"{CANNOT}no test is defined.",
+        "3 features cannot be told: the loss follows the step exactly. Finer checkpoints or a validation loss would "
+        "help.",
     ),
     "weak": (
         lambda: with_columns(
             study("nothing"), verdict=UNDETERMINED, untested=POWER.untested, power=0.22, detectable=float("nan")
         ),
-        "Whether topology adds to what the training step says about the loss cannot be told: too little power.",
+        f"{CANNOT}too little power.",
         "A partial correlation of 0.45 would be found in 22% of cases, not even one of 0.9 in 80%. Finer checkpoints, "
         "or more runs, or another schedule would help.",
     ),
@@ -101,30 +97,31 @@ STUDIES: dict[str, tuple[Callable[[], Material], str, str]] = {
             untested="",
             p_given_all_adjusted=pl.when(feature=FEATURES[1]).then(0.01).otherwise(0.5),
         ),
-        "Some of topology's correlation with the loss outlasts the training step, but fails another test.",
-        "1 of 3 topological features keeps a correlation given the clocks in at least one of 4 runs: H1 total.",
+        "Topology goes with the loss, but says no more about it than the training step.",
+        "1 of 3 topological features keeps a correlation given the step and the weight norm in at least one of 4 "
+        "runs, but fails another test: H1 total.",
     ),
     "nothing": (
         lambda: study("nothing"),
         NOTHING_ADDED,
-        "None of 3 topological features drifts with the loss; none detectably adds to what the step says about it.",
+        "None of 3 topological features drifts with the loss; none is significant given the step and the weight "
+        "norm.",
     ),
     "a clock": (
         lambda: study("clock"),
         NOTHING_ADDED,
-        "None of 3 topological features drifts with the loss; none of the 2 that can be tested detectably adds to what "
-        "the step says about it.",
+        "None of 3 topological features drifts with the loss; none of the 2 that can be tested is significant "
+        "given the step and the weight norm.",
     ),
     "between runs, beyond": (
-        lambda: between_runs(study("nothing"), "beyond the loss"),
-        "Topology says something about the final loss that the loss at the same step does not.",
-        "Between 5 runs, 1 of 8 topological features does so: H0 total. Within runs it adds nothing detectable to the "
-        "training step.",
+        lambda: between_runs(study("nothing"), BEYOND),
+        "Topology says more about the final loss than the loss at the same step.",
+        "Between 5 runs, 1 of 8 topological features does so: H0 total. Within runs: none.",
     ),
     "between runs, nothing": (
-        lambda: between_runs(study("information"), "none"),
-        "Topology adds nothing detectable about the final loss once the loss at the same step is known.",
-        "Within runs it adds to the training step.",
+        lambda: between_runs(study("information"), NONE),
+        "Nothing found: topology says no more about the final loss than the loss at the same step.",
+        "Within runs: beyond trend.",
     ),
     "between runs, not tested": (lambda: between_runs(study("nothing"), UNDETERMINED), NOTHING_ADDED, "None of 3"),
 }  # fmt: skip
@@ -156,14 +153,6 @@ def test_where_one_run_cannot_be_tested_it_is_said() -> None:
     assert Chip("3 of 6", "pairs of run and feature cannot be told", "warn") in screen.chips
 
 
-def test_names_that_do_not_fit_are_left_out() -> None:
-    long = "custom " + "x" * 300
-    of = study("information")
-    renamed = pl.col("feature").replace({FEATURES[0]: long})
-    screen = first_screen(with_columns(of, feature=renamed))
-    assert screen.second == "1 of 3 topological features does so in at least one of 4 runs."
-
-
 def test_chips_count_what_the_verdict_rests_on() -> None:
     row = ("small", "identical", "fault", [100], "", "steps 100 and 200 are the same.")
     note = ("small", "dtype", "note", [100], "", "float16.")
@@ -172,7 +161,7 @@ def test_chips_count_what_the_verdict_rests_on() -> None:
     assert first_screen(of).chips == (
         Chip("4", "runs, 800 checkpoints"),
         Chip("3", "topological features tested"),
-        Chip("1", "beyond the trend", "good"),
+        Chip("1", "beyond trend", "good"),
         Chip("0", "pairs of run and feature cannot be told"),
         Chip("1", "fault found by the doctor", "bad"),
         Chip("1", "failure", "bad"),
@@ -199,11 +188,11 @@ def test_the_table_has_a_verdict_for_each_quantity() -> None:
     table = headline_table(study("clock", RUNS[:3]))
     assert table is not None
     assert table.columns == RUNS[:3]
-    words = {row.name: (row.word.text, row.word.mark, row.where) for row in table.rows}
+    words = {row.name: (row.verdict, row.mark, row.where) for row in table.rows}
     assert list(words) == ["Mean neural persistence", "H0 total", "H1 total", "Weight norm (control)", STEP]
-    assert words["H0 total"] == ("moves with the step", "○", "")
-    assert words["H1 total"][0] == "no detectable correlation"
-    assert words[STEP][0] == "the clock"
+    assert words["H0 total"] == ("cannot be told", "?", "the feature follows the step exactly")
+    assert words["H1 total"][0] == "none"
+    assert words[STEP] == ("", "", "")
     h0, step = (next(row for row in table.rows if row.name == name) for name in ("H0 total", STEP))
     assert [cell.rho for cell in h0.cells] == [cell.rho for cell in step.cells]
     assert all(cell.left == "–" for cell in h0.cells)
@@ -214,7 +203,7 @@ def test_information_is_marked() -> None:
     table = headline_table(study("information"))
     assert table is not None
     h0 = next(row for row in table.rows if row.name == "H0 total")
-    assert (h0.word.text, h0.word.mark) == ("beyond the trend", "✓")
+    assert (h0.verdict, h0.mark) == ("beyond trend", "✓")
 
 
 def test_of_several_verdicts_the_strongest_is_named_with_its_runs() -> None:
@@ -229,36 +218,8 @@ def test_of_several_verdicts_the_strongest_is_named_with_its_runs() -> None:
     table = headline_table(with_columns(of, verdict=verdict, untested=LOSS.untested))
     assert table is not None
     h0 = next(row for row in table.rows if row.name == "H0 total")
-    assert (h0.word.text, h0.where) == ("beyond the trend", "in 1 of 4 runs")
-    assert h0.verdicts == "beyond the trend: 1 run; no detectable correlation: 2 runs; cannot be tested: 1 run"
-
-
-ROW = {
-    "verdict": NONE, "untested": "", "rho": 0.8, "rho_with_step": 0.9, "rho_given_step": 0.1, "left": 0.1,
-    "p_given_all_adjusted": 0.5,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("row", "text"), [
-    ({"verdict": BEYOND}, "beyond the trend"),
-    ({"verdict": UNDETERMINED, "untested": RUNS_GAP.untested}, "open: too few runs"),
-    ({"verdict": UNDETERMINED, "untested": POWER.untested}, "open: too little power"),
-    ({"verdict": UNDETERMINED, "untested": LOSS.untested}, "cannot be tested"),
-    ({"verdict": UNDETERMINED, "untested": LOSS.untested, "rho_with_step": -1.0}, "moves with the step"),
-    ({"verdict": TREND}, "moves with the step"),
-    ({"verdict": TREND, "left": np.nan}, "moves with the step"),
-    ({"verdict": TREND, "left": np.nan, "rho_given_step": 0.7}, "fails a test"),
-    ({"verdict": TREND, "left": 0.7}, "fails a test"),
-    ({"verdict": TREND, "p_given_all_adjusted": 0.01}, "fails a test"),
-    ({"p_given_all_adjusted": 0.01}, "fails a test"),
-    ({}, "no detectable correlation"),
-])  # fmt: skip
-def test_words_of_a_verdict(row: dict[str, object], text: str) -> None:
-    assert word_of({**ROW, **row}).text == text
-
-
-def test_verdicts_can_be_told_apart_without_colour() -> None:
-    assert all(word.mark for word in WORDS)
+    assert (h0.verdict, h0.where) == ("beyond trend", "in 1 of 4 runs")
+    assert h0.verdicts == "beyond trend: 1 run; cannot be told: 1 run; none: 2 runs"
 
 
 def test_hidden_states_take_the_place_of_weights() -> None:
@@ -282,7 +243,7 @@ def test_the_chart_has_a_mark_for_each_run(n: int) -> None:
     left = {row["quantity"]: row["left"] for row in rows}
     assert left["H0 total"] is None
     assert isinstance(left["H1 total"], float)
-    assert chart.title == "Given the clocks, no correlation is significant"
+    assert chart.title == "Given the covariates, no correlation is significant"
     assert "given the step and the weight norm where that is defined" in chart.caption
     assert chart.render("svg").startswith(b"<svg")
     colour = chart.spec()["layer"][-1]["encoding"]["color"]
@@ -307,14 +268,14 @@ def test_the_chart_of_many_runs_shows_their_median_and_range() -> None:
 def test_the_title_says_what_passes() -> None:
     chart = headline_chart(study("information"))
     assert chart is not None
-    assert chart.title == "H0 total passes every test of what is left given the clocks"
+    assert chart.title == "H0 total is beyond trend"
     one = with_columns(study("information"), verdict=pl.when(run=RUNS[0]).then("verdict").otherwise(pl.lit(TREND)))
     partly = headline_chart(one)
     assert partly is not None
-    assert partly.title == "H0 total passes every test of what is left given the clocks in at least one run"
+    assert partly.title == "H0 total is beyond trend in at least one run"
     untestable = headline_chart(falling())
     assert untestable is not None
-    assert untestable.title == "Given the clocks, nothing is left to test"
+    assert untestable.title == "Given the covariates, nothing is left to test"
 
 
 def test_a_hostile_name_stays_text() -> None:

@@ -12,14 +12,14 @@ from section_tools import charts_of, section_of
 
 from toposcope.errors import ToposcopeError
 from toposcope.report.charts.planes import stored_plane_chart
-from toposcope.report.material import Material
 from toposcope.report.sections.landscape import SECTION, landscape_charts, landscape_rows
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 
 STEPS = (0, 10, 100)
 
 
-def with_planes(n_runs: int, *, spread: bool = True) -> Material:
+def with_planes(n_runs: int, *, spread: bool = True) -> StudyData:
     """A study in whose first checkpoints the planes have two basins, and one later."""
     study = material(n_runs, 3)
     rows = []
@@ -47,7 +47,7 @@ def test_the_charts_hold_what_was_measured(n_runs: int) -> None:
     bands = rows_of_chart(charts["landscape-range"], "low", "high")
     assert {(row["low"], row["high"]) for row in bands if row["step"] == 0} == {(2.5, 3.5)}
     assert charts["landscape-range"].title == (
-        "The loss ranges over 3 to 5 nats a token on the planes, ± up to 0.5 between planes"
+        "The loss ranges over 3 to 5 nats per token on the planes, ± up to 0.5 between planes"
     )
 
 

@@ -12,11 +12,11 @@ from section_tools import charts_of
 
 from toposcope.charts.distances import step_heat_map
 from toposcope.report.charts.series import short_names
-from toposcope.report.material import Material
 from toposcope.report.sections.layers import layer_group_charts, layer_heat_maps
+from toposcope.report.study_data import StudyData
 
 
-def with_layers(of: Material, layers: dict[str, dict[str, np.ndarray]], roles: dict[str, str]) -> Material:
+def with_layers(of: StudyData, layers: dict[str, dict[str, np.ndarray]], roles: dict[str, str]) -> StudyData:
     """The first run, with other layers."""
     first = dataclasses.replace(of.trajectories[0], layers=by_group(layers), roles=roles)
     return dataclasses.replace(of, trajectories=[first])

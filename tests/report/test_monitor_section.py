@@ -29,14 +29,14 @@ def test_a_study_hands_out_what_the_monitor_said(study: LiveStudy) -> None:
 def test_the_report_of_a_run_that_still_trains_has_the_section(study: LiveStudy) -> None:
     page = study_page(Study.load(study.directory))
     assert {"alerts", "forecasts"} <= page.tables().keys()
-    assert SECTION.finding(page.material) == "1 alert in mine; 3 forecasts"
-    assert SECTION.summary(page.material)[0].startswith("While mine trained, the monitor raised an alert at step 500:")
+    assert SECTION.finding(page.data) == "1 alert in mine; 3 forecasts"
+    assert SECTION.summary(page.data)[0].startswith("While mine trained, the monitor raised an alert at step 500:")
     (chart,) = [chart for anchor, chart in page.charts() if anchor == "monitor"]
     assert chart.name == "forecasts-made"
 
 
 def test_forecasts_are_held_against_how_the_run_ended(study: LiveStudy) -> None:
-    material = study_page(Study.load(study.directory)).material
+    material = study_page(Study.load(study.directory)).data
     late = material.log.filter(pl.col("step") > 980).get_column("loss").mean()
     assert final_losses(material) == {"mine": pytest.approx(late)}
     blocks = "".join(str(block) for block in SECTION.blocks(material, []))
@@ -50,8 +50,8 @@ def test_a_study_that_nobody_watched_has_no_such_section(tmp_path: Path) -> None
         written.measure(step)
     page = study_page(Study.load(written.directory))
     assert not {"alerts", "forecasts"} & page.tables().keys()
-    assert not list(SECTION.blocks(page.material, []))
-    assert SECTION.finding(page.material) == ""
+    assert not list(SECTION.blocks(page.data, []))
+    assert SECTION.finding(page.data) == ""
 
 
 def test_commands_take_a_study_without_checkpoint_files(study: LiveStudy, tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     assert errors
     study = Study.load(tmp_path / "study")
     whole = study_page(study)
-    assert whole.material.trajectories == []
+    assert whole.data.trajectories == []
     assert list(whole.charts()) == []
     page, verdict = write_report(study)
-    assert verdict[0].startswith("Nothing can be said about what topology adds")
+    assert verdict[0].endswith("cannot be told: no loss is known.")
     report = page.with_name("report.md").read_text()
     assert "### What failed" in report
     reason = pl.read_csv(page.with_name("tables") / "errors.csv").item(0, "message")

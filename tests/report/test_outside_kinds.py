@@ -20,7 +20,7 @@ from toposcope.models import Origin
 from toposcope.probes import probe_types
 from toposcope.probes.needs import RunContext, needs
 from toposcope.report.association_tables import full_table
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study import run_study
 
 
@@ -34,7 +34,7 @@ def fresh_registry() -> Iterator[None]:
         registry.cache_clear()
 
 
-def study_of(probe: str, statistic: str, kind: str) -> Material:
+def study_of(probe: str, statistic: str, kind: str) -> StudyData:
     """Runs whose loss leaves its trend as one statistic does; topology beside it is noise."""
     draw = np.random.default_rng(5)
     steps = np.arange(N) * 100
@@ -75,10 +75,10 @@ def test_what_is_no_topology_is_not_announced_as_topology(probe: str, statistic:
     rows = found.tables["association"].filter(group="network", feature=name)
     assert set(rows.get_column("verdict")) == {"beyond trend"}
     assert set(rows.get_column("kind")) == {kind}
-    first, *others = summary(found)
-    assert first.startswith("Topology adds no detectable information")
-    assert "1 topological feature" in first
-    assert name not in first
+    first, second, *others = summary(found)
+    assert first.startswith("Topology goes with the loss, but says no more about it")
+    assert "1 topological feature" in second
+    assert name not in first + second
     assert any(name in sentence for sentence in others)  # among the plain quantities
     table = full_table("association", "", found.tables["association"])
     assert table is not None
@@ -87,8 +87,9 @@ def test_what_is_no_topology_is_not_announced_as_topology(probe: str, statistic:
 
 def test_the_same_numbers_declared_as_topology_are_announced() -> None:
     found = study_of("holes", "total", "topology")
-    first, *_ = summary(found)
-    assert first.startswith("Topology carries information about the loss beyond the trend: 1 of 2 topological features")
+    first, second, *_ = summary(found)
+    assert first == "Topology says more about the loss than the training step."
+    assert second.startswith("1 of 2 topological features does so")
 
 
 def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The sentence beside a section's title: short, true, and empty where there is nothing to say."""
+"""The sentence beside a section's title: short, true, and empty where there is nothing to paragraph."""
 
 import dataclasses
 import re
@@ -14,34 +14,34 @@ from section_tools import CORE, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.report.composing import Page
-from toposcope.report.document import say
-from toposcope.report.material import Material
+from toposcope.report.document import paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 
 SECTIONS = {section.anchor: section for section in CORE}
 MAX_CHARACTERS = 95
 
 
-def finding(anchor: str, of: Material) -> str:
+def finding(anchor: str, of: StudyData) -> str:
     return SECTIONS[anchor].finding(of)
 
 
-def associated(rule: str) -> Material:
+def associated(rule: str) -> StudyData:
     of = study_by_rule(rule)
     return with_tables(of, {"association": association_table(of.trajectories)})
 
 
 def test_the_finding_stands_in_the_document() -> None:
-    part = ReportSection[Material](
-        anchor="a", title="A", blocks=lambda *_: (say("b"),), finding=lambda of: f"{len(of.trajectories)} runs"
+    part = ReportSection[StudyData](
+        anchor="a", title="A", blocks=lambda *_: (paragraph("b"),), finding=lambda of: f"{len(of.trajectories)} runs"
     )
     (composed,) = Page([part], material(2, 3)).compose().sections
     assert composed.finding == "2 runs"
 
 
 @cache
-def with_and_without_states(n_runs: int) -> list[Material]:
+def with_and_without_states(n_runs: int) -> list[StudyData]:
     full = material(n_runs, 4)
     testable = full.tables["association"].with_columns(untested=pl.lit(""))
     return [with_tables(of, {"association": testable}) for of in (full, with_states(full))]
@@ -71,8 +71,8 @@ def test_a_study_without_data_has_no_finding_or_says_so(anchor: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("information", "1 of 3 topological features is beyond the trend in at least one run"),
-        ("clock", "No topological feature is beyond the trend in any run; 2 of 3 can be told from it"),
+        ("information", "Topology says more about the loss than the training step"),
+        ("clock", "Nothing found: topology says no more about the loss than the training step"),
     ],
 )
 def test_the_association_says_what_is_beyond_the_trend(rule: str, text: str) -> None:
@@ -118,5 +118,5 @@ def test_a_table_that_nobody_would_scroll_through_is_only_beside_the_page(monkey
         return [block.name for block in nested if isinstance(block, Table)]
 
     assert "association" in tables()
-    monkeypatch.setattr("toposcope.report.sections.association.MAX_ROWS", 2)
+    monkeypatch.setattr("toposcope.report.sections.association.MAX_TABLE_ROWS", 2)
     assert "association" not in tables()

@@ -21,16 +21,16 @@ from toposcope.report.charts.diagrams import (
     state_betti_charts,
     state_diagram_chart,
 )
-from toposcope.report.material import Material
 from toposcope.report.sections.layers import random_matrix_charts, unusual
 from toposcope.report.sections.phases import change_point_chart, described
 from toposcope.report.sections.scaling import cross_size_charts, nearest, scaling_charts, trend
+from toposcope.report.study_data import StudyData
 
 OF_WEIGHTS = (change_point_chart, scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
 OF_STATES = (state_diagram_chart, state_betti_charts, cross_size_charts)
 
 
-def all_charts(of: Material, draw: Any) -> dict[str, Chart]:
+def all_charts(of: StudyData, draw: Any) -> dict[str, Chart]:
     return {name: chart for one in draw for name, chart in charts_of(one, of).items()}
 
 
@@ -66,21 +66,6 @@ def test_charts_of_hidden_states() -> None:
     ]
     for chart in drawn.values():
         check_chart(chart)
-
-
-@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (60, 3)])
-def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
-    for chart in all_charts(material(runs, checkpoints), OF_WEIGHTS).values():
-        check_chart(chart)
-
-
-@pytest.mark.parametrize("draw", [*OF_WEIGHTS, *OF_STATES])
-def test_without_its_data_a_chart_is_left_out(draw: Any) -> None:
-    full = material(1, 3)
-    bare = [dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={}) for t in full.trajectories]
-    empty = {name: frame.clear() for name, frame in full.tables.items()}
-    assert not charts_of(draw, dataclasses.replace(full, trajectories=bare, tables=empty))
-    assert not charts_of(draw, dataclasses.replace(full, trajectories=[], tables=empty))
 
 
 def test_change_points_lie_on_the_line_with_their_interval() -> None:

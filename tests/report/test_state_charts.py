@@ -1,11 +1,11 @@
 """Charts of hidden states: what they draw and say is what the data say."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from chart_checks import rows_of_chart
 from made_up_material import material
 from made_up_states import LAYERS, STEPS, with_states
 
@@ -15,29 +15,24 @@ from toposcope.report.charts.states import (
     embedding_charts,
     representation_charts,
 )
-from toposcope.report.material import Material
 from toposcope.report.sections.similarity import (
     MAX_CHECKPOINTS,
     checkpoint_similarity_charts,
     layer_similarity_charts,
 )
+from toposcope.report.study_data import StudyData
 
 ALL = (representation_charts, depth_charts, embedding_charts, layer_similarity_charts, checkpoint_similarity_charts)
 
 
 @pytest.fixture(scope="module")
-def study() -> Material:
+def study() -> StudyData:
     return with_states(material(3))
 
 
 @pytest.fixture(scope="module")
-def drawn(study: Material) -> dict[str, Chart]:
+def drawn(study: StudyData) -> dict[str, Chart]:
     return {chart.name: chart for draw in ALL for chart in draw(study)}
-
-
-def rows_of(chart: Chart, field: str) -> list[dict[str, Any]]:
-    """Return the rows of a chart that have a field."""
-    return [row for rows in chart.spec()["datasets"].values() for row in rows if field in row]
 
 
 TITLES = {
@@ -45,10 +40,7 @@ TITLES = {
     "states-top-eigenvalue": "Top eigenvalue of the last hidden state rises in all 3 runs",
     "states-h1-entropy": "H1 entropy of the last hidden state falls in all 3 runs",
     "depth-h0-total": "H0 total rises through the layers of run-2",
-    "embedding-h0-total": (
-        "H0 total of the input embedding falls in all 3 runs and of the output embedding does not change in any of 3 "
-        "runs"
-    ),
+    "embedding-h0-total": "H0 total of embeddings: input falls in all 3 runs, output does not change in any of 3 runs",
     "layers-cka": "CKA: the first and the last hidden state of run-2 stay as alike as they are",
     "checkpoints-rtd": "RTD: the last hidden state changes most between steps 0 and 1 of run-0",
 }  # fmt: skip
@@ -69,19 +61,19 @@ def test_every_chart_is_drawn(drawn: dict[str, Chart]) -> None:
         assert "nan" not in chart.title + chart.caption
 
 
-def test_values_are_those_of_the_study(study: Material, drawn: dict[str, Chart]) -> None:
-    rows = [row for row in rows_of(drawn["states-rankme"], "step") if row["run"] == "run-1" and "value" in row]
+def test_values_are_those_of_the_study(study: StudyData, drawn: dict[str, Chart]) -> None:
+    rows = [row for row in rows_of_chart(drawn["states-rankme"], "step") if row["run"] == "run-1" and "value" in row]
     (rank,) = (v for f, v in study.trajectories[1].features.items() if f.statistic == "rankme")
     assert [row["value"] for row in rows] == rank.tolist()
     assert [row["step"] for row in rows] == STEPS.tolist()
 
 
 def test_bands_are_where_there_is_noise(drawn: dict[str, Chart]) -> None:
-    bands = rows_of(drawn["states-h0-total"], "low")
+    bands = rows_of_chart(drawn["states-h0-total"], "low")
     assert len(bands) == 3 * len(STEPS)
     assert {row["high"] - row["low"] for row in bands} == {40.0}
     assert "Bands" in drawn["states-h0-total"].caption
-    assert not rows_of(drawn["states-h1-total"], "low")
+    assert not rows_of_chart(drawn["states-h1-total"], "low")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +86,7 @@ def test_bands_are_where_there_is_noise(drawn: dict[str, Chart]) -> None:
     ],
 )
 def test_the_last_state_stands_behind_all_blocks(
-    study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[int] | None
+    study: StudyData, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[int] | None
 ) -> None:
     (ours, *_) = study.trajectories
     names = [f"hidden.{k:02d}" for k in places]
@@ -103,57 +95,42 @@ def test_the_last_state_stands_behind_all_blocks(
     roles = weights | dict.fromkeys(layers, "hidden")
     chosen = dataclasses.replace(ours, layers=layers, roles=roles)
     chart = depth_charts(dataclasses.replace(study, trajectories=[chosen]))[0]
-    assert sorted({row["blocks"] for row in rows_of(chart, "blocks")}) == expected
+    assert sorted({row["blocks"] for row in rows_of_chart(chart, "blocks")}) == expected
     axis = chart.spec()["encoding"]["x"]["axis"]
     assert axis.get("values") == ticks
     assert ("'last'" in axis.get("labelExpr", "")) == bool(ticks)
 
 
 def test_matrices_are_symmetric_and_whole(drawn: dict[str, Chart]) -> None:
-    cells = {(r["checkpoint"], r["a"], r["b"]): r["value"] for r in rows_of(drawn["layers-cka"], "a")}
+    cells = {(r["checkpoint"], r["a"], r["b"]): r["value"] for r in rows_of_chart(drawn["layers-cka"], "a")}
     assert len(cells) == 2 * len(LAYERS) ** 2
     assert all(cells[at, a, b] == cells[at, b, a] for at, a, b in cells)
     assert cells["step 0", "0", "last"] == 0.25
     assert cells["step 0", "0", "0"] == 1.0
-    rtd = {(r["run"], r["a"], r["b"]): r["value"] for r in rows_of(drawn["checkpoints-rtd"], "a")}
+    rtd = {(r["run"], r["a"], r["b"]): r["value"] for r in rows_of_chart(drawn["checkpoints-rtd"], "a")}
     assert len(rtd) == 2 * len(STEPS) ** 2
     assert rtd["run-0", 0, 10000] == rtd["run-0", 10000, 0] == pytest.approx(9.0)
 
 
-def test_layers_that_grow_alike_are_said_to(study: Material) -> None:
+def test_layers_that_grow_alike_are_said_to(study: StudyData) -> None:
     nearer = pl.when(pl.col("step") == STEPS[-1], pl.col("statistic") == "cka@network").then(0.9).otherwise("value")
     chart = layer_similarity_charts(dataclasses.replace(study, frame=study.frame.with_columns(value=nearer)))[0]
     assert chart.title == "CKA: the first and the last hidden state of run-2 become more alike"
 
 
-def test_of_many_checkpoints_some_are_drawn(study: Material) -> None:
+def test_of_many_checkpoints_some_are_drawn(study: StudyData) -> None:
     rows = [("run-0", step, "network", "hidden", "similarity", "{}", f"cka@step.{before}", "control", 0.5, "")
             for step in range(100) for before in range(step)]  # fmt: skip
     frame = pl.DataFrame(rows, schema=study.frame.schema, orient="row")
     (chart,) = checkpoint_similarity_charts(dataclasses.replace(study, frame=frame))
-    steps = {row["a"] for row in rows_of(chart, "a")}
+    steps = {row["a"] for row in rows_of_chart(chart, "a")}
     assert len(steps) == MAX_CHECKPOINTS
     assert {0, 99} < steps
     assert chart.caption.endswith("40 checkpoints of a run are shown.")
 
 
-@pytest.mark.parametrize("draw", ALL)
-def test_a_study_of_weights_has_no_chart_of_states(draw: Any) -> None:
-    assert draw(material(2)) == []
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (8, 10)])
-def test_small_and_large_studies_of_states_are_drawn(runs: int, checkpoints: int) -> None:
-    of = with_states(material(runs, checkpoints))
-    for draw in ALL:
-        for chart in draw(of):
-            assert "nan" not in chart.title + chart.caption
-            assert chart.render("svg").startswith(b"<svg")
-
-
-@pytest.mark.slow
-def test_holes_are_no_obstacle(study: Material) -> None:
+def test_holes_are_no_obstacle(study: StudyData) -> None:
     def holed(values: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(values)) == len(values) - 1, np.nan, values)
 

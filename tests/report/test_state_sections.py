@@ -17,15 +17,15 @@ from toposcope.analysis.table import association_table
 from toposcope.analysis.table import comparison_table as compared
 from toposcope.report.association_tables import full_table, has_scales, legend, short_table
 from toposcope.report.document import Details, Paragraph, Section
-from toposcope.report.material import Material
 from toposcope.report.sections.association import against_spectra
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 from toposcope.report.text_losses import NOT_COMPARABLE
 from toposcope.study.kinds import feature_named
 
 
 @pytest.fixture(scope="module")
-def study() -> Material:
+def study() -> StudyData:
     return with_states(material(3))
 
 
@@ -37,7 +37,7 @@ def tables(section: Section | None) -> list[Table]:
     return found
 
 
-def of_states(rule: str) -> Material:
+def of_states(rule: str) -> StudyData:
     """A study whose H1 entropy of hidden states is made by rule, beside spectra that are noise."""
     found = []
     for i, run in enumerate(("small", "middle", "large", "huge")):
@@ -50,18 +50,20 @@ def of_states(rule: str) -> Material:
     return with_tables(of, {"association": association_table(found), "comparisons": compared(found)})
 
 
-def said(of: Material) -> str:
+def said(of: StudyData) -> str:
     return " ".join(summary(of))
 
 
 def test_the_verdict_reads_well_of_hidden_states() -> None:
     beyond = said(of_states("information"))
-    assert "H1 entropy of hidden states carries information about the loss beyond the trend in " in beyond
+    assert "H1 entropy of hidden states: beyond trend in " in beyond
     assert "Its rho with the loss on the text: small +" in beyond
     assert re.search(r"given the step \+0\.\d+; given the step and the top eigenvalue \+0\.\d+\)", beyond)
     assert "comparisons of a topological feature with a spectral measure of the same hidden states" in beyond
     assert "5 plain quantities (norms, spectra)" in beyond
-    assert "H1 entropy of hidden states is a clock" in said(of_states("clock"))
+    assert "H1 entropy of hidden states: cannot be told in all 4 runs, the feature follows the step exactly" in said(
+        of_states("clock")
+    )
 
 
 def test_what_the_top_eigenvalue_explains_is_said_to_vanish_with_it() -> None:
@@ -69,8 +71,8 @@ def test_what_the_top_eigenvalue_explains_is_said_to_vanish_with_it() -> None:
     gone = {"verdict": "trend only", "p_given_scale_adjusted": 0.7}
     told = found.tables["association"].with_columns(**{name: pl.lit(value) for name, value in gone.items()})
     text = said(with_tables(found, {"association": told}))
-    assert "but not detectably once the step and the top eigenvalue of the same hidden states are known" in text
-    assert "but fails other tests" not in text
+    assert "significant given the covariates, but not given the step and the states' top eigenvalue" in text
+    assert "another test fails" not in text
 
 
 def test_association_tables_have_the_scale_where_there_is_one() -> None:
@@ -94,7 +96,7 @@ def test_association_tables_have_the_scale_where_there_is_one() -> None:
     }  # fmt: skip
 
 
-def test_sizes_are_listed_by_every_clock(study: Material) -> None:
+def test_sizes_are_listed_by_every_clock(study: StudyData) -> None:
     (table,) = (t for t in tables(section_of("scaling", study)) if t.name == "collapse")
     assert [row[1] for row in table.rows[:3]] == ["step", "tokens", "loss"]
     assert table.rows[2][6] == "0.100"
@@ -102,7 +104,7 @@ def test_sizes_are_listed_by_every_clock(study: Material) -> None:
     assert section_of("scaling", nothing) is None
 
 
-def test_tests_of_topology_against_spectra_stand_side_by_side(study: Material) -> None:
+def test_tests_of_topology_against_spectra_stand_side_by_side(study: StudyData) -> None:
     (block,) = against_spectra(study.tables["comparisons"])
     assert isinstance(block, Details)
     (table,) = [b for b in block.blocks if isinstance(b, Table)]
@@ -112,7 +114,7 @@ def test_tests_of_topology_against_spectra_stand_side_by_side(study: Material) -
     assert against_spectra(pl.DataFrame()) == []
 
 
-def test_published_features_are_compared_with_published_spectra(study: Material) -> None:
+def test_published_features_are_compared_with_published_spectra(study: StudyData) -> None:
     told = study.tables["comparisons"].with_columns(pl.col("feature", "other").str.replace(LABEL, "published"))
     (block,) = against_spectra(told)
     assert isinstance(block, Details)
@@ -123,12 +125,12 @@ def test_published_features_are_compared_with_published_spectra(study: Material)
     assert [len(t.rows) for t in tables(found) if t.name == "comparisons"] == [9]
 
 
-def without(of: Material, name: str) -> Material:
+def without(of: StudyData, name: str) -> StudyData:
     """Return the study with one table empty."""
     return with_tables(of, {name: of.tables[name].clear()})
 
 
-def with_text(of: Material, n_tokens: dict[str, float]) -> Material:
+def with_text(of: StudyData, n_tokens: dict[str, float]) -> StudyData:
     """Return a study whose runs read a text: a loss of 3 before the last checkpoint, and of 2 there."""
     rows = [
         (run, step, "network", "network", "language_modelling", "{}", statistic, "loss", value, "")
@@ -142,7 +144,7 @@ def with_text(of: Material, n_tokens: dict[str, float]) -> Material:
 
 
 @pytest.mark.parametrize("tokens", [(500.0, 500.0), (500.0, 700.0)])
-def test_runs_tell_how_well_they_predict_the_text(study: Material, tokens: tuple[float, float]) -> None:
+def test_runs_tell_how_well_they_predict_the_text(study: StudyData, tokens: tuple[float, float]) -> None:
     told = with_text(study, dict(zip(("run-0", "run-1"), tokens, strict=True)))
     found = section_of("moves", told)
     (table,) = (t for t in tables(found) if t.name == "runs")
@@ -165,7 +167,7 @@ def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
         assert ("scales as N^" in told) != differ
 
 
-def test_other_clouds_are_named(study: Material) -> None:
+def test_other_clouds_are_named(study: StudyData) -> None:
     second = "hidden_states:points=texts"
     more = [
         dataclasses.replace(t, clouds={**t.clouds, second: second, "similarity": LABEL}) for t in study.trajectories

@@ -20,8 +20,8 @@ from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
 from toposcope.report.live.status import Status, status_of
-from toposcope.report.material import Material
 from toposcope.report.sections.monitor import _divergences, final_losses
+from toposcope.report.study_data import StudyData
 from toposcope.study import Study, checksums
 from toposcope.study.store import Store
 
@@ -234,7 +234,7 @@ def test_the_report_names_the_run_that_has_no_final_loss(tmp_path: Path) -> None
     live = died(tmp_path / "run")
     live.forecast(70)
     live.store.close()
-    material = Material.of(Study.load(tmp_path / "run"), {})
+    material = StudyData.of(Study.load(tmp_path / "run"), ())
     (sentence,) = _divergences(material)
     assert sentence.startswith("run has no final loss: the run diverged at step 81: the training loss is NaN in all 40")
     assert final_losses(material) == {}

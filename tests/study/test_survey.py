@@ -32,7 +32,7 @@ from small_studies import (
 from toposcope.analysis.trajectories import trajectories
 from toposcope.engine.pool import Workers
 from toposcope.probes.rips import RipsProbe
-from toposcope.report import material, write_report
+from toposcope.report import study_data, write_report
 from toposcope.study import Declaration, Study, run_study, runner, study, survey, tasks
 from toposcope.study import work as work_module
 from toposcope.study.declaration import DeclaredSeries
@@ -273,7 +273,7 @@ def test_many_checkpoints_show_the_progress_of_every_stage(tmp_path: Path, monke
         "step,loss\n" + "".join(f"{s},{9 - s / 100}\n" for s in range(0, 900, 50))
     )
     monkeypatch.setattr(runner, "MANY_CHECKPOINTS", 2)
-    monkeypatch.setattr(material, "MANY_CHECKPOINTS", 2)
+    monkeypatch.setattr(study_data, "MANY_CHECKPOINTS", 2)
     stages: dict[str, list[tuple[int, int]]] = {}
 
     def progress(what: str, done: int, total: int) -> None:

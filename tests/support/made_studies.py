@@ -3,11 +3,11 @@
 import numpy as np
 import polars as pl
 from named_features import by_feature
-from section_tools import all_tables
+from section_tools import all_tables, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.declaration import Declaration
 from toposcope.study.study import FRAME_SCHEMA
 
@@ -31,11 +31,11 @@ def trajectory(run: str, seed: int, rule: str, target: str = "validation_loss") 
     return Trajectory(run, steps, by_feature(features), {target: loss}, clocks)
 
 
-def study(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> Material:
+def study(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> StudyData:
     """A study of such runs; tables without rows where they would need more."""
     found = [trajectory(run, 10 * seed + i, rule) for i, run in enumerate(runs)]
     scaling = pl.DataFrame(schema={"quantity": pl.String, "n_sizes": pl.Int64, "exponent": pl.Float64})
-    return Material(
+    return StudyData(
         declaration=Declaration(name=rule),
         trajectories=found,
         frame=pl.DataFrame(schema=FRAME_SCHEMA),
@@ -60,3 +60,9 @@ def no_findings() -> pl.DataFrame:
     """`Study.findings` where the doctor found nothing."""
     texts = dict.fromkeys(("run", "check", "severity"), pl.String)
     return pl.DataFrame(schema={**texts, "steps": pl.List(pl.Int64), "layer": pl.String, "message": pl.String})
+
+
+def with_columns(of: StudyData, **columns: object) -> StudyData:
+    """Return the study with columns of its association exchanged."""
+    exchanged = {name: pl.lit(v) if isinstance(v, str | float) else v for name, v in columns.items()}
+    return with_tables(of, {"association": of.tables["association"].with_columns(**exchanged)})  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from toposcope.analysis.phases import NP_MEAN, move_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.declaration import Declaration
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
@@ -96,6 +96,7 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
                     {"run": t.run, "group": "network", "target": target, "feature": str(feature),
                      "kind": feature.kind, "n": len(t.steps),
                      "rho": -0.9 + 0.2 * j + 0.01 * i, "rho_step": -0.95, "rho_given_step": given,
+                     "rho_learning_rate": -0.9, "rho_weight_norm": np.nan,
                      "rho_given_all": given / 2, "verdict": verdict, "untested": "", "p_given_all_adjusted": 1.0,
                      "rho_with_step": 0.9, "block_low": -0.98, "block_high": 0.3 + 0.1 * j}
                 )  # fmt: skip
@@ -114,7 +115,7 @@ def between_runs(found: list[Trajectory]) -> dict[str, pl.DataFrame]:
                 f"p_adjusted{given}": 1 - rho if rho < 0.8 else 0.01,
                 f"detectable{given}": 0.8,
             }
-        rows.append(row | {"verdict": "beyond the loss" if j == 1 else "explained"})
+        rows.append(row | {"verdict": "beyond trend" if j == 1 else "trend only"})
         steps.append(
             pl.DataFrame({
                 "feature": str(feature), "step": found[0].steps,
@@ -194,7 +195,7 @@ def published(found: list[Trajectory]) -> Published:
     )
 
 
-def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
+def material(n_runs: int = 5, n_checkpoints: int = 30) -> StudyData:
     """Return a study with data for every figure."""
     steps = np.arange(n_checkpoints) * 100
     found = [trajectory(f"run-{i}", i, steps) for i in range(n_runs)]
@@ -226,7 +227,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         matched=pl.DataFrame(schema=MATCHED),
         collapse=pl.DataFrame(schema=COLLAPSE),
     )
-    return Material(
+    return StudyData(
         trajectories=found,
         tables=tables,
         errors=pl.DataFrame(),

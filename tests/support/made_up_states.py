@@ -10,7 +10,7 @@ from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.homology import Diagram
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.kinds import kind_of
 
 STATES = "hidden_states"
@@ -149,7 +149,7 @@ def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[.
     return read
 
 
-def with_states(of: Material) -> Material:
+def with_states(of: StudyData) -> StudyData:
     """Return a study of hidden states of the runs of a made-up study."""
     found = [of_states(t, i) for i, t in enumerate(of.trajectories)]
     sizes = dict(of.runs.select("run", "n_parameters").iter_rows())
@@ -177,7 +177,8 @@ def association(found: Sequence[Trajectory]) -> pl.DataFrame:
     rows = [
         {"run": t.run, "group": "network", "target": "text_loss", "feature": str(feature), "kind": feature.kind,
          "n": len(t.steps), "rho": 0.8,
-         "rho_step": -0.9, "rho_given_step": 0.5, "rho_given_all": 0.4, "verdict": "trend only",
+         "rho_step": -0.9, "rho_learning_rate": -0.9, "rho_weight_norm": float("nan"),
+         "rho_given_step": 0.5, "rho_given_all": 0.4, "verdict": "trend only",
          "untested": "", "p_given_all_adjusted": 1.0, "rho_with_step": 0.9, "block_low": 0.2, "block_high": 0.95,
          "rho_top_eigenvalue": -0.95,
          "rho_given_scale": float("nan") if feature.statistic == "top_eigenvalue" else 0.05}

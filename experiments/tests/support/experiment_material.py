@@ -9,7 +9,7 @@ from made_up_states import LABEL, STEPS, TURNS
 from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope_experiments.published_study.claims import SCHEMA as CLAIMS
 from toposcope_experiments.published_study.predictions import SCHEMA as PREDICTIONS
 from toposcope_experiments.representation_phases.phases import SCHEMA as PHASES
@@ -17,7 +17,7 @@ from toposcope_experiments.representation_phases.phases import SCHEMA as PHASES
 FORECASTERS = ("last", "paper_loss_only", "paper_tda_only", "paper_combined", "paper_combined_without_topology")
 
 
-def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
+def material(n_runs: int = 5, n_checkpoints: int = 30) -> StudyData:
     """Return a study with data for every figure of the experiments too."""
     of = made_up_material.material(n_runs, n_checkpoints)
     tables = {
@@ -28,7 +28,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
     return with_tables(of, tables)
 
 
-def with_states(of: Material) -> Material:
+def with_states(of: StudyData) -> StudyData:
     """Return a study of hidden states of the runs of a made-up study, with their phases."""
     found = made_up_states.with_states(of)
     return with_tables(found, {"representation_phases": phases(found.trajectories)})

@@ -18,14 +18,13 @@ from toposcope.analysis.permutations import (
 from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_population import RunPopulation, is_enough, run_population
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
-from toposcope.analysis.verdict import LEVEL, NONE, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED
 from toposcope.probes.feature import Feature
 from toposcope.typing import Indices, Vector
 
 GIVEN = ("", "_given_loss", "_given_all")
 """Endings of columns: alone, given the loss at the same step, and given that loss and the controls there."""
 RATE, NORM, LOSS = "learning_rate", "weight_norm", "loss"
-BEYOND, EXPLAINED = "beyond the loss", "explained"
 CONSTANT = "the same in all runs"  # the reason for features that do not differ between runs; sentences leave these out
 _PER_TEST = ("n_steps", "rho", "p", "p_adjusted", "band", "detectable")
 SCHEMA: dict[str, type[pl.DataType]] = {
@@ -43,7 +42,7 @@ RULE = (
     f"Between runs, at level {LEVEL:g}: '{BEYOND}' if a feature goes with the final loss across runs given the loss at "
     "the same step and the controls there (the learning rate of the moment and the weight norm, as far as they differ "
     "between runs), of ranks and of values both, permuting the runs, adjusted over all features; "
-    f"'{EXPLAINED}' if it does alone or given the loss, but not given all of these; '{NONE}' if it does not; "
+    f"'{TREND}' if it does alone or given the loss, but not given all of these; '{NONE}' if it does not; "
     f"'{UNDETERMINED}' if the test given all of these is not defined at any step."
 )
 
@@ -131,7 +130,7 @@ def between_runs_table(
         columns = {"p_adjusted": p_adjusted, "detectable": np.where(defined, detectable, np.nan)}
         table = table.with_columns(pl.Series(f"{c}{given}", values) for c, values in columns.items())
     alone, given_loss, given_all = significant
-    verdicts = [UNDETERMINED, BEYOND, EXPLAINED]
+    verdicts = [UNDETERMINED, BEYOND, TREND]
     verdict = np.select([np.isnan(p), given_all, alone | given_loss], verdicts, NONE)  # p is that given all
     return table.with_columns(verdict=pl.Series(verdict.tolist(), dtype=pl.String))
 

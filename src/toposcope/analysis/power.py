@@ -11,8 +11,8 @@ import polars as pl
 from numpy.polynomial.chebyshev import chebvander
 from numpy.typing import NDArray
 
+from toposcope.analysis import association_verdict as rule
 from toposcope.analysis import tuning
-from toposcope.analysis import verdict as rule
 from toposcope.analysis.adjustment import MIN_RUNS, pairing_p, replicated
 from toposcope.analysis.association import (
     COLUMNS,
@@ -34,6 +34,7 @@ from toposcope.analysis.permutations import (
     scores,
 )
 from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
+from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -46,7 +47,7 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
     """Add the power of each verdict that says there is nothing, and withdraw it where the power is too small."""
     columns = {column.name: column for column in table.get_columns()}
     power, detectable = np.full((2, len(table)), np.nan)
-    rests = np.array([verdict in (rule.TREND, rule.NONE) for verdict in columns["verdict"]], dtype=bool)
+    rests = np.array([verdict in (TREND, NONE) for verdict in columns["verdict"]], dtype=bool)
     families: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     keys = zip(*(columns[name] for name in rule.FAMILY), strict=True)
     for row, (family, rho, design) in enumerate(zip(keys, columns["rho"], columns["design"], strict=True)):
@@ -62,7 +63,7 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
                 known[key] = _power([designs[i] for i in runs], n_features[target])
             power[rows], detectable[rows] = known[key]
     power[~rests], detectable[~rests] = np.nan, np.nan
-    withdrawn = {"verdict": rule.UNDETERMINED, "untested": rule.POWER.untested, "needs": rule.POWER.needs}
+    withdrawn = {"verdict": UNDETERMINED, "untested": rule.POWER.untested, "needs": rule.POWER.needs}
     weak = np.flatnonzero(power < rule.MIN_POWER)
     changed = {name: columns[name].scatter(weak, value) for name, value in withdrawn.items()}
     del columns["block"], columns["design"]
@@ -157,7 +158,7 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
             p = [pairing_p(square, tuning.SEED) for square in np.stack(by_run, axis=1)]
             columns[name] = np.tile(p, (len(results), 1))
     verdicts, gaps = rule.verdicts_of({name: values.ravel() for name, values in columns.items()})
-    passing = [verdict == rule.BEYOND or gap is rule.RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]
+    passing = [verdict == BEYOND or gap is rule.RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]
     return np.reshape(passing, tables.shape[:2])
 
 

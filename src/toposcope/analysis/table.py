@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import Method, pairing_p
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
+from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.comparison import against
 from toposcope.analysis.power import with_power
 from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
-from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.point_clouds import SPECTRAL
 from toposcope.progress import Progress, silent
@@ -51,7 +51,7 @@ def association_table(
     polars.DataFrame
         ``run, group, target, feature, kind, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing``
         and ``p_pairing_differences`` of `toposcope.analysis.adjustment.pairing_p`, and those of
-        `toposcope.analysis.verdict.with_verdicts`.
+        `toposcope.analysis.association_verdict.with_verdicts`.
     """
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}

@@ -127,7 +127,7 @@ def contour(
     name: str = "contour",
     title: str | None = None,
 ) -> Chart:
-    """Draw a function on a plane, its critical points, a path on it, and its merge tree beside it."""
+    """Draw a function on a plane, its critical points, a path on it, and its merge tree next to it."""
     births, deaths, parents = tree
     low, high = limits(values)
     logarithmic = spans_decades(low, high)
@@ -150,7 +150,7 @@ def contour(
     ).resolve_scale(color="independent", shape="independent")
     words = tree_title(births, deaths)
     caption = (
-        "Colours are those of the strip beside the merge tree, whose branches rise from a minimum to the saddle where "
+        "Colours are those of the strip next to the merge tree, whose branches rise from a minimum to the saddle where "
         "they join an older one."
     )
     drawn = [

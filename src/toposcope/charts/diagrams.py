@@ -22,8 +22,8 @@ class Bars(NamedTuple):
 
     name: str  # of the diagram, in the legend: "H0"
     pairs: Matrix  # shape (k, 2); finite births and deaths; death below birth in a descending filtration
-    n_essential: int = 0  # classes that never die, and classes alive at the filtration cap
-    n_truncated: int = 0  # classes that never die, and classes alive at the filtration cap
+    n_essential: int = 0  # classes that never die
+    n_truncated: int = 0  # classes alive at the filtration cap
 
     @property
     def positive(self) -> Matrix:
@@ -106,8 +106,6 @@ def empty_chart(name: str, title: str, caption: str) -> Chart:
 
 
 MAX_BARS = 60  # drawn of each diagram, the longest
-BAR_HEIGHT = 5  # pixels from one bar to the next
-GAP = 4  # rows between two diagrams
 
 
 def barcode(diagrams: Sequence[Bars]) -> Chart:
@@ -127,7 +125,7 @@ def barcode(diagrams: Sequence[Bars]) -> Chart:
         labels.append(
             {"diagram": each.name, "row": row, "text": f"{each.name}  no finite death: {words}" if words else each.name}
         )
-        row += GAP
+        row += 4
         for birth, death in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))][:: -1 if descending else 1].tolist():
             rows.append(
                 {"diagram": each.name, "row": row, "birth": birth, "death": death, "lifetime": abs(death - birth)}
@@ -148,7 +146,7 @@ def barcode(diagrams: Sequence[Bars]) -> Chart:
     caption = "A bar runs from the birth to the death of a class; classes without a finite death are only counted."
     if left_out:
         caption += f" Drawn are the {MAX_BARS} longest of each diagram; {left_out:,} shorter ones are left out."
-    figure = alt.layer(bars, text).properties(height=max(60, BAR_HEIGHT * row))
+    figure = alt.layer(bars, text).properties(height=max(60, 5 * row))
     return Chart("barcode", title, caption, f"Barcode. {title}.", figure)
 
 

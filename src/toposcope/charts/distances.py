@@ -11,9 +11,6 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.diagrams import data, empty_chart
 from toposcope.errors import ToposcopeError
 
-ROW_HEIGHT = 16  # height of a row in pixels, where there are few
-MAX_HEIGHT = 560
-
 
 def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str, *, signed: bool) -> alt.LayerChart:
     """Draw a value by row and checkpoint."""
@@ -31,7 +28,7 @@ def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str
     )
     cells = base.mark_rect().encode(color=alt.Color("value:Q", title=title, scale=scale))
     undefined = base.transform_filter("!isValid(datum.value)")
-    height = min(MAX_HEIGHT, ROW_HEIGHT * len(order))
+    height = min(560, 16 * len(order))
     layers = [cells.transform_filter("isValid(datum.value)")]
     if rows.get_column("value").has_nulls():
         layers += [undefined.mark_rect(color="#888", opacity=0.15), undefined.mark_text(text="×", opacity=0.7)]

@@ -98,7 +98,6 @@ def tree_title(births: Vector, deaths: Vector) -> str:
     return f"{title}; the deepest that joins another lies {(deaths - births)[finite].max():.3g} below its saddle"
 
 
-HEIGHT = 280
 MAX_POINTS = 40  # levels at which the width of one piece of a funnel is drawn
 
 
@@ -133,7 +132,7 @@ def profile(
     )
     sides = [base.mark_line(strokeWidth=1.2).encode(x=f"{side}:Q", order="level:Q") for side in ("left", "right")]
     area = base.mark_area(orient="horizontal", opacity=0.35).encode(x2="right:Q")
-    figure = alt.layer(area, *sides).properties(height=HEIGHT)
+    figure = alt.layer(area, *sides).properties(height=280)
     caption = (
         "A funnel is a basin, as wide at each level as its share of the vertices; where it lies from left to right has "
         "no meaning."

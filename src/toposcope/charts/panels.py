@@ -8,14 +8,13 @@ import polars as pl
 from toposcope.charts.chart import Figure
 
 WIDTH, HEIGHT = 220, 170  # pixels of one of several panels in a file; on a page their width is that of their place
-ALONE_HEIGHT = 320  # pixels of a panel that is the only one
 MAX_COLUMNS = 4
 
 
 def panels(figures: Mapping[str, alt.LayerChart]) -> Figure:
     """Set panels side by side under their names; a single one fills the place, without its name."""
     if len(figures) == 1:
-        return next(iter(figures.values())).properties(height=ALONE_HEIGHT)
+        return next(iter(figures.values())).properties(height=320)
     named = [alt.layer(figure, _name(name)).properties(width=WIDTH, height=HEIGHT) for name, figure in figures.items()]
     return alt.concat(*named, columns=min(MAX_COLUMNS, len(named)))
 

@@ -33,7 +33,6 @@ def apart(wanted: Sequence[float] | Vector, min_gap: float = MIN_GAP) -> Vector:
 
 
 MAX_LABELS = 6  # more lines than these have a legend instead of a label each
-LABEL_HEIGHT = 15  # of a line's name, in pixels
 MAX_DOTS = 60  # lines of at most this many points show them
 MAX_STOPS = 5_000
 """Points of all lines at which a cursor stops; of more it stops at every so many steps. The lines hold them all."""
@@ -110,7 +109,7 @@ def training_lines(
         at.mark_point(size=60, filled=True, opacity=1),
     ]
     if not dashes and 1 < _n_lines(rows) <= MAX_LABELS:
-        layers.append(_end_labels(rows, scale, runs, LABEL_HEIGHT / height))
+        layers.append(_end_labels(rows, scale, runs, 15 / height))
     if faults is not None and len(faults):
         layers.append(_faults(faults, height))
     zoom = alt.selection_interval(
@@ -139,7 +138,7 @@ def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
 
 
 def step_axis_of(log: bool, title: str = "training step") -> alt.X:
-    """Return the horizontal axis of training; on a logarithmic one, step 0 is beside step 1."""
+    """Return the horizontal axis of training; on a logarithmic one, step 0 is next to step 1."""
     if not log:
         return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
     powers = [0, *(10**k for k in range(10))]

@@ -66,8 +66,7 @@ def backtest(
     from toposcope.forecasting import backtest as forecast_all
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import BacktestResult
-    from toposcope.report.backtest_sections import backtest_page
+    from toposcope.report.backtest import BacktestResult, backtest_page
     from toposcope.report.writing import PAGE, write_page
 
     shares = _shares(fractions)
@@ -116,12 +115,12 @@ def _print(backtested: BacktestResult, tables: dict[str, pl.DataFrame]) -> None:
         rows = backtested.scores.filter(fraction=fraction).to_dicts()
         if not rows:
             continue
-        cells = [(row["forecaster"], *(shown(row, column, kind) for _, column, kind in SCORES)) for row in rows]
+        cells = [(row["forecaster"], *(shown(row[column], kind) for _, column, kind in SCORES)) for row in rows]
         print_table(("forecaster", *titles), cells, f"{fraction:.3g} seen; MAE and bias in {backtested.unit}")
     families = families_of(backtested)
     if families:
         cells = [
-            (row["family"], f"{row['fraction']:.3g}", *(shown(row, column, kind) for _, column, kind in SCORES))
+            (row["family"], f"{row['fraction']:.3g}", *(shown(row[column], kind) for _, column, kind in SCORES))
             for row in families
         ]
         print_table(("family", "seen", *titles), cells, "the default, by family")

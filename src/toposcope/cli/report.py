@@ -72,7 +72,7 @@ def write_and_print(
     from toposcope.cli.output import open_page
     from toposcope.files import write_text
     from toposcope.report import write_report
-    from toposcope.report.composing import MAX_WORKERS
+    from toposcope.report.tuning import MAX_WORKERS
     from toposcope.study import Study
 
     study = Study.load(directory)
@@ -101,7 +101,7 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
     """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
     from toposcope.cli.output import open_page
     from toposcope.report import write_comparison
-    from toposcope.report.composing import MAX_WORKERS
+    from toposcope.report.tuning import MAX_WORKERS
     from toposcope.study import Study
 
     if first.resolve() == second.resolve():

@@ -1,6 +1,8 @@
 """The association tables of the page, with a legend of their columns (docs/methods/association.md)."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -9,7 +11,7 @@ from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Terms
 from toposcope.report.headline import headline_features
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Spec,
     Table,
@@ -19,6 +21,7 @@ from toposcope.report.tables import (
     number_of,
     p_value,
     share,
+    signed,
     table,
     tenths,
     text_of,
@@ -27,44 +30,35 @@ from toposcope.report.tables import (
 
 SCALED = "rho_top_eigenvalue"  # this column has a number for features of hidden states only
 
-_POWER = "power"
-_RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
-_DIFFERENCES, _OTHERS, _TWIN, _NOISE, _ADJUSTED = (
-    "5 differences",
-    "6 others",
-    "7 scale-free twin",
-    "8 noise",
-    "9 adjusted p",
-)
-
 LEGEND = Terms(
     (
         ("1 as usually reported", "Spearman's rho of feature and loss over the run's checkpoints, its p, and the "
          "interval of 1,000 resamples of single checkpoints. All three assume independent checkpoints, which these are "
          "not."),
-        ("2 dependence", "the interval of a moving-block bootstrap and its block length; the number of independent "
-         "checkpoints the series is worth (n eff.), and the p of rho with that number; the p of a permutation by "
+        ("2 dependence", "the interval of a moving-block bootstrap and its block length; the effective "
+         "number of checkpoints (n eff.), and the p of rho with that number; the p of a permutation by "
          "circular shifts."),
-        ("3 clocks", "rho of the step, of the learning rate of the moment, of its sum and of the weight norm with the "
-         "same loss, and of the feature with the step. A feature that only follows a clock has that clock's rho."),
-        ("4 given the clocks", "partial rho given the step, and given all known clocks: step, learning rate of the "
-         "moment and weight norm."),
+        ("3 covariates", "rho of the step, of the learning rate of the moment, of its sum and of the weight norm with "
+         "the same loss, and of the feature with the step. A feature that only follows a covariate has that "
+         "covariate's rho."),
+        ("4 given the covariates", "partial rho given the step, and given all known covariates: step, learning rate of "
+         "the moment and weight norm."),
         ("5 differences", "rho of the changes from checkpoint to checkpoint; the same given the step and the change of "
          "the learning rate; and given these and the change of the weight norm."),
         ("6 others", "cross-pairing: of the study's other comparable runs, the share whose feature correlates with "
          "this run's loss at least as strongly, and the same given the step; p of pairings: over the whole study, the "
          "share of all pairings of features with losses of the runs that correlate as strongly. Then the same of the "
-         "changes given the clocks."),
+         "changes given the covariates."),
         ("7 scale-free twin", "the same feature divided by the scale of the weights."),
         ("8 noise", "the feature's standard deviation over draws or batches, over its median change from checkpoint to "
          "checkpoint; empty for exact features."),
         ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
          "of those of the changes."),
-        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cells beside it name the missing "
+        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cells next to it name the missing "
          "test and what that needs."),
         ("power", "how often the tests find a feature planted in this run with a partial correlation of 0.45, and the "
          "smallest such correlation that they find 4 times in 5; where a verdict rests on it."),
-        ("–", "not defined, mostly because a clock orders the checkpoints exactly as the feature or the loss does."),
+        ("–", "not defined, mostly because the feature or the loss is perfectly rank-correlated with a covariate."),
     )
 )  # fmt: skip
 
@@ -75,88 +69,94 @@ SCALE_LEGEND = Terms(
     )
 )  # fmt: skip
 
+
+def _numbers(group: str, columns: Mapping[str, str], write: Callable[[Any], str] = signed) -> list[Spec]:
+    """Return columns of numbers under one heading, by their titles."""
+    return [number_of(title, column, write, group=group) for title, column in columns.items()]
+
+
+def _tests(group: str, columns: Mapping[str, str]) -> list[Spec]:
+    """Return under one heading the columns of correlations, each with that of its p-value."""
+    pairs = ((number_of(title, f"rho_{column}", group=group), number_of("p", f"p_{column}", p_value, group=group))
+             for title, column in columns.items())  # fmt: skip
+    return [spec for pair in pairs for spec in pair]
+
+
 SPECS: tuple[Spec, ...] = (
     feature_of(),
     text_of("run", "run", names_row=True),
     text_of("verdict", "verdict"),
     text_of("missing test", "untested"),
     text_of("needs", "needs"),
-    number_of("at 0.45", "power", share, group=_POWER),
-    number_of("found 4 in 5", "detectable", group=_POWER),
+    *_numbers("power", {"at 0.45": "power"}, share),
+    *_numbers("power", {"found 4 in 5": "detectable"}),
     number_of("n", "n", whole),
-    number_of("rho", "rho", group=_RAW),
-    number_of("p", "p", p_value, group=_RAW),
-    interval_of("95% interval", "low", "high", group=_RAW),
-    interval_of("95% interval", "block_low", "block_high", group=_BLOCKS),
-    number_of("block", "block_length", whole, group=_BLOCKS),
-    number_of("n eff.", "n_eff", tenths, group=_BLOCKS),
-    number_of("p", "p_n_eff", p_value, group=_BLOCKS),
-    number_of("shift p", "p_shift", p_value, group=_BLOCKS),
-    number_of("step", "rho_step", group=_CLOCKS),
-    number_of("rate", "rho_learning_rate", group=_CLOCKS),
-    number_of("sum of rates", "rho_cumulative_learning_rate", group=_CLOCKS),
-    number_of("norm", "rho_weight_norm", group=_CLOCKS),
-    number_of("with step", "rho_with_step", group=_CLOCKS),
-    number_of("step", "rho_given_step", group=_GIVEN),
-    number_of("p", "p_given_step", p_value, group=_GIVEN),
-    number_of("all", "rho_given_all", group=_GIVEN),
-    number_of("p", "p_given_all", p_value, group=_GIVEN),
-    number_of("rho", "rho_differences", group=_DIFFERENCES),
-    number_of("p", "p_differences", p_value, group=_DIFFERENCES),
-    number_of("given step", "rho_differences_given_step", group=_DIFFERENCES),
-    number_of("p", "p_differences_given_step", p_value, group=_DIFFERENCES),
-    number_of("given all", "rho_differences_given_all", group=_DIFFERENCES),
-    number_of("p", "p_differences_given_all", p_value, group=_DIFFERENCES),
-    number_of("runs", "n_others", whole, group=_OTHERS),
-    number_of("as well", "share_others", share, group=_OTHERS),
-    number_of("given step", "share_others_given_step", share, group=_OTHERS),
-    number_of("p of pairings", "p_pairing", p_value, group=_OTHERS),
-    number_of("runs, changes", "n_others_differences", whole, group=_OTHERS),
-    number_of("as well, changes", "share_others_differences", share, group=_OTHERS),
-    number_of("p of pairings, changes", "p_pairing_differences", p_value, group=_OTHERS),
-    number_of("rho", "rho_twin", group=_TWIN),
-    number_of("given step", "rho_twin_given_step", group=_TWIN),
-    number_of("p", "p_twin_given_step", p_value, group=_TWIN),
-    number_of("ratio", "noise", tenths, group=_NOISE),
-    number_of("rho", "p_adjusted", p_value, group=_ADJUSTED),
-    number_of("given step", "p_given_step_adjusted", p_value, group=_ADJUSTED),
-    number_of("given all", "p_given_all_adjusted", p_value, group=_ADJUSTED),
-    number_of("changes", "p_differences_adjusted", p_value, group=_ADJUSTED),
-    number_of("changes given all", "p_differences_given_all_adjusted", p_value, group=_ADJUSTED),
+    *_numbers("1 as usually reported", {"rho": "rho"}),
+    *_numbers("1 as usually reported", {"p": "p"}, p_value),
+    interval_of("95% interval", "low", "high", group="1 as usually reported"),
+    interval_of("95% interval", "block_low", "block_high", group="2 dependence"),
+    *_numbers("2 dependence", {"block": "block_length"}, whole),
+    *_numbers("2 dependence", {"n eff.": "n_eff"}, tenths),
+    *_numbers("2 dependence", {"p": "p_n_eff", "shift p": "p_shift"}, p_value),
+    *_numbers("3 covariates", {
+        "step": "rho_step", "rate": "rho_learning_rate", "sum of rates": "rho_cumulative_learning_rate",
+        "norm": "rho_weight_norm", "with step": "rho_with_step",
+    }),
+    *_tests("4 given the covariates", {"step": "given_step", "all": "given_all"}),
+    *_tests("5 differences", {
+        "rho": "differences", "given step": "differences_given_step", "given all": "differences_given_all",
+    }),
+    *_numbers("6 others", {"runs": "n_others"}, whole),
+    *_numbers("6 others", {"share as strong": "share_others", "given step": "share_others_given_step"}, share),
+    *_numbers("6 others", {"p of pairings": "p_pairing"}, p_value),
+    *_numbers("6 others", {"runs, changes": "n_others_differences"}, whole),
+    *_numbers("6 others", {"share as strong, changes": "share_others_differences"}, share),
+    *_numbers("6 others", {"p of pairings, changes": "p_pairing_differences"}, p_value),
+    *_numbers("7 scale-free twin", {"rho": "rho_twin", "given step": "rho_twin_given_step"}),
+    *_numbers("7 scale-free twin", {"p": "p_twin_given_step"}, p_value),
+    *_numbers("8 noise", {"ratio": "noise"}, tenths),
+    *_numbers("9 adjusted p", {
+        "rho": "p_adjusted", "given step": "p_given_step_adjusted", "given all": "p_given_all_adjusted",
+        "changes": "p_differences_adjusted", "changes given all": "p_differences_given_all_adjusted",
+    }, p_value),
 )  # fmt: skip
-
-_SCALE = "scale of hidden states"
 SCALE_SPECS: tuple[Spec, ...] = (
-    number_of("top eigenvalue", SCALED, group=_SCALE),
-    number_of("given step and it", "rho_given_scale", group=_SCALE),
-    number_of("p", "p_given_scale", p_value, group=_SCALE),
-    number_of("p adjusted", "p_given_scale_adjusted", p_value, group=_SCALE),
+    *_numbers("scale of hidden states", {"top eigenvalue": SCALED, "given step and it": "rho_given_scale"}),
+    *_numbers("scale of hidden states", {"p": "p_given_scale", "p adjusted": "p_given_scale_adjusted"}, p_value),
 )
 """Further columns where features of hidden states are among the rows."""
-
 SHORT: tuple[Spec, ...] = (
     feature_of(),
     text_of("run", "run", names_row=True),
     text_of("verdict", "verdict"),
-    number_of("feature", "rho", group="rho with the loss"),
-    number_of("step", "rho_step", group="rho with the loss"),
+    *_numbers("rho with the loss", {"feature": "rho", "step": "rho_step"}),
     interval_of("block interval", "block_low", "block_high", group="dependence"),
-    number_of("n eff.", "n_eff", tenths, group="dependence"),
-    number_of("rho", "rho_given_step", group="given the step"),
-    number_of("p, adjusted", "p_given_step_adjusted", p_value, group="given the step"),
-    number_of("rho", "rho_given_all", group="given all clocks"),
-    number_of("p, adjusted", "p_given_all_adjusted", p_value, group="given all clocks"),
-    number_of("rho", "rho_differences_given_step", group="changes given step"),
-    number_of("p, adjusted", "p_differences_adjusted", p_value, group="changes given step"),
-    number_of("as well", "share_others_given_step", share, group="other runs"),
+    *_numbers("dependence", {"n eff.": "n_eff"}, tenths),
+    *(
+        spec
+        for group, rho, p in (
+            ("given the step", "given_step", "given_step"),
+            ("given all covariates", "given_all", "given_all"),
+            ("changes given step", "differences_given_step", "differences"),
+        )
+        for spec in (
+            number_of("rho", f"rho_{rho}", group=group),
+            number_of("p, adjusted", f"p_{p}_adjusted", p_value, group=group),
+        )
+    ),
+    *_numbers("other runs", {"share as strong": "share_others_given_step"}, share),
+)
+SHORT_SCALE: tuple[Spec, ...] = (
+    *_numbers("given step and top eigenvalue", {"rho": "rho_given_scale"}),
+    *_numbers("given step and top eigenvalue", {"p, adjusted": "p_given_scale_adjusted"}, p_value),
 )
 
 
-def primary(material: Material) -> pl.DataFrame:
+def primary(data: StudyData) -> pl.DataFrame:
     """Return the association rows of each run's first, most reliable target, over all layer groups."""
-    first = {t.run: next(iter(t.targets)) for t in material.trajectories if t.targets}
+    first = {t.run: next(iter(t.targets)) for t in data.trajectories if t.targets}
     rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
-    return material.tables["association"].join(rows, on=["run", "target"], how="semi", maintain_order="left")
+    return data.tables["association"].join(rows, on=["run", "target"], how="semi", maintain_order="left")
 
 
 def measured(rows: pl.DataFrame) -> pl.DataFrame:
@@ -164,14 +164,8 @@ def measured(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("rho").is_finite())
 
 
-SHORT_SCALE: tuple[Spec, ...] = (
-    number_of("rho", "rho_given_scale", group="given step and top eigenvalue"),
-    number_of("p, adjusted", "p_given_scale_adjusted", p_value, group="given step and top eigenvalue"),
-)
-
-
 def has_scales(rows: pl.DataFrame) -> bool:
-    """Return whether any row is of a feature of hidden states, whose scale is a clock of its own."""
+    """Return whether any row is of a feature of hidden states, whose scale is a covariate of its own."""
     return SCALED in rows.columns and bool(rows.get_column(SCALED).is_finite().any())
 
 
@@ -211,20 +205,12 @@ BLOCKS, WILLIAMS, FISHER = "block bootstrap", "Williams", "Fisher z"
 class SpectralComparisonCounts:
     """Counts of the comparisons of a topological feature with a spectral measure, by outcome."""
 
-    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
-    # 95% interval
     total: int
-    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
-    # 95% interval
-    stronger: int
-    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
-    # 95% interval
-    weaker: int
-    # comparisons; those in which topology correlates more strongly, less strongly, or neither, by the block bootstrap's
-    # 95% interval
+    stronger: int  # topology correlates more strongly, by the block bootstrap's 95% interval
+    weaker: int  # it correlates less strongly
     undecided: int
     fisher: int  # comparisons that each test would call significant, in either direction
-    williams: int  # comparisons that each test would call significant, in either direction
+    williams: int
 
     @classmethod
     def of(cls, comparisons: pl.DataFrame) -> "SpectralComparisonCounts":

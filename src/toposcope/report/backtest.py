@@ -1,21 +1,43 @@
 """The report of a backtest: errors of the forecasters, coverage of their intervals, skill against simpler ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 
 from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
+from toposcope.charts.axes import decade_ticks
+from toposcope.charts.chart import Chart
+from toposcope.charts.theme import MUTED
+from toposcope.charts.training import apart
 from toposcope.forecasting.backtesting import Split, scores, skills
 from toposcope.forecasting.forecaster_set import DEFAULT
+from toposcope.forecasting.held_out import LEVEL
+from toposcope.logs.formats.study import claims
 from toposcope.progress import Progress, silent
-from toposcope.report.material import Tables
-from toposcope.report.tables import NOTHING, Column, Spec, p_value, plain, whole
+from toposcope.report.composing import Page
+from toposcope.report.document import Block, Picture, csv_link, paragraph
+from toposcope.report.section import ReportData, ReportSection, collect_sections, remarks_section
+from toposcope.report.tables import (
+    Spec,
+    fixed,
+    interval_of,
+    number_of,
+    p_value,
+    percent_of,
+    plain,
+    table,
+    text_of,
+    whole,
+)
 from toposcope.study import Study
 
-LEFT_OUT: dict[Split, str] = {
+HELD_OUT: dict[Split, str] = {
     "size": "all runs of its family and size",
     "group": "all runs of its family and kind of schedule",
     "family": "all runs of its family",
@@ -44,12 +66,9 @@ class BacktestResult:
     split: Split
     unit: str  # of the losses
     remarks: tuple[str, ...]  # of the runs that were read
-    # `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``
-    scores: pl.DataFrame
-    # `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``
-    skills: pl.DataFrame
-    # `toposcope.forecasting.backtesting`, over all runs; ``families`` has the scores of each family, with ``family``
-    families: pl.DataFrame
+    scores: pl.DataFrame  # from `toposcope.forecasting.backtesting`, over all runs
+    skills: pl.DataFrame  # from there, over all runs
+    families: pl.DataFrame  # the scores of each family, with ``family``
 
     @classmethod
     def of(cls, rows: pl.DataFrame, split: Split, unit: str, remarks: tuple[str, ...] = ()) -> "BacktestResult":
@@ -86,7 +105,7 @@ def lead(backtest: BacktestResult) -> list[str]:
     families = f" of {backtest.n_families} families" if backtest.n_families > 1 else ""
     sentences = [
         f"{backtest.n_runs:,} runs{families} in {backtest.n_groups} groups (by family and, where known, size), each "
-        f"forecast without {LEFT_OUT[backtest.split]}."
+        f"forecast without {HELD_OUT[backtest.split]}."
     ]
     for row in backtest.scores.filter(forecaster=DEFAULT).sort("fraction").to_dicts():
         sentences.append(
@@ -100,14 +119,11 @@ def lead(backtest: BacktestResult) -> list[str]:
     return [*sentences, *_against(backtest)]
 
 
-def shown(row: dict[str, Any], column: str, kind: str) -> str:
+def shown(value: float | None, kind: str) -> str:
     """Write a score: losses to four decimals, shares in percent."""
-    value = row[column]
     if kind == "count":
         return whole(value)
-    if value is None or not np.isfinite(value):
-        return NOTHING
-    return f"{100 * value:.2f}" if kind == "percent" else f"{value:.4f}".replace("-", "−")
+    return fixed(value, 4) if kind == "loss" or value is None else fixed(100 * value, 2)
 
 
 def families_of(backtest: BacktestResult) -> list[dict[str, Any]]:
@@ -154,46 +170,219 @@ def seen(fraction: float) -> str:
 
 def score_columns() -> list[Spec]:
     """Return the columns of a table of scores."""
-    return [_score(title, column, kind) for title, column, kind in SCORES]
+    return [number_of(title, column, partial(shown, kind=kind)) for title, column, kind in SCORES]
 
 
-def _score(title: str, column: str, kind: str) -> Spec:
-    return Column(title), lambda row: shown(dict(row), column, kind)
-
-
-Result = TypeVar("Result")
-
-
-class BacktestMaterial:
-    """The data of a backtest's page.
-
-    Parameters
-    ----------
-    backtest : BacktestResult
-    makers : mapping
-        What computes each table of the page.
-    study : Study, optional
-        Where the runs are those of a study with measured checkpoints.
-    workers : int, optional
-    progress : callable
-        For what sections compute of the study.
-    """
+class BacktestData(ReportData[BacktestResult]):
+    """The data of a backtest's page, with the study whose runs were forecast, where they have measured checkpoints."""
 
     def __init__(
         self,
         backtest: BacktestResult,
-        makers: Mapping[str, Callable[["BacktestMaterial"], pl.DataFrame]],
+        sections: Sequence[ReportSection[Any]] = (),
         study: Study | None = None,
         *,
         workers: int | None = None,
         progress: Progress = silent,
     ) -> None:
+        super().__init__(backtest, sections)
         self.backtest, self.study, self.workers, self.progress = backtest, study, workers, progress
-        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
-        self._computed: dict[str, Any] = {}
 
-    def once(self, name: str, compute: Callable[[], Result]) -> Result:
-        """Compute something that several functions of a section need, once."""
-        if name not in self._computed:
-            self._computed[name] = compute()
-        return self._computed[name]  # type: ignore[no-any-return]
+
+BacktestMaterial = BacktestData
+"""Its second name, for one version."""
+
+HEIGHT = 280
+LABEL_SHARE = 15 / HEIGHT
+NAMES_WIDTH = 100  # pixels kept free at the right for the names of the forecasters
+READ = "Bold: the default; the others are named at the right. Each run is held out together with all similar runs."
+
+
+def backtest_charts(data: BacktestData) -> list[Chart]:
+    """Draw errors of each forecaster, and coverage and width of its 90% intervals."""
+    scores = data.backtest.scores
+    charts = [
+        _chart(
+            scores, "relative_median", "Median error of the default", "median error (% of the final loss)", log=True
+        ),
+        _chart(scores, "relative_p90", "90th percentile of the default's error", "90th percentile (%)", log=True),
+        _chart(scores, "coverage", "Final losses within the default's 90% intervals", "share within (%)", aim=LEVEL),
+        _chart(scores, "width", "Width of the default's 90% intervals", "width (% of the loss)"),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def _chart(
+    scores: pl.DataFrame, column: str, what: str, axis: str, *, log: bool = False, aim: float | None = None
+) -> Chart | None:
+    """Draw a column of scores in percent, a line for each forecaster, with what a good one aims at."""
+    rows = scores.select("forecaster", seen=100 * pl.col("fraction"), value=100 * pl.col(column))
+    rows = rows.filter(pl.col("value").is_finite() & ((pl.col("value") > 0) | (not log))).sort("seen")
+    if not len(rows):
+        return None
+    values = [*rows["value"], *([] if aim is None else [100 * aim])]
+    low, high = (min(values) / 1.1, max(values) * 1.1) if log else _padded(min(values), max(values))
+    ticks = alt.Axis(values=decade_ticks(low, high), format="~g") if log else alt.Axis()
+    y = alt.Y(
+        "value:Q", title=axis, axis=ticks,
+        scale=alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False,
+            zero=alt.Undefined if log else False),
+    )  # fmt: skip
+    x = alt.X(
+        "seen:Q", title="share of the run seen (%)", scale=alt.Scale(
+            zero=False, nice=False, padding=8, rangeMax=alt.ExprRef(f"width - {NAMES_WIDTH}")),
+        axis=alt.Axis(values=rows["seen"].unique().sort().to_list(), grid=False),
+    )  # fmt: skip
+    base = alt.Chart(rows).encode(x, y, tooltip=["forecaster", "seen", "value"])
+    is_default = alt.datum.forecaster == DEFAULT
+    hovered = alt.selection_point(name="forecaster", on="pointerover", fields=["forecaster"], empty=False)
+    layers = [
+        base.transform_filter(~is_default).mark_line(color=MUTED, point={"size": 16, "color": MUTED}).encode(
+            detail="forecaster:N", opacity=alt.condition(hovered, alt.value(1), alt.value(0.55)),
+            strokeWidth=alt.condition(hovered, alt.value(2.5), alt.value(1)),
+        ).add_params(hovered),
+        base.transform_filter(is_default).mark_line(strokeWidth=3, point={"size": 50}).encode(
+            color=alt.ColorDatum(DEFAULT, legend=None)
+        ),
+        *_names(rows, x, y, (low, high), log=log),
+    ]  # fmt: skip
+    if aim is not None:
+        target = alt.Chart(pl.DataFrame({"value": [100 * aim]})).mark_rule(strokeDash=[4, 3])
+        layers.insert(0, target.encode(x=alt.value(0), x2=alt.value(alt.ExprRef(f"width - {NAMES_WIDTH}")), y=y))
+    title = f"{what}: {_first_and_last(rows)}"
+    text = f"Line chart over the share of the run seen, a line for each forecaster. {title}."
+    return Chart(
+        f"backtest-{column.replace('_', '-')}",
+        title,
+        READ,
+        text,
+        alt.LayerChart(layer=layers).properties(height=HEIGHT),
+    )
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    margin = 0.06 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def _names(rows: pl.DataFrame, x: alt.X, y: alt.Y, limits: tuple[float, float], *, log: bool) -> list[alt.Chart]:
+    """Name each line at the right of its end, moved apart where lines end together."""
+    ends = rows.group_by("forecaster", maintain_order=True).agg(pl.all().last())
+    warp, unwarp = (np.log, np.exp) if log else (np.asarray, np.asarray)
+    low, high = warp(np.asarray(limits))
+    places = apart((warp(ends["value"].to_numpy()) - low) / (high - low), LABEL_SHARE)
+    ends = ends.with_columns(place=pl.Series(unwarp(low + places * (high - low))))
+    place, beside = (
+        alt.Y("place:Q", title=y["title"], scale=y["scale"]),
+        alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 16}")),
+    )
+    base = alt.Chart(ends)
+    names = base.mark_text(align="left", dx=3).encode(x=beside, y=place, text="forecaster")
+    return [
+        base.mark_rule(color=MUTED, strokeWidth=0.6).encode(x, y, x2=beside, y2="place:Q"),
+        names.transform_filter(alt.datum.forecaster != DEFAULT),
+        names.mark_text(align="left", dx=3, fontWeight="bold").transform_filter(alt.datum.forecaster == DEFAULT),
+    ]
+
+
+def _first_and_last(rows: pl.DataFrame) -> str:
+    """Say what the default does with the least and with the most of a run seen."""
+    pairs = rows.filter(forecaster=DEFAULT).select("value", "seen").rows()
+    first, *later = [f"{_plain(value)}% with {seen:.3g}%" for value, seen in pairs] or ["not known"]
+    return first + " of a run seen" * bool(pairs) + (f", {later[-1]}" if later else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _errors(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    backtest = data.backtest
+    specs: tuple[Spec, ...] = (text_of("forecaster", "forecaster", names_row=True), *score_columns())
+    tables = [
+        table(f"scores-{i}", seen(fraction), specs, backtest.scores.filter(fraction=fraction).to_dicts())
+        for i, fraction in enumerate(backtest.fractions)
+    ]
+    note = paragraph(
+        f"MAE and bias in {backtest.unit}; all other columns relative to the final loss. The target is the mean of the "
+        "last 2% of a run's logged steps. All forecasts: ",
+        csv_link("forecasts"), ", scores: ", csv_link("scores"), ".", note=True,
+    )  # fmt: skip
+    return (*pictures, *tables, note)
+
+
+def _families(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("family", "family", names_row=True),
+        percent_of("seen, %", "fraction"),
+        *score_columns(),
+    )
+    note = paragraph("The same for every forecaster: ", csv_link("families"), ".", note=True)
+    rows = families_of(data.backtest)
+    return (table("families", "The default forecast in each family", specs, rows), note) if rows else ()
+
+
+def _skills(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        percent_of("seen, %", "fraction"),
+        text_of("forecaster", "forecaster", names_row=True),
+        text_of("against", "baseline"),
+        number_of("runs", "n", whole),
+        number_of("groups", "n_groups", whole),
+        number_of("skill", "skill"),
+        interval_of("95% interval", "skill_low", "skill_high", 3),
+        number_of("p", "p", p_value),
+        number_of("p, adjusted", "p_adjusted", p_value),
+    )
+    rule = paragraph(
+        "Skill is 1 - MAE / MAE of the simpler forecaster, on the runs that both forecast. p: signs of the groups' "
+        "mean differences flipped at random; adjusted by Holm over the forecasters at one fraction and baseline. ",
+        csv_link("skills"), ".", note=True,
+    )  # fmt: skip
+    rows = data.backtest.skills.to_dicts()
+    return (*pictures, table("skills", "Against simpler forecasters", specs, rows), rule)
+
+
+SECTIONS = (
+    ReportSection[BacktestData](
+        anchor="errors",
+        title="Errors",
+        position=10,
+        tables={"forecasts": lambda data: data.backtest.rows, "scores": lambda data: data.backtest.scores},
+        charts=(backtest_charts,),
+        blocks=_errors,
+        summary=lambda data: lead(data.backtest),
+        summary_position=10,
+    ),
+    ReportSection[BacktestData](
+        anchor="families",
+        title="Families",
+        position=20,
+        tables={"families": lambda data: data.backtest.families},
+        blocks=_families,
+    ),
+    ReportSection[BacktestData](
+        anchor="skills",
+        title="Skills",
+        position=30,
+        tables={"skills": lambda data: data.backtest.skills},
+        blocks=_skills,
+    ),
+    remarks_section(lambda data: data.backtest.remarks, 900, "Assumptions"),
+)
+
+
+@cache
+def backtest_sections() -> tuple[ReportSection[BacktestData], ...]:
+    """Return every section of a backtest's page; another package adds one by `toposcope.backtest_sections`."""
+    return (*SECTIONS, *collect_sections(__name__, "toposcope.backtest_sections"))
+
+
+def backtest_page(
+    backtest: BacktestResult, folder: Path, *, workers: int | None = None, progress: Progress = silent
+) -> Page[BacktestData]:
+    """Return the page of a backtest."""
+    study = Study.load(folder if folder.is_dir() else folder.parent) if claims(folder) else None
+    return Page(
+        backtest_sections(), BacktestData(backtest, backtest_sections(), study, workers=workers, progress=progress)
+    )

@@ -20,11 +20,11 @@ from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.composing import render_all, rendering_engine
-from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
+from toposcope.report.document import Block, Document, Picture, SideBySide, csv_link, details, paragraph, section
 from toposcope.report.first_screen import first_screen
 from toposcope.report.headline import H0, NP, TARGETS
-from toposcope.report.material import Material
 from toposcope.report.sections.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -134,7 +134,7 @@ def write_comparison(
     progress("report", 0, 3)
     studies = (first, second)
     pages = [study_page(study, adjust) for study in studies]
-    materials = [page.material for page in pages]
+    materials = [page.data for page in pages]
     progress("report", 1, 3)
     names = names_of(first, second)
     drawn = [{chart.name: chart for _, chart in page.charts(compared=True)} for page in pages]
@@ -145,7 +145,7 @@ def write_comparison(
         "finals": finals(*materials),
         "declarations": differences(first, second),
     }
-    screens = [first_screen(material) for material in materials]
+    screens = [first_screen(data) for data in materials]
     leads = [(name, [screen.first, screen.second]) for name, screen in zip(names, screens, strict=True)]
     overlaid = overlaid_charts(names, runs, frames[TABLE])
     document = _document(names, leads, frames, drawn, overlaid)
@@ -168,12 +168,10 @@ def names_of(first: Study, second: Study) -> tuple[str, str]:
     return str(folders[0]), str(folders[1])
 
 
-def correlations(first: Material, second: Material) -> pl.DataFrame:
+def correlations(first: StudyData, second: StudyData) -> pl.DataFrame:
     """Compare every feature's correlation with the loss, by run or, with one run each, by that."""
     columns = ["run", "feature", "target", "rho", "rho_step", "rho_given_step", "n_eff", "verdict"]
-    a, b = (
-        measured(primary(material).filter(pl.col("group") == NETWORK)).select(columns) for material in (first, second)
-    )
+    a, b = (measured(primary(data).filter(pl.col("group") == NETWORK)).select(columns) for data in (first, second))
     pairs = pl.DataFrame(_pairs(first, second), schema={"run": pl.String, "run_b": pl.String}, orient="row")
     rows = (
         pairs.join(a, on="run", maintain_order="left")
@@ -194,36 +192,30 @@ def correlations(first: Material, second: Material) -> pl.DataFrame:
     return rows.with_columns(p_adjusted=pl.Series(adjusted(rows.get_column("p").to_numpy()), dtype=pl.Float64))
 
 
-def _pairs(first: Material, second: Material) -> list[tuple[str, str]]:
+def _pairs(first: StudyData, second: StudyData) -> list[tuple[str, str]]:
     """Return the runs to compare: those of one name, or the one run of each."""
-    a, b = ([t.run for t in material.trajectories] for material in (first, second))
+    a, b = ([t.run for t in data.trajectories] for data in (first, second))
     common = [(run, run) for run in a if run in b]
     return common or ([(a[0], b[0])] if len(a) == len(b) == 1 else [])
 
 
-def trajectory_pairs(first: Material, second: Material) -> list[Pair]:
+def trajectory_pairs(first: StudyData, second: StudyData) -> list[Pair]:
     """Return the runs to compare checkpoint by checkpoint: as `_pairs`, else the first runs of equal size."""
-    a, b = ({t.run: t for t in material.trajectories} for material in (first, second))
+    a, b = ({t.run: t for t in data.trajectories} for data in (first, second))
     pairs = _pairs(first, second)
     if not pairs:
         of_size = [
-            {
-                size: run
-                for run, size in material.runs.select("run", "n_parameters").reverse().iter_rows()
-                if run in runs
-            }
-            for material, runs in ((first, a), (second, b))
+            {size: run for run, size in data.runs.select("run", "n_parameters").reverse().iter_rows() if run in runs}
+            for data, runs in ((first, a), (second, b))
         ]
         sizes = [size for size in reversed(of_size[0]) if size is not None and size in of_size[1]]
         pairs = [(of_size[0][size], of_size[1][size]) for size in sizes]
     return [(a[x], b[y]) for x, y in pairs]
 
 
-def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
+def _same(first: StudyData, second: StudyData, run_a: str, run_b: str) -> bool:
     """Return whether two runs have the same losses at the same steps, so that one is a copy of the other."""
-    a, b = (
-        next(t for t in material.trajectories if t.run == run) for material, run in ((first, run_a), (second, run_b))
-    )
+    a, b = (next(t for t in data.trajectories if t.run == run) for data, run in ((first, run_a), (second, run_b)))
     shared = [name for name in a.targets if name in b.targets]
     return (
         bool(shared)
@@ -232,9 +224,9 @@ def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
     )
 
 
-def finals(first: Material, second: Material) -> pl.DataFrame:
+def finals(first: StudyData, second: StudyData) -> pl.DataFrame:
     """Return the last known value of every target and feature in both: ``run, run_b, quantity, a, b, difference``."""
-    by_run = [{t.run: t for t in material.trajectories} for material in (first, second)]
+    by_run = [{t.run: t for t in data.trajectories} for data in (first, second)]
     rows = []
     for run_a, run_b in _pairs(first, second):
         a, b = (t.named_values() for t in (by_run[0][run_a], by_run[1][run_b]))
@@ -274,7 +266,9 @@ def _document(
     drawn: list[dict[str, Chart]],
     overlaid: list[Chart],
 ) -> Document:
-    parting = difference_blocks(frames[TABLE], names) or [say("No runs can be compared checkpoint by checkpoint.")]
+    parting = difference_blocks(frames[TABLE], names) or [
+        paragraph("No runs can be compared checkpoint by checkpoint.")
+    ]
     sections = [
         section("differences", "Where do they part?", *parting, *(Picture(chart) for chart in overlaid)),
         section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
@@ -296,7 +290,7 @@ def _runs(rows: list[dict[str, Any]]) -> list[Spec]:
 
 def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
     if not len(frame):
-        return [say("No runs can be compared: no run has the same name in both studies and a known loss.")]
+        return [paragraph("No runs can be compared: no run has the same name in both studies and a known loss.")]
     rows = headline_rows(frame)
     specs = [feature_of(), *_runs(rows)]
     for side, name in zip("ab", names, strict=True):
@@ -315,10 +309,10 @@ def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
         text_of("note", "note", group=difference),
     ]
     return [
-        say(
+        paragraph(
             "Differences are tested by Fisher's z for independent correlations, with the variance 1.06 / (n − 3) of "
             "ranks (Fieller, Hartley & Pearson 1957) on effective numbers of checkpoints; – stands for an effective "
-            "number of at most 3, or a correlation of 1. All features: ", csv("correlations"), ".",
+            "number of at most 3, or a correlation of 1. All features: ", csv_link("correlations"), ".",
         ),
         table("correlations", "Correlation of each feature with the loss", specs, rows),
     ]  # fmt: skip
@@ -334,7 +328,7 @@ def _final_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | N
         number_of("difference", "difference", lambda x: plain(x) if x is None or x < 0 else f"+{plain(x)}"),
     ]
     final_values = table("finals", "Values at the last measured checkpoint", specs, rows)
-    return [final_values, say("All: ", csv("finals"), ".", note=True)] if final_values else []
+    return [final_values, paragraph("All: ", csv_link("finals"), ".", note=True)] if final_values else []
 
 
 def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Chart]]) -> list[Block | None]:
@@ -350,7 +344,7 @@ def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Chart]]) -> lis
 
 def _declaration_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
     if not len(frame):
-        return [say("Nothing: the declarations are the same.")]
+        return [paragraph("Nothing: the declarations are the same.")]
     specs: tuple[Spec, ...] = (
         text_of("field", "field", names_row=True),
         (Column(names[0], True, prose=True), lambda row: word(row["a"])),

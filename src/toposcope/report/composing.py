@@ -1,9 +1,9 @@
 """Composing a page from its sections: charts are drawn, tables computed, sentences put first."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import polars as pl
 from altair.utils.schemapi import debug_mode
@@ -13,16 +13,15 @@ from toposcope.charts.vega import Kind, Task, load, make
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.material import Tables
 from toposcope.report.section import MaterialType, ReportSection
+from toposcope.report.tuning import MAX_WORKERS
 
-MAX_WORKERS = 2
 MAX_QUEUE = 1000  # charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits
 
 
 @dataclass
 class Rendered:
-    """What a page needs beside its text."""
+    """What a page needs next to its text."""
 
     files: dict[str, dict[Kind, bytes]] = field(default_factory=dict)  # name of a chart -> kind of file -> bytes
     vega: str = ""  # vega as a script
@@ -59,7 +58,7 @@ def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], engine: Workers, 
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """A page's content, made by its sections from its material."""
+    """A page's content, made by its sections from its data."""
 
     summary: list[str]  # sentences for the top of the page
     sections: list[Section]  # the sections with content, in the order of the page
@@ -68,48 +67,37 @@ class Composed:
     first: Picture | None  # the chart at the top
 
 
-Report = TypeVar("Report")
-
-
-class ReportData(Generic[Report]):
-    """What a page is about, with the tables that its sections compute of it."""
-
-    def __init__(self, report: Report, sections: "Sequence[ReportSection[ReportData[Report]]]") -> None:
-        self.report = report
-        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))
-
-
 def _nothing(_: Any) -> None:
     return None
 
 
 class Page(Generic[MaterialType]):
-    """The sections of one page and the material they use.
+    """The sections of one page and the data they use.
 
     Parameters
     ----------
     sections : sequence of ReportSection
-    material
+    data
         The argument of the sections' functions; its ``tables`` hold the tables of all sections.
     """
 
-    def __init__(self, sections: Sequence[ReportSection[MaterialType]], material: MaterialType) -> None:
+    def __init__(self, sections: Sequence[ReportSection[MaterialType]], data: MaterialType) -> None:
         self._sections = sorted(sections, key=lambda part: part.position)
-        self.material = material
+        self.data = data
 
     def notes(self) -> list[str]:
         """Return what was left out or assumed, one line each."""
-        return [note for part in self._sections for note in part.notes(self.material)]
+        return [note for part in self._sections for note in part.notes(self.data)]
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Compute every table; one without columns does not apply and is left out."""
-        tables = {name: self.material.tables[name] for part in self._sections for name in part.tables}
+        tables = {name: self.data.tables[name] for part in self._sections for name in part.tables}
         return {name: frame for name, frame in tables.items() if frame.width}
 
     def summary(self) -> list[str]:
         """Return the sentences of all sections, the most important ones first."""
         ordered = sorted(self._sections, key=lambda part: part.summary_position)
-        return [sentence for part in ordered for sentence in part.summary(self.material)]
+        return [sentence for part in ordered for sentence in part.summary(self.data)]
 
     def charts(self, *, compared: bool = False) -> Iterator[tuple[str, Chart]]:
         """Draw the charts that have data, one by one; yield each with the anchor of its section.
@@ -122,7 +110,7 @@ class Page(Generic[MaterialType]):
         for part in self._sections:
             for draw in part.compared_charts if compared else part.charts:
                 with debug_mode(False):  # Altair would validate every part of every chart as it is made
-                    drawn = draw(self.material)
+                    drawn = draw(self.data)
                 for chart in [drawn] if isinstance(drawn, Chart) else drawn or []:
                     yield part.anchor, chart
 
@@ -158,33 +146,16 @@ class Page(Generic[MaterialType]):
                 pictures[anchor].append(Picture(chart))
                 yield chart
             with debug_mode(False):
-                top = first(self.material)
+                top = first(self.data)
             if top is not None:
                 pictures[""].append(Picture(top))
                 yield top
             for part in self._sections:
-                blocks = part.blocks(self.material, pictures[part.anchor])
-                title, finding = part.title_of(self.material), part.finding(self.material)
+                blocks = part.blocks(self.data, pictures[part.anchor])
+                title, finding = part.title_of(self.data), part.finding(self.data)
                 sections.append(section(part.anchor, title, *blocks, finding=finding))
-            meanwhile(self.material)
+            meanwhile(self.data)
 
         rendered = render_all(charts(), kinds, engine or rendering_engine(), vega=vega)
         shown = [part for part in sections if part is not None]
         return Composed(self.summary(), shown, self.tables(), rendered, next(iter(pictures[""]), None))
-
-
-def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Callable[[MaterialType], pl.DataFrame]]:
-    """Return the functions that compute the tables of some sections, by the table's name.
-
-    Raises
-    ------
-    ToposcopeError
-        If two sections make a table of the same name.
-    """
-    makers: dict[str, Callable[[MaterialType], pl.DataFrame]] = {}
-    for part in sections:
-        for name, maker in part.tables.items():
-            if name in makers:
-                raise ToposcopeError(f"section {part.anchor}: another section already makes the table {name!r}")
-            makers[name] = maker
-    return makers

@@ -10,14 +10,13 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
-from toposcope.forecasting.decision.calibration import Bin, Calibration, brier_score, calibration_error, log_score
-from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, SIGNALS, reasons
+from toposcope.forecasting.decision.calibration import Calibration
+from toposcope.forecasting.decision.decision import SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
-from toposcope.forecasting.downstream.figure import scores_figure
 from toposcope.forecasting.downstream.in_scores import AdviceInTasks
-from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
+from toposcope.forecasting.held_out import Bin, brier_score, calibration_error, log_score
+from toposcope.forecasting.held_out import reliability as reliability_of
 from toposcope.forecasting.scaling.planner import (
     INFERENCE_FLOP,
     InferencePlan,
@@ -29,14 +28,13 @@ from toposcope.forecasting.scaling.planner import (
     plan_repeated,
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.wording import short
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection
-from toposcope.report.tables import Table, number_of, share, table, text_of
+from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.downstream import scores_section
+from toposcope.report.section import ReportData, ReportSection, remarks_section
+from toposcope.report.tables import Table, fixed, number_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
-
-HEIGHT = 320
+from toposcope.wording import short
 
 
 def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
@@ -64,7 +62,7 @@ def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -
         diagonal.mark_line(strokeDash=[4, 4], color="gray", strokeWidth=1).encode(x, y),
         base.mark_line(strokeWidth=1),
         base.mark_point(filled=True, opacity=0.7).encode(size=alt.Size("share:Q", legend=None)),
-    ]).properties(height=HEIGHT)  # fmt: skip
+    ]).properties(height=320)  # fmt: skip
     off = {name: 100 * calibration_error(list(bins)) for name, bins in bins_by_name.items()}
     title = f"Predicted probabilities are off by {list(off.values())[-1]:.1f} points on average"
     caption = (
@@ -101,7 +99,7 @@ def lead(advice: Advice) -> tuple[str, ...]:
     plan = advice.plan
     return (
         f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
-        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, _loss)} nats.",
+        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats.",
         *advice.warnings,
         *_requested(advice),
     )
@@ -141,8 +139,8 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "The two ways to spend the budget",
         (
             text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
-            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", _loss),
-            number_of("nats per FLOP at the end", "marginal", _scientific),
+            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", fixed),
+            number_of("nats per FLOP at the end", "marginal", _three),
         ),
         [
             {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
@@ -154,30 +152,19 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "Savings and losses if the run had been stopped at a signal",
         (
             text_of("signal", "signal", names_row=True, prose=True), number_of("at tokens", "tokens", short),
-            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", _loss),
+            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", fixed),
         ),
         [
             {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
             for s in decision.signals
         ],
     )  # fmt: skip
-    rule = say(
+    rule = paragraph(
         "Compute spent so far is sunk. The run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the "
         "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
         note=True,
     )
     return (*pictures, arms, signals, rule)
-
-
-def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if data.report.scores is None:
-        return ()
-    sentences = [say(each) for each in score_sentences(data.report.scores.tasks)]
-    note = say(
-        "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
-        "resampled runs of the evaluations. All: ", csv("scores_of_tasks"), ".", note=True,
-    )  # fmt: skip
-    return (*pictures, *sentences, note)
 
 
 def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -186,12 +173,12 @@ def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
         ("Tokens", _between(plan.D, short)),
-        ("Loss", f"{_between(plan.loss, _loss)} nats"),
+        ("Loss", f"{_between(plan.loss, fixed)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
-    notes = [say(sentence) for sentence in (*advice.warnings, *_requested(advice))]
+    notes = [paragraph(sentence) for sentence in (*advice.warnings, *_requested(advice))]
     if advice.decision is not None and advice.decision.run.cool_down > 0:
-        notes.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
+        notes.append(paragraph("Here every token counts in full; above, those of the cool-down count half.", note=True))
     return (*pictures, Terms(tuple(terms)), *notes)
 
 
@@ -207,15 +194,15 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                text_of("probability", "name", names_row=True), number_of("log score", "log", _loss),
-                number_of("Brier score", "brier", _loss),
+                text_of("probability", "name", names_row=True), number_of("log score", "log", fixed),
+                number_of("Brier score", "brier", fixed),
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
                 for name, p in _probabilities(checked).items()
             ],
         )  # fmt: skip
-    return (*pictures, scores, say(sentence(checked.remark)))
+    return (*pictures, scores, paragraph(sentence(checked.remark)))
 
 
 def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -225,7 +212,7 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            text_of("coefficient", "name", names_row=True), number_of("value", "value", _four),
+            text_of("coefficient", "name", names_row=True), number_of("value", "value", plain),
             number_of("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
@@ -240,15 +227,15 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         ],
     )
     n_runs = len(np.unique(advice.fitted.points.run))
-    note = say(
+    note = paragraph(
         f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
-        csv("points"), ", ", csv("bootstrap"), ".",
+        csv_link("points"), ", ", csv_link("bootstrap"), ".",
     )  # fmt: skip
     return (coefficients, note, checks)
 
 
 def _requested(advice: Advice) -> list[str]:
-    """Describe the plans that were asked for beside the best one, with what the laws of the bootstrap say of them."""
+    """Describe the plans that were asked for next to the best one, with what the laws of the bootstrap say of them."""
     budget, sentences = advice.plan.budget_flops, []
     if (over := advice.over_training) is not None:
         k = advice.plan.N.value / over.N
@@ -265,7 +252,7 @@ def _requested(advice: Advice) -> list[str]:
             else "it never reaches the same loss"
         )
         sentences.append(
-            f"Over-trained, {short(over.N)} parameters end {_between(loss, _loss)} nats higher on the same compute; "
+            f"Over-trained, {short(over.N)} parameters end {_between(loss, fixed)} nats higher on the same compute; "
             f"{same}."
         )
     if (again := advice.repeated) is not None:
@@ -273,8 +260,8 @@ def _requested(advice: Advice) -> list[str]:
         N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(plan_repeated(law, budget, unique)))
         sentences.append(
             f"With {short(unique)} unique tokens: {_between(N, short)} parameters on {_between(D, short)} tokens, "
-            f"{again.epochs:.3g} epochs, {_between(loss, _loss)} nats; fresh data would reach "
-            f"{_between(advice.plan.loss, _loss)}."
+            f"{again.epochs:.3g} epochs, {_between(loss, fixed)} nats; fresh data would reach "
+            f"{_between(advice.plan.loss, fixed)}."
         )
     if (served := advice.inference) is not None:
         tokens = served.inference_flops / (INFERENCE_FLOP * served.N)
@@ -282,7 +269,7 @@ def _requested(advice: Advice) -> list[str]:
         share_served = 100 * served.inference_flops / served.flops
         sentences.append(
             f"With inference paid from the same budget: {_between(N, short)} parameters on {_between(D, short)} "
-            f"tokens, {_between(loss, _loss)} nats; inference takes {share_served:.0f}% of it."
+            f"tokens, {_between(loss, fixed)} nats; inference takes {share_served:.0f}% of it."
         )
     return sentences
 
@@ -309,29 +296,16 @@ def _between(interval: Interval, write: Callable[[float], str]) -> str:
     return f"{write(interval.value)} (95%: {write(interval.low)} to {write(interval.high)})"
 
 
-def _loss(value: float) -> str:
-    return f"{value:.3f}"
-
-
 def _more(worth: float) -> str:
     return f"{100 / worth - 100:.0f}%" if worth > 0 else "unbounded"
 
 
 def _three(value: float) -> str:
-    return f"{value:.3g}"
+    return plain(value, 3)
 
 
-def _four(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _scientific(value: float) -> str:
-    return f"{value:.2e}".replace("-", "−")
-
-
-def _notes(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
-    remarks = data.report.scores.remarks if data.report.scores is not None else ()
-    return [say(sentence(note)) for note in (*data.report.advice.notes, *remarks)]
+def _remarks(data: Data) -> tuple[str, ...]:
+    return (*data.report.advice.notes, *(data.report.scores.remarks if data.report.scores is not None else ()))
 
 
 def _summary(data: Data) -> Sequence[str]:
@@ -348,13 +322,11 @@ SECTIONS = (
         blocks=_ways,
         summary=_summary,
     ),
-    ReportSection(
-        anchor="tasks",
-        title="In scores of tasks",
-        position=15,
-        tables={"scores_of_tasks": lambda data: scores_frame(data.report.scores.tasks if data.report.scores else ())},
-        charts=(lambda data: None if data.report.scores is None else scores_figure(data.report.scores.tasks),),
-        blocks=_scores,
+    scores_section(
+        "scores_of_tasks",
+        lambda data: data.report.scores.tasks if data.report.scores is not None else (),
+        "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
+        "resampled runs of the evaluations.",
     ),
     ReportSection(
         anchor="plan",
@@ -380,5 +352,5 @@ SECTIONS = (
         },
         blocks=_law,
     ),
-    ReportSection(anchor="notes", title="Assumptions", position=50, blocks=_notes),
+    remarks_section(_remarks, 50, "Assumptions"),
 )

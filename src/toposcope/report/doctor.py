@@ -13,15 +13,14 @@ from toposcope.charts.theme import FAULT, MUTED, RUNS
 from toposcope.charts.training import step_axis
 from toposcope.integrity import Diagnosis
 from toposcope.integrity.finding import CHECKS, Finding, short_steps
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection
+from toposcope.report.sections.doctor import FINDING_SPECS
 from toposcope.report.tables import Column, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
 
 EXAMINED = "examined"
-ROW_HEIGHT = 26
 LOOKS = {
     "fault": (FAULT, "triangle-up"), "note": (RUNS[5], "circle"), EXAMINED: (MUTED, "M-0.07,-0.7h0.14v1.4h-0.14Z"),
 }  # fmt: skip
@@ -47,7 +46,7 @@ def findings_chart(findings: Sequence[Finding], steps: Sequence[int]) -> Chart |
         color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=kinds, range=colours)),
         shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=kinds, range=shapes)),
         tooltip=["check", "severity", "step", "finding"],
-    ).properties(height=ROW_HEIGHT * len(checks))  # fmt: skip
+    ).properties(height=26 * len(checks))  # fmt: skip
     faults = [set(finding.steps).intersection(steps) for finding in findings if finding.severity == "fault"]
     faulty, elsewhere = len(set().union(*faults)), sum(not at for at in faults)
     title = f"{faulty} of {len(steps)} checkpoints carr{'y' if faulty > 1 else 'ies'} a fault"
@@ -76,7 +75,7 @@ def write_diagnosis(folder: Path, diagnosis: Diagnosis, steps: Sequence[int]) ->
 
 
 def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
-    """Return ``check, severity, steps, layer, message``, a row a finding; steps as text, separated by spaces."""
+    """Return ``check, severity, steps, layer, message``, one row per finding; steps as text, separated by spaces."""
     rows = [(f.check, f.severity, " ".join(map(str, f.steps)), f.layer, f.message) for f in findings]
     names = ("check", "severity", "steps", "layer", "message")
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
@@ -97,19 +96,12 @@ def checks_frame(diagnosis: Diagnosis) -> pl.DataFrame:
 
 
 def _findings(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    specs = (
-        text_of("check", "check", names_row=True),
-        text_of("severity", "severity"),
-        (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
-        text_of("layer", "layer", prose=True),
-        text_of("finding", "message", prose=True),
-    )
     rows = [msgspec.structs.asdict(finding) for finding in data.report.diagnosis.findings]
     if not rows:
-        return [say("Nothing is wrong with the checkpoints, as far as this look goes.")]
-    rule = say("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
-               csv("findings"), ".", note=True)  # fmt: skip
-    return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", specs, rows), rule)
+        return [paragraph("Nothing is wrong with the checkpoints, as far as this look goes.")]
+    rule = paragraph("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
+               csv_link("findings"), ".", note=True)  # fmt: skip
+    return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", FINDING_SPECS, rows), rule)
 
 
 def _checks(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -119,7 +111,7 @@ def _checks(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         (Column("faults"), lambda row: whole(row["faults"]) if row["made"] else "not made"),
         (Column("notes"), lambda row: whole(row["notes"]) if row["made"] else "not made"),
     )
-    deep = None if data.report.diagnosis.deep else say("Checks that are not made need a deep look: --deep.")
+    deep = None if data.report.diagnosis.deep else paragraph("Checks that are not made need a deep look: --deep.")
     return (deep, table("checks", "Every check and how often it found something", specs,
                         data.tables["checks"].to_dicts()))  # fmt: skip
 
@@ -129,9 +121,11 @@ def _examined(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     what = "every tensor" if diagnosis.deep else "names, headers, hashes, and samples of local files"
     listed = short_steps(steps) if steps else "none"
     coverage = f" {diagnosis.coverage}." if diagnosis.coverage else ""
-    return [say(f"{diagnosis.series}: {diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all; "
-                f"read: {what}. Steps: {listed}.{coverage}"),
-            *(say(f"{remark[:1].upper()}{remark[1:]}.", note=True) for remark in diagnosis.remarks)]  # fmt: skip
+    sizes = f"{diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all"
+    return [
+        paragraph(f"{diagnosis.series}: {sizes}; read: {what}. Steps: {listed}.{coverage}"),
+        *(paragraph(sentence(remark), note=True) for remark in diagnosis.remarks),
+    ]
 
 
 def _summary(data: Data) -> list[str]:

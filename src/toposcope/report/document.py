@@ -10,7 +10,7 @@ from toposcope.report.tables import Table
 
 @dataclass(frozen=True)
 class Link:
-    """A link to a place on the page (``#anchor``) or a file beside it."""
+    """A link to a place on the page (``#anchor``) or a file next to it."""
 
     text: str
     href: str
@@ -77,7 +77,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Pictures set beside each other, with a title each."""
+    """Pictures set next to each other, with a title each."""
 
     titles: tuple[str, ...]
     pictures: tuple[Picture, ...]
@@ -138,21 +138,12 @@ class FirstScreen:
 
 
 @dataclass(frozen=True)
-class Word:
-    """A verdict in one or two words."""
-
-    text: str
-    mark: str  # a sign that says the same without colour
-    meaning: str  # a sentence for a legend
-
-
-@dataclass(frozen=True)
 class Cell:
     """A quantity in a run, or over many runs: numbers as they are written, "–" where not defined."""
 
     rho: str  # correlation with the loss; over many runs the median
     range: str  # its block bootstrap interval; over many runs the lowest and the highest rho
-    left: str  # partial correlation given all known clocks; over many runs the median
+    left: str  # partial correlation given all known covariates; over many runs the median
 
 
 @dataclass(frozen=True)
@@ -161,8 +152,9 @@ class HeadlineRow:
 
     name: str
     cells: tuple[Cell, ...]  # one for each column of the table
-    word: Word
-    where: str  # in how many runs that is the verdict, such as "in 2 of 3 runs"; empty where it is in all of them
+    verdict: str  # the strongest of its runs
+    mark: str  # a sign that says the same without colour
+    where: str  # in how many runs, such as "in 2 of 3 runs", where not in all; and why it cannot be told
     verdicts: str  # the verdicts of all runs, in a line
 
 
@@ -211,7 +203,7 @@ def _charts(blocks: "tuple[Block, ...]") -> Iterator[Chart]:
                 yield from _charts(block.blocks)
 
 
-def say(*parts: Inline, note: bool = False) -> Paragraph:
+def paragraph(*parts: Inline, note: bool = False) -> Paragraph:
     """Return a paragraph."""
     return Paragraph(parts, note)
 
@@ -240,6 +232,10 @@ def folded(content: Table | None, title: str, max_rows: int = 12) -> Table | Det
     return details(f"{title} ({len(content.rows):,} rows)", content)
 
 
-def csv(name: str) -> Link:
+def csv_link(name: str) -> Link:
     """Return the link to a table's file."""
     return Link(f"{name}.csv", f"tables/{name}.csv")
+
+
+say, csv = paragraph, csv_link
+"""Their second names, for one version."""

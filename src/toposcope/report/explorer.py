@@ -13,17 +13,12 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import HEADLINES, TARGETS, named
-from toposcope.report.headline_table import word_of
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import signed
+from toposcope.report.tuning import MAX_DIAGRAM_POINTS, MAX_FEATURE_VALUES, MAX_LAYER_VALUES
 from toposcope.typing import Matrix, Vector
 from toposcope.wording import examples
 
-MAX_LAYER_VALUES = 200_000
-"""Values of single layers on the page, about 1 MB; of larger studies only the main quantities of a layer are there."""
-MAX_FEATURE_VALUES = 300_000
-"""Values of the network and groups on the page, about 1.6 MB; of larger studies only the main features are there."""
-MAX_POINTS = 60_000  # points of diagrams on the page, about 600 kB; of larger studies fewer checkpoints have theirs
 MAX_BARS = 40  # bars of a diagram on the page, the longest ones
 LAYER_QUANTITIES = (
     *("neural_persistence np_mean", "rips H0.total", "rips H1.total", "rips H0.entropy"),
@@ -34,16 +29,16 @@ MAX_RUNS = 6  # runs named in a sentence
 DIAGRAM_PROBES = ("rips", "neural_persistence")
 
 
-def explorer_data(material: Material) -> dict[str, Any]:
+def explorer_data(data: StudyData) -> dict[str, Any]:
     """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, or NaN."""
-    runs = [t for t in material.trajectories if t.targets]
+    runs = [t for t in data.trajectories if t.targets]
     notes: list[str] = []
     return {
-        "runs": [_run(t, place) for place, t in enumerate(material.trajectories) if t.targets],
+        "runs": [_run(t, place) for place, t in enumerate(data.trajectories) if t.targets],
         "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
-        "features": _features(runs, _notes(material), notes),
+        "features": _features(runs, _notes(data), notes),
         "layers": _layers(runs, notes),
-        "diagrams": _diagrams(material, runs, notes),
+        "diagrams": _diagrams(data, runs, notes),
         "notes": notes,
     }
 
@@ -136,33 +131,33 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _diagrams(material: Material, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
+def _diagrams(data: StudyData, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
     """Return the longest bars of the layers' diagrams, at as many checkpoints as there is room for."""
     try:
-        points = sum(_n_points(material, t) * len(t.steps) for t in runs)
+        points = sum(_n_points(data, t) * len(t.steps) for t in runs)
     except ToposcopeError as error:
         notes.append(f"Diagrams are left out: {error}.")
         return {}
-    every = max(1, -(-points // MAX_POINTS))
+    every = max(1, -(-points // MAX_DIAGRAM_POINTS))
     if every > 1:
         notes.append(f"Diagrams of one checkpoint in {every} are on the page; Study.diagrams reads all of them.")
     found = {
-        t.run: {int(step): layers for step in t.steps[::every] if (layers := _bars(material, t.run, int(step)))}
+        t.run: {int(step): layers for step in t.steps[::every] if (layers := _bars(data, t.run, int(step)))}
         for t in runs
     }
     return {run: by_step for run, by_step in found.items() if by_step}
 
 
-def _n_points(material: Material, trajectory: Trajectory) -> int:
+def _n_points(data: StudyData, trajectory: Trajectory) -> int:
     """Return how many points a checkpoint's diagrams have on the page: those of the last one."""
-    layers = _bars(material, trajectory.run, int(trajectory.steps[-1]))
+    layers = _bars(data, trajectory.run, int(trajectory.steps[-1]))
     return sum(len(points["bars"]) // 11 for of in layers.values() for points in of.values())
 
 
-def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
+def _bars(data: StudyData, run: str, step: int) -> dict[str, Any]:
     layers: dict[str, Any] = {}
     for probe in DIAGRAM_PROBES:
-        for layer, diagrams in material.diagrams(run, step, probe).items():
+        for layer, diagrams in data.diagrams(run, step, probe).items():
             for name, diagram in diagrams.items():
                 order = np.argsort(-diagram.lifetimes, kind="stable")[:MAX_BARS]
                 if len(order):
@@ -170,9 +165,9 @@ def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
     return layers
 
 
-def _notes(material: Material) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return by feature and group two sentences: rho with the loss beside that of the step, and what is left of it."""
-    rows = measured(primary(material)).with_columns(left="rho_given_all")
+def _notes(data: StudyData) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return by feature and group two sentences: rho with the loss next to that of the step, and what is left of it."""
+    rows = measured(primary(data))
     notes: dict[str, dict[str, tuple[str, str]]] = {}
     for (feature, group), of_feature in rows.group_by("feature", "group", maintain_order=True):
         notes.setdefault(str(feature), {})[str(group)] = (
@@ -192,7 +187,7 @@ def _list(rows: pl.DataFrame, column: str) -> str:
 
 
 def _verdicts(rows: pl.DataFrame) -> str:
-    words = [word_of(row).text for row in rows.iter_rows(named=True)]
+    words: list[str] = rows.get_column("verdict").to_list()
     if len(set(words)) == 1:
         return words[0]
     return examples([f"{run} {word}" for run, word in zip(rows.get_column("run"), words, strict=True)], MAX_RUNS)

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.forecasting.downstream.figure import scores_figure
-from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.downstream import scores_section
+from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import NOTHING, Column, Spec, missing, table, text_of
 from toposcope.report.writing import write_sections
 
@@ -64,19 +62,18 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     if (frame.get_column("refused") != "").any():
         specs.append(text_of("no forecast because", "refused", prose=True))
     rows = frame.to_dicts()
-    note = say("All: ", csv("forecasts"), ", the curve: ", csv("curve"), ", the losses: ", csv("seen"), ".", note=True)
+    note = paragraph(
+        "All: ",
+        csv_link("forecasts"),
+        ", the curve: ",
+        csv_link("curve"),
+        ", the losses: ",
+        csv_link("seen"),
+        ".",
+        note=True,
+    )
     caption = f"Final loss by each forecaster in {report.log.unit}, with 90% intervals; default: {report.chosen}"
     return (*pictures, *([table("forecasts", caption, specs, rows), note] if rows else []))
-
-
-def _scores(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    if not data.report.scores:
-        return ()
-    note = say(
-        "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder. All: ",
-        csv("scores"), ".", note=True,
-    )  # fmt: skip
-    return (*pictures, *map(say, score_sentences(data.report.scores)), note)
 
 
 SECTIONS = (
@@ -89,14 +86,11 @@ SECTIONS = (
         blocks=_blocks,
         summary=lambda data: [sentence(data.report.headline())],
     ),
-    ReportSection[Data](
-        anchor="scores",
-        title="In scores of tasks",
-        position=15,
-        tables={"scores": lambda data: scores_frame(data.report.scores)},
-        charts=(lambda data: scores_figure(data.report.scores),),
-        blocks=_scores,
-        summary=lambda data: score_sentences(data.report.scores),
+    scores_section(
+        "scores",
+        lambda data: data.report.scores,
+        "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder.",
+        summarised=True,
     ),
     ReportSection[Data](
         anchor="inputs",
@@ -104,10 +98,5 @@ SECTIONS = (
         position=20,
         blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks],
-    ),
+    remarks_section(lambda data: data.report.remarks, 30),
 )

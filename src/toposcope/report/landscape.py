@@ -6,9 +6,9 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.report.charts.planes import plane_charts, profile_chart
-from toposcope.report.composing import ReportData
-from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.section import ReportSection
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.section import ReportData, ReportSection, remarks_section
+from toposcope.report.sections.landscape import SPREAD_TITLES
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
@@ -35,7 +35,7 @@ def estimates_frame(report: LandscapeReport) -> pl.DataFrame:
 
 
 def losses_frame(report: LandscapeReport) -> pl.DataFrame:
-    """Return ``plane, first, second, loss``, a row a point; a loss that is not finite is empty."""
+    """Return ``plane, first, second, loss``, one row per point; a loss that is not finite is empty."""
     frames = []
     for number, plane in enumerate(report.planes, start=1):
         places = plane.surface.sample.coordinates
@@ -46,8 +46,8 @@ def losses_frame(report: LandscapeReport) -> pl.DataFrame:
 
 
 def _planes(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    note = say("The losses of all points: ", csv("losses"), ".", note=True)
-    return (say(sentence(data.report.planes_line())), *pictures, note)
+    note = paragraph("The losses of all points: ", csv_link("losses"), ".", note=True)
+    return (paragraph(sentence(data.report.planes_line())), *pictures, note)
 
 
 def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -55,15 +55,7 @@ def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         text_of("statistic", "name", names_row=True),
         number_of("mean", "mean", plain),
         number_of("of planes", "planes", whole),
-        *(
-            number_of(title, f"noise_{what}", plain)
-            for what, title in (
-                ("planes", "over planes"),
-                ("batches", "over texts"),
-                ("resolution", "half resolution"),
-                ("numerical", "numerical error"),
-            )
-        ),
+        *(number_of(title, f"noise_{what}", plain) for what, title in SPREAD_TITLES.items()),
     )
     caption = (
         "Means over planes; standard deviations over planes and over batches of the text; change at half resolution; "
@@ -77,13 +69,15 @@ def _between(report: LandscapeReport) -> list[Block]:
     if not report.between:
         return []
     w, b = report.between["wasserstein_1"], report.between["bottleneck"]
-    return [say(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")]
+    return [
+        paragraph(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")
+    ]
 
 
 def _read(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     report = data.report
     text = f"{report.text}, {report.n_tokens:,} predicted tokens"
-    loss = f"{report.loss:.6g} nats a token"
+    loss = f"{report.loss:.6g} nats per token"
     return [Terms((("checkpoint", report.location), ("text", text), ("loss at the checkpoint", loss)))]
 
 
@@ -104,11 +98,6 @@ SECTIONS = (
         tables={"statistics": lambda data: estimates_frame(data.report)},
         blocks=_statistics,
     ),
-    ReportSection[Data](
-        anchor="remarks",
-        title="Assumptions and doubts",
-        position=30,
-        blocks=lambda data, _: [say(sentence(remark)) for remark in data.report.remarks()],
-    ),
+    remarks_section(lambda data: data.report.remarks(), 30),
     ReportSection[Data](anchor="read", title="What was read", position=40, blocks=_read),
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toposcope.report.document import Document, Explorer
 
 
-DIGITS = 6  # significant digits of a number on the page; the tables beside it have all
+DIGITS = 6  # significant digits of a number on the page; the tables next to it have all
 
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

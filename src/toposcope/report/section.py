@@ -1,6 +1,6 @@
 """A section of a page: one value, in a file of its own."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
@@ -8,19 +8,61 @@ from typing import Any, Generic, Protocol, TypeVar
 import polars as pl
 
 from toposcope.charts.chart import Chart
+from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
-from toposcope.report.document import Block, Picture
+from toposcope.report.document import Block, Picture, paragraph, sentence
+
+Report = TypeVar("Report")
+Result = TypeVar("Result")
+DataType = TypeVar("DataType")
 
 
-class HasTables(Protocol):
-    """The data of a page; it has at least tables, by name."""
+class Tables(Mapping[str, pl.DataFrame], Generic[DataType]):
+    """Tables by name, each computed when it is first read."""
 
+    def __init__(self, data: DataType, makers: Mapping[str, Callable[[DataType], pl.DataFrame]]) -> None:
+        self._data, self._makers = data, dict(makers)
+        self._computed: dict[str, pl.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self._computed:
+            self._computed[name] = self._makers[name](self._data)
+        return self._computed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+class ComputedOnce:
+    """Data that keep what several functions of a section need."""
+
+    _computed: dict[str, Any]
+
+    def once(self, name: str, compute: Callable[[], Result]) -> Result:
+        """Compute something that several functions of a section need, once."""
+        if name not in self._computed:
+            self._computed[name] = compute()
+        return self._computed[name]  # type: ignore[no-any-return]
+
+
+class ReportData(ComputedOnce, Generic[Report]):
+    """What a page is about, and what its sections compute of it: tables by name, and the rest with `once`."""
+
+    def __init__(self, report: Report, sections: "Sequence[ReportSection[Any]]" = ()) -> None:
+        self.report = report
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers_of(sections))
+        self._computed = {}
+
+
+class _HasTables(Protocol):
     @property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """Tables by name."""
+    def tables(self) -> Mapping[str, pl.DataFrame]: ...
 
 
-MaterialType = TypeVar("MaterialType", bound=HasTables)
+MaterialType = TypeVar("MaterialType", bound=_HasTables)
 Charts = Chart | Sequence[Chart] | None
 """What a function that draws returns: a chart, several, or None where there are no data."""
 
@@ -39,7 +81,7 @@ def _no_finding(_: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSection(Generic[MaterialType]):
-    """A section of a page: the tables, charts and sentences it makes from the page's material.
+    """A section of a page: the tables, charts and sentences it makes from the page's data.
 
     A section without blocks is left out of the page.
 
@@ -48,29 +90,29 @@ class ReportSection(Generic[MaterialType]):
     anchor : str
         Identifier of the section on the page; unique.
     title : str or callable
-        A callable computes the title from the material.
+        A callable computes the title from the data.
     position : int
         Sections appear on the page in this order. 900 and more is for sections that end every report.
     tables : mapping of str to callable
-        By name, a function that computes a table from the material; it may read other tables as
-        ``material.tables[name]``. Each table is written to ``tables/NAME.csv``.
+        By name, a function that computes a table from the data; it may read other tables as
+        ``data.tables[name]``. Each table is written to ``tables/NAME.csv``.
     charts : sequence of callable
         Each draws one chart or several; None or an empty list if there are no data.
     compared_charts : sequence of callable
         The charts that are shown side by side when two studies are compared.
     blocks : callable
-        Returns the paragraphs, tables and figures in their order, given the material and the drawn figures.
+        Returns the paragraphs, tables and figures in their order, given the data and the drawn figures.
     finding : callable
-        Returns one plain sentence of at most about 90 characters, without a full stop, that stands beside the title of
+        Returns one plain sentence of at most about 90 characters, without a full stop, that stands next to the title of
         the folded section; empty if there is nothing to say.
     summary : callable
-        Returns sentences for the top of the page, given the material.
+        Returns sentences for the top of the page, given the data.
     summary_position : int
         The sentences of the section with the lowest number come first.
     notes : callable
-        Returns what was left out or assumed, one line each, given the material; commands print them after the summary.
+        Returns what was left out or assumed, one line each, given the data; commands print them after the summary.
     methods : callable
-        Returns what the section adds to the page's methods, given the material.
+        Returns what the section adds to the page's methods, given the data.
     """
 
     anchor: str
@@ -86,9 +128,21 @@ class ReportSection(Generic[MaterialType]):
     notes: Callable[[MaterialType], Sequence[str]] = _nothing
     methods: Callable[[MaterialType], Iterable[Block | None]] = _nothing
 
-    def title_of(self, material: MaterialType) -> str:
-        """Return the title on a page of this material."""
-        return self.title if isinstance(self.title, str) else self.title(material)
+    def title_of(self, data: MaterialType) -> str:
+        """Return the title on a page of this data."""
+        return self.title if isinstance(self.title, str) else self.title(data)
+
+
+def remarks_section(
+    remarks: Callable[[Any], Iterable[str]], position: int, title: str = "Assumptions and doubts"
+) -> ReportSection[Any]:
+    """Return the section that lists what was assumed, given the function that returns it."""
+    return ReportSection(
+        anchor="remarks",
+        title=title,
+        position=position,
+        blocks=lambda data, _: [paragraph(sentence(remark)) for remark in remarks(data)],
+    )
 
 
 def collect_sections(package: str, group: str) -> tuple[ReportSection[Any], ...]:
@@ -99,3 +153,20 @@ def collect_sections(package: str, group: str) -> tuple[ReportSection[Any], ...]
         return {section.anchor: section} if isinstance(section, ReportSection) else {}
 
     return tuple(sorted(collect(package, group, section_of).values(), key=lambda section: section.position))
+
+
+def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Callable[[MaterialType], pl.DataFrame]]:
+    """Return the functions that compute the tables of some sections, by the table's name.
+
+    Raises
+    ------
+    ToposcopeError
+        If two sections make a table of the same name.
+    """
+    makers: dict[str, Callable[[MaterialType], pl.DataFrame]] = {}
+    for part in sections:
+        for name, maker in part.tables.items():
+            if name in makers:
+                raise ToposcopeError(f"section {part.anchor}: another section already makes the table {name!r}")
+            makers[name] = maker
+    return makers

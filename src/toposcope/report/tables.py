@@ -14,52 +14,25 @@ NOTHING = "–"  # written where a number is not defined
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes
-    ----------
-    title : str
-    text : bool
-        Words, set to the left; else numbers.
-    group : str
-        Heading over this column and its neighbours of the same group.
-    names_row : bool
-        A row is known by it.
-    prose : bool
-        Sentences: lines may break.
-    """
+    """A column of a table."""
 
     title: str
-    text: bool = False
-    group: str = ""
-    names_row: bool = False
-    prose: bool = False
+    text: bool = False  # words, set to the left; else numbers
+    group: str = ""  # heading over this column and its neighbours of the same group
+    names_row: bool = False  # a row is known by it
+    prose: bool = False  # sentences: lines may break
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is read.
+    """A table as it is read."""
 
-    Attributes
-    ----------
-    name : str
-        Unique on the page.
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of str
-        A cell for each column.
-    sortable : bool
-        Large enough to be sorted and filtered.
-    features : tuple of (str, str)
-        Feature and group of each row, where a click on a row shows them in the explorer; else empty.
-    """
-
-    name: str
+    name: str  # unique on the page
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    sortable: bool = False
-    features: tuple[tuple[str, str], ...] = ()
+    rows: tuple[tuple[str, ...], ...]  # a cell for each column
+    sortable: bool = False  # large enough to be sorted and filtered
+    features: tuple[tuple[str, str], ...] = ()  # feature and group of each row that leads to the explorer; else empty
     kind: ClassVar[str] = "table"
 
     @property
@@ -106,6 +79,11 @@ def signed(value: float | None, digits: int = 3) -> str:
     return _minus(text) if float(text) else f"{0:.{digits}f}"
 
 
+def fixed(value: float | None, digits: int = 3) -> str:
+    """Write a number to so many decimals."""
+    return NOTHING if value is None or not math.isfinite(value) else _minus(f"{value:.{digits}f}")
+
+
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     """Write an interval."""
     return NOTHING if missing(low) or missing(high) else f"{signed(low, digits)} to {signed(high, digits)}"
@@ -129,12 +107,12 @@ def plain(value: float | None, digits: int = 4) -> str:
 
 def tenths(value: float | None) -> str:
     """Write a positive number to one decimal."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}"
+    return NOTHING if missing(value) else f"{value:,.1f}"
 
 
 def share(value: float | None) -> str:
     """Write a share in percent."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
+    return NOTHING if value is None or missing(value) else f"{100 * value:.0f}%"
 
 
 def percent(value: float | None) -> str:
@@ -179,8 +157,8 @@ def feature_of(title: str = "feature", column: str = "feature", *, names_row: bo
     return Column(title, True, names_row=names_row), lambda row: named(row[column])
 
 
-def headline_rows(frame: pl.DataFrame, column: str = "feature", beside: Iterable[str] = ()) -> list[dict[str, Any]]:
+def headline_rows(frame: pl.DataFrame, column: str = "feature", others: Iterable[str] = ()) -> list[dict[str, Any]]:
     """Return the rows of the features that the report names, in the order of the headlines."""
-    order = {name: place for place, name in enumerate(headline_features([*frame.get_column(column), *beside]))}
+    order = {name: place for place, name in enumerate(headline_features([*frame.get_column(column), *others]))}
     rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
     return sorted(rows, key=lambda row: order[row[column]])

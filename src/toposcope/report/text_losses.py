@@ -7,15 +7,15 @@ import polars as pl
 
 from toposcope.analysis.trajectories import TEXT
 from toposcope.probes.feature import NETWORK
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, number_of, plain
 
-STATISTICS = {"loss": "loss (nats a token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
+STATISTICS = {"loss": "loss (nats per token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
 TOKENS = "n_tokens"
 GROUP = "the text, at its last checkpoint"
 NOT_COMPARABLE = (
-    "The runs read the same text as different numbers of tokens: losses in nats a token of different tokenizers do not "
-    "compare between runs, bits per byte do."
+    "The runs read the same text as different numbers of tokens: losses in nats per token of different tokenizers do "
+    "not compare between runs, bits per byte do."
 )
 
 
@@ -27,12 +27,12 @@ class TextLosses:
     by_run: Mapping[str, Mapping[str, float | None]]
 
     @classmethod
-    def of(cls, material: Material) -> "TextLosses":
+    def of(cls, data: StudyData) -> "TextLosses":
         """Read what the first such probe declared has measured."""
-        frame = material.frame
+        frame = data.frame
         if "probe" not in frame.columns:
             return cls({})
-        options = material.labels.filter(probe=TEXT).get_column("options").to_list()[:1]
+        options = data.labels.filter(probe=TEXT).get_column("options").to_list()[:1]
         rows = frame.filter(pl.col("options").is_in(options), probe=TEXT, layer=NETWORK)
         by_run = {}
         for run in rows.get_column("run").unique(maintain_order=True):

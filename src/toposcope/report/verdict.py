@@ -1,279 +1,250 @@
-"""The sentences at the top of a study's report; the first one is the verdict of the study."""
+"""What the association table says about topology: one verdict, and the sentences that state it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import MIN_RUNS
 from toposcope.analysis.association import MIN_CHECKPOINTS
-from toposcope.analysis.verdict import (
-    BEYOND,
-    FEATURE,
-    LEVEL,
-    LOSS,
+from toposcope.analysis.association_verdict import (
+    GAPS,
     MIN_PERFECT_CORRELATION,
-    NONE,
+    MIN_POWER,
+    PLANTED,
     POWER,
     RUNS,
-    TREND,
-    UNDETERMINED,
 )
+from toposcope.analysis.power import SIZES
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
+from toposcope.report.association_tables import SCALED, SpectralComparisonCounts, has_scales, measured, primary
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
-from toposcope.report.material import Material
-from toposcope.report.outcome import (
-    Kind,
-    Outcome,
-    beyond_clocks,
-    clocks_of,
-    features_of,
-    only_beyond_scale,
-    outcome_of,
-    power_words,
-    without_power,
-)
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import signed
 from toposcope.wording import counted, examples, joined
 
-MIN_TRACKING_CORRELATION = 0.9
-"""A feature whose absolute rank correlation with the step is above this is said to track the step."""
-DETERMINED = {LOSS.untested: "the loss", FEATURE.untested: "the feature"}
-"""What the step determines where nothing can be tested given it."""
+COVARIATE_COLUMNS = {
+    "rho_step": "the step",
+    "rho_learning_rate": "the learning rate",
+    "rho_weight_norm": "the weight norm",
+}
+"""The covariates by the columns of their correlation with the loss."""
 MAX_RUNS_LISTED = 8
 """With more runs than this, a sentence gives the range of the correlations instead of listing each run."""
 
 
-def verdict(material: Material) -> list[str]:
+@dataclass(frozen=True, eq=False)
+class StudyVerdict:
+    """The verdict on the topological features of the whole network, each run against its first target."""
+
+    verdict: str
+    reason: str  # why it cannot be told, in a few words
+    rows: pl.DataFrame  # the association rows of topological features whose correlation is defined
+    details: str  # a sentence with the figures
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a sentence."""
+        return f"{verdict_sentence(self.verdict, figures=self.reason)}."
+
+    @property
+    def tested(self) -> pl.DataFrame:
+        """Rows with a verdict."""
+        return self.rows.filter(pl.col("verdict") != UNDETERMINED)
+
+
+def study_verdict(data: StudyData) -> StudyVerdict:
+    """Return what the association table of a study says about topology."""
+    network = primary(data).filter(pl.col("group") == NETWORK)
+    rows = measured(network).filter(pl.col("kind") == TOPOLOGY)
+    if not len(network):
+        help_ = "A training log, a validation set or a text to measure the loss on would make the question answerable."
+        return StudyVerdict(UNDETERMINED, "no loss is known", rows, help_)
+    if not len(rows):
+        n_runs, n_checkpoints = len(data.trajectories), sum(len(t.steps) for t in data.trajectories)
+        has = f"The study has {counted(n_runs, 'run')} and {counted(n_checkpoints, 'measured checkpoint')}"
+        needs = f"a feature has to vary over {MIN_CHECKPOINTS} of them"
+        return StudyVerdict(UNDETERMINED, "no feature varies", rows, f"{has}; {needs}.")
+    n_runs = rows.get_column("run").n_unique()
+    where = "" if n_runs == 1 else f" in at least one of {n_runs} runs"
+    total = counted(rows.get_column("feature").n_unique(), "topological feature")
+    if beyond := features_of(rows.filter(verdict=BEYOND)):
+        does = f"{len(beyond)} of {total} {_verb(beyond, 'does', 'do')} so{where}"
+        return StudyVerdict(BEYOND, "", rows, f"{does}: {_named(beyond)}.")
+    if passing := features_of(_missing(rows, RUNS.untested)):
+        passes = f"{len(passing)} of {total} {_verb(passing, 'passes', 'pass')} every test{where}"
+        details = f"{passes} but the last, against other runs, which needs {MIN_RUNS} of them: {_named(passing)}."
+        return StudyVerdict(UNDETERMINED, RUNS.reason, rows, details)
+    tested = rows.filter(pl.col("verdict") != UNDETERMINED)
+    if not len(tested):
+        weak = _missing(rows, POWER.untested)
+        if not len(weak):
+            return StudyVerdict(UNDETERMINED, "no test is defined", rows, untested_sentence(rows))
+        words, help_ = _power_words(weak), POWER.needs
+        details = f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
+        return StudyVerdict(UNDETERMINED, POWER.reason, rows, details)
+    if partial := features_of(_beyond_covariates(rows)):
+        keep = f"{len(partial)} of {total} {_verb(partial, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
+        fail = _verb(partial, "fails", "fail")
+        return StudyVerdict(TREND, "", rows, f"{keep}{where}, but {fail} another test: {_named(partial)}.")
+    drifting, n_tested = features_of(rows.filter(verdict=TREND)), len(features_of(tested))
+    none = "none" if n_tested == len(features_of(rows)) else f"none of the {n_tested} that can be tested"
+    drift = f"{len(drifting) or 'None'} of {total} {'drift' if len(drifting) > 1 else 'drifts'} with the loss"
+    untested_runs = n_runs - tested.get_column("run").n_unique()
+    gap = f" In {untested_runs} of {n_runs} runs nothing can be told." if untested_runs else ""
+    details = f"{drift}; {none} is significant given {covariates_of(rows)}.{gap}"
+    return StudyVerdict(TREND if drifting else NONE, "", rows, details)
+
+
+def association_sentences(data: StudyData) -> list[str]:
     """Summarise the association of features with the loss in sentences, the verdict first."""
-    outcome, everything = outcome_of(material), measured(primary(material))
-    topology = outcome.rows
+    found, everything = study_verdict(data), measured(primary(data))
+    topology = found.rows
+    sentences = [found.sentence, found.details]
+    if not len(topology):
+        return sentences
+    untested = topology.filter(verdict=UNDETERMINED)
+    if not len(found.tested):  # the details are about these, or about their power
+        untested = untested.filter(pl.col("untested") != POWER.untested, found.reason == POWER.reason)
+    if len(untested):
+        sentences.append(untested_sentence(topology, untested))
+    sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
+    headlines = (*TRAJECTORIES, *headlines_of(data.trajectories, CLOUD_TOPOLOGY))
+    sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
+    counts = SpectralComparisonCounts.of(data.tables["comparisons"])
+    sentences += [counts.sentence()] if counts.total else []
+    sentences += _group_sentences(everything.filter(pl.col("group") != NETWORK, pl.col("kind") == TOPOLOGY))
     controls = everything.filter(pl.col("group") == NETWORK, pl.col("kind") != TOPOLOGY)
-    sentences = [_overall_sentence(outcome)]
-    if len(topology):
-        sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
-        headlines = (*TRAJECTORIES, *headlines_of(material.trajectories, CLOUD_TOPOLOGY))
-        sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
-        sentences += _spectra_sentences(material.tables["comparisons"])
-        sentences += _group_sentences(everything.filter(pl.col("group") != NETWORK, pl.col("kind") == TOPOLOGY))
-        sentences += _control_sentences(controls)
-    return sentences
+    return [*sentences, *_control_sentences(controls)]
 
 
-def _overall_sentence(outcome: Outcome) -> str:
-    if outcome.kind is Kind.NO_LOSS:
-        return "Nothing can be said about what topology adds: no loss is known for the measured checkpoints."
-    if outcome.kind is Kind.NO_FEATURE:
-        return (
-            f"Nothing can be said about what topology adds: no feature varies over at least {MIN_CHECKPOINTS} "
-            "checkpoints."
-        )
-    topology, n_runs, deciding = outcome.rows, outcome.n_runs, outcome.deciding
-    features = counted(len(outcome.features), "topological feature")
-    which = examples([named(f) for f in deciding])
-    somewhere = "in the run" if n_runs == 1 else f"in at least one of {n_runs} runs"
-    within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
-    if outcome.kind is Kind.BEYOND:
-        return (
-            f"Topology carries information about the loss beyond the trend: {len(deciding)} of {features} "
-            f"{_verb(deciding, 'does')} so {somewhere} ({which})."
-        )
-    if outcome.kind is Kind.OPEN:
-        return (
-            "Whether topology carries information about the loss beyond the trend is open: "
-            f"{len(deciding)} of {features} {_verb(deciding, 'passes', 'pass')} every test that so few runs allow "
-            f"{somewhere} ({which}), but the last test, which pairs this run's loss "
-            f"with other runs' features, needs {MIN_RUNS} comparable runs."
-        )
-    untested = outcome.untested
-    if outcome.kind is Kind.UNTESTABLE:
-        return (
-            "Whether topology carries information about the loss beyond the training step cannot be tested: given "
-            f"{clocks_of(topology)}, no test of {features} is defined in {within}, {_reasons(untested)}. "
-            f"{_needs(untested).capitalize()} would make it possible."
-        )
-    if outcome.kind is Kind.WEAK:
-        others = _untested_tail(untested.filter(pl.col("untested") != POWER.untested), topology)
-        return (
-            "Whether topology carries information about the loss beyond the training step cannot be told: of "
-            f"{features}, none passes every test in {within}, but {power_words(outcome.weak)}"
-            f"{others}. {_needs(outcome.weak).capitalize()} would help."
-        )
-    tail = _untested_tail(untested, topology)
-    if outcome.kind is Kind.PARTIAL:
-        return (
-            f"Topology adds nothing about the loss that passes every test: of {features}, {len(deciding)} "
-            f"({which}) {_verb(deciding, 'is', 'are')} associated with the loss "
-            f"given {clocks_of(topology)}, {somewhere}, but {_verb(deciding, 'fails', 'fail')} another test{tail}."
-        )
-    trend = features_of(topology.filter(verdict=TREND))
-    drift = f"{len(trend) or 'none'} {'drift' if len(trend) > 1 else 'drifts'} with the loss"
-    of = "none" if not len(untested) else f"none of the {len(features_of(outcome.tested))} that can be tested"
-    if (n_tested := outcome.tested.get_column("run").n_unique()) < n_runs:
-        within = f"the {n_tested} of {n_runs} runs where that is possible"
-    return (
-        f"Topology adds no detectable information about the loss beyond the training step: of {features}, {drift}, "
-        f"and {of} is detectably associated with it given {clocks_of(topology)}, in {within}{tail}."
-    )
+def features_of(rows: pl.DataFrame) -> list[str]:
+    """Return the features of some rows, each once."""
+    return list(rows.get_column("feature").unique(maintain_order=True))
 
 
-def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
-    """Say how many could not be tested, why, and what would make it possible."""
-    if not len(untested):
-        return ""
+def covariates_of(rows: pl.DataFrame) -> str:
+    """Name the covariates that were known in every row."""
+    known = [name for column, name in COVARIATE_COLUMNS.items() if rows.get_column(column).is_finite().all()]
+    return joined(known or ["the step"])
+
+
+def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) -> str:
+    """Say how many of some rows have no verdict, why, and what would help."""
+    untested = rows if untested is None else untested
     which = (
         counted(len(untested), "feature")
         if rows.get_column("run").n_unique() == 1
         else f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
     )
-    weak, helps = without_power(untested), f"{_needs(untested)} would make it possible"
-    how, helps = ("told", f"{power_words(weak)}; {helps}") if len(weak) else ("tested", helps)
-    return f"; {which} cannot be {how}, {_reasons(untested)} ({helps})"
+    weak, needs = _missing(untested, POWER.untested), untested.get_column("needs").value_counts(sort=True)
+    helps = " or ".join(dict.fromkeys(part for need in needs.get_column("needs") for part in need.split(", or ")))
+    power = f" ({_power_words(weak)})" if len(weak) else ""
+    return f"{which} cannot be told: {_reasons(untested)}{power}. {helps[:1].upper()}{helps[1:]} would help."
 
 
 def _reasons(rows: pl.DataFrame) -> str:
-    """Say why rows could not be tested, the most frequent reason first."""
-    causes = rows.get_column("untested").value_counts(sort=True).get_column("untested").to_list()
-    ordered = [DETERMINED[cause] for cause in causes if cause in DETERMINED]
-    as_the_step = [f"{' or '.join(ordered)} orders the checkpoints exactly as the step does"] if ordered else []
-    weak = ["the tests have too little power"] * (POWER.untested in causes)
-    others = [f"a test is missing ({cause})" for cause in causes if cause not in (*DETERMINED, POWER.untested)]
-    return f"because {', or '.join([*as_the_step, *weak, *others])}"
+    """Say why rows have no verdict, the most frequent reason first."""
+    causes = rows.get_column("untested").value_counts(sort=True).get_column("untested")
+    return " or ".join(GAPS[cause].reason for cause in causes)
 
 
-def _needs(rows: pl.DataFrame) -> str:
-    """Say what would make the missing tests possible."""
-    counts = rows.get_column("needs").value_counts(sort=True).get_column("needs")
-    return " or ".join(dict.fromkeys(part for needs in counts for part in needs.split(", or ")))
+def _missing(rows: pl.DataFrame, untested: str) -> pl.DataFrame:
+    """Return the rows that have no verdict because of one gap."""
+    return rows.filter(verdict=UNDETERMINED, untested=untested)
+
+
+def _named(features: Sequence[str]) -> str:
+    return examples([named(feature) for feature in features])
+
+
+def _power_words(rows: pl.DataFrame) -> str:
+    """Say what the tests of rows without power would have found, by their median."""
+    power, detectable = (rows.get_column(name).to_numpy() for name in ("power", "detectable"))
+    first = f"a partial correlation of {PLANTED:g} would be found in {np.median(power):.0%} of cases"
+    # Where more than half of the rows find none of the sizes, the median is infinite.
+    smallest = float(np.median(np.where(np.isfinite(detectable), detectable, np.inf)))
+    which = f"one of {smallest:g}" if np.isfinite(smallest) else f"not even one of {SIZES[-1]:g}"
+    return f"{first}, {which} in {MIN_POWER:.0%}"
+
+
+def _below(column: str) -> pl.Expr:
+    return pl.col(column).fill_nan(1.0) < LEVEL
+
+
+def _explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
+    """Select rows of hidden states that are not significant given the step and their top eigenvalue."""
+    if not has_scales(rows):
+        return pl.lit(value=False)
+    return pl.col(SCALED).is_finite() & ~_below("p_given_scale_adjusted")
+
+
+def _beyond_covariates(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that are significant given every covariate, but fail another test."""
+    failing = pl.col("verdict").is_in([TREND, NONE])
+    return rows.filter(failing, _below("p_given_all_adjusted"), ~_explained_by_scale(rows))
 
 
 def _correlation_sentence(topology: pl.DataFrame) -> str:
     """Count the correlations that hold although checkpoints depend on each other and many features were tested."""
-    correlated = features_of(topology.filter(pl.col("p_adjusted").fill_nan(1.0) < LEVEL))
+    correlated = features_of(topology.filter(_below("p_adjusted")))
     n, n_eff = (np.median(topology.get_column(name).to_numpy()) for name in ("n", "n_eff"))
     return (
         f"{len(correlated) or 'None'} of {counted(topology.get_column('feature').n_unique(), 'topological feature')} "
         f"{'correlates' if len(correlated) < 2 else 'correlate'} with the loss significantly, once the p-value allows "
-        "for dependent checkpoints and for the number of tests: the median series has "
-        f"{n:.0f} checkpoints, worth {n_eff:.1f} independent ones."
+        f"for dependent checkpoints and for the number of tests. The median series has {n:.0f} checkpoints; effective "
+        f"sample size {n_eff:.1f}."
     )
 
 
 def _monotone_loss_sentences(topology: pl.DataFrame) -> list[str]:
-    """Name the runs whose loss is itself a clock: there, the ranks of a feature cannot add to those of the step."""
-    # Features measured at other checkpoints can see another part of the same loss: a run counts once.
+    """Name the runs whose loss follows the step exactly: there, the ranks of a feature cannot add to those of the step.
+
+    Features measured at other checkpoints can see another part of the same loss: a run counts once.
+    """
     runs = topology.group_by("run", maintain_order=True).agg(
-        is_clock=(pl.col("rho_step").abs() > MIN_PERFECT_CORRELATION).all()
+        monotone=(pl.col("rho_step").abs() > MIN_PERFECT_CORRELATION).all()
     )
-    clocks = list(runs.filter("is_clock").get_column("run"))
-    if not clocks:
+    monotone = list(runs.filter("monotone").get_column("run"))
+    if not monotone:
         return []
-    where = "In the run" if len(runs) == 1 else f"In {len(clocks)} of {len(runs)} runs"
-    which = "" if len(clocks) == len(runs) else f" ({examples(clocks)})"
+    where = "In the run" if len(runs) == 1 else f"In {len(monotone)} of {len(runs)} runs"
+    which = "" if len(monotone) == len(runs) else f" ({examples(monotone)})"
     return [
-        f"{where}{which} the loss orders the checkpoints exactly as the step does, so given the step no rank "
-        "correlation with it is defined, and only changes from checkpoint to checkpoint can be tested. "
+        f"{where}{which} the loss is perfectly rank-correlated with the step, so given the step no rank correlation "
+        "with it is defined, and only changes from checkpoint to checkpoint can be tested. "
         "That is no proof that features carry no information about it."
     ]
 
 
-def _explained_by_clocks(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are significant given the step but not given every clock."""
-    given_step, given_all = (pl.col(f"p_given_{c}_adjusted").fill_nan(1.0) < LEVEL for c in ("step", "all"))
-    return rows.filter(given_step, ~given_all, pl.col("verdict").is_in([TREND, NONE]))
-
-
 def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
-    """Describe one feature: its verdicts over the runs, then its correlations."""
+    """Describe one feature: its verdicts over the runs and why, then its correlations."""
     rows = topology.filter(feature=headline.key)
     if not len(rows):
         return ""
-    by_verdict = {v: list(rows.filter(verdict=v).get_column("run")) for v in (BEYOND, TREND, NONE)}
-    target = joined([TARGETS[name] for name in rows.get_column("target").unique(maintain_order=True)])
-    return f"{_verdicts(headline.name, rows, by_verdict)} Its rho with the {target}{_correlations(rows)}."
-
-
-def _correlations(rows: pl.DataFrame) -> str:
-    """Write a feature's correlation beside the step's own, run by run, or the range over many runs."""
-    if len(rows) > MAX_RUNS_LISTED:
-        own, step = (_range(rows.get_column(column)) for column in ("rho", "rho_step"))
-        return f": {own} over {len(rows)} runs (the step's own {step})"
-    clock = len(_same_as_step(rows)) == len(rows)
-    by_run = []
-    for row in rows.iter_rows(named=True):
-        given = row["rho_given_step"]
-        partial = f"; given the step {signed(given)}" if given == given else ""
-        given_scale = row.get("rho_given_scale", np.nan)
-        partial += f"; given the step and the top eigenvalue {signed(given_scale)}" if np.isfinite(given_scale) else ""
-        beside = "" if clock else f" (the step's own {signed(row['rho_step'])}{partial})"
-        by_run.append(f"{row['run']} {signed(row['rho'])}{beside}")
-    start = " is the step's own, up to sign: " if clock else ": "
-    return f"{start}{', '.join(by_run)}"
-
-
-def _same_as_step(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(pl.col("rho_with_step").abs() > MIN_PERFECT_CORRELATION)
-
-
-def _range(values: pl.Series) -> str:
-    low, high = values.min(), values.max()
-    assert isinstance(low, float)
-    assert isinstance(high, float)
-    return f"{signed(low)} to {signed(high)}"
-
-
-def _verdicts(name: str, rows: pl.DataFrame, by_verdict: dict[str, list[str]]) -> str:
-    """Say in which runs a feature carries information about the loss, and what explains it in the others."""
-    if len(_same_as_step(rows)) == len(rows) == len(rows.filter(verdict=UNDETERMINED)):
-        where = "" if len(rows) == 1 else f" in all {len(rows)} runs"
-        return (
-            f"{name} is a clock: it orders the checkpoints exactly as the step does{where}, so given the step no rank "
-            "correlation with the loss is left to test."
-        )
-    parts = []
-    if runs := by_verdict[BEYOND]:
-        parts.append(f"carries information about the loss beyond the trend{_in(runs, rows)}")
-    undetermined = rows.filter(verdict=UNDETERMINED)
-    for untested, runs in undetermined.group_by("untested", maintain_order=True).agg("run").iter_rows():
-        if untested == RUNS.untested:
-            parts.append(f"passes every test that so few runs allow{_in(runs, rows)}")
-        else:
-            why = _reasons(undetermined.filter(untested=untested))
-            parts.append(
-                f"cannot be {'told from' if untested == POWER.untested else 'tested against'} the trend"
-                f"{_in(runs, rows)}, {why}"
-            )
-    by_other_tests, by_clocks, by_scale = (
-        set(select(rows).get_column("run")) for select in (beyond_clocks, _explained_by_clocks, only_beyond_scale)
+    rows = rows.with_columns(
+        why=pl.when(verdict=UNDETERMINED)
+        .then(pl.col("untested").replace({gap.untested: gap.reason for gap in GAPS.values()}))
+        .when(verdict=BEYOND)
+        .then(pl.lit(""))
+        .when(_below("p_given_all_adjusted") & _explained_by_scale(rows))
+        .then(pl.lit("significant given the covariates, but not given the step and the states' top eigenvalue"))
+        .when(_below("p_given_all_adjusted"))
+        .then(pl.lit(f"significant given {covariates_of(rows)}, but another test fails"))
+        .when(_below("p_given_step_adjusted"))
+        .then(pl.lit(f"significant given the step, but not given {covariates_of(rows)}"))
+        .otherwise(pl.lit(""))
     )
-    explained = by_other_tests | by_clocks | by_scale
-    if runs := [run for run in by_verdict[TREND] if run not in explained]:
-        lowest = rows.filter(pl.col("run").is_in(runs)).get_column("rho_with_step").abs().min()
-        tracks = isinstance(lowest, float) and lowest > MIN_TRACKING_CORRELATION
-        parts.append(
-            f"{'tracks the step' if tracks else 'drifts with the loss'}{_in(runs, rows)}; given the step it "
-            "carries no detectable information about the loss"
-        )
-    failing = [*by_verdict[TREND], *by_verdict[NONE]]
-    if runs := [run for run in failing if run in by_clocks]:
-        parts.append(
-            f"is still associated with the loss given the step{_in(runs, rows)}, but not detectably given "
-            f"{clocks_of(rows)}"
-        )
-    if runs := [run for run in failing if run in by_scale]:
-        parts.append(
-            f"is still associated with the loss given the step{_in(runs, rows)}, but not detectably once the step and "
-            "the top eigenvalue of the same hidden states are known"
-        )
-    if runs := [run for run in failing if run in by_other_tests]:
-        parts.append(
-            f"is still associated with the loss given {clocks_of(rows)}{_in(runs, rows)}, but fails other tests"
-        )
-    if runs := [run for run in by_verdict[NONE] if run not in explained]:
-        where = f" in any of {len(rows)} runs" if len(runs) == len(rows) > 1 else _in(runs, rows)
-        parts.append(f"does not correlate detectably with the loss{where}")
-    return f"{name} {'. It '.join(parts)}."
+    groups = rows.group_by("verdict", "why", maintain_order=True).agg("run")
+    order = {BEYOND: 0, UNDETERMINED: 1, TREND: 2, NONE: 3}
+    parts = [
+        f"{verdict}{_in(runs, rows)}{f', {why}' if why else ''}"
+        for verdict, why, runs in sorted(groups.iter_rows(), key=lambda group: order[group[0]])
+    ]
+    target = joined([TARGETS[name] for name in rows.get_column("target").unique(maintain_order=True)])
+    return f"{headline.name}: {'; '.join(parts)}. Its rho with the {target}{_correlations(rows)}."
 
 
 def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
@@ -286,28 +257,42 @@ def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
     return f" in {len(runs)} of {total} runs ({examples(runs, max_named=total)})"
 
 
+def _correlations(rows: pl.DataFrame) -> str:
+    """Write a feature's correlation next to the step's own, run by run, or the range over many runs."""
+    if len(rows) > MAX_RUNS_LISTED:
+        own, step = (_range(rows.get_column(column)) for column in ("rho", "rho_step"))
+        return f": {own} over {len(rows)} runs (the step's own {step})"
+    as_the_step = bool((rows.get_column("rho_with_step").abs() > MIN_PERFECT_CORRELATION).all())
+    by_run = []
+    for row in rows.iter_rows(named=True):
+        given = {"the step": row["rho_given_step"], "the step and the top eigenvalue": row.get("rho_given_scale")}
+        partial = "".join(f"; given {what} {signed(rho)}" for what, rho in given.items() if rho and np.isfinite(rho))
+        beside = "" if as_the_step else f" (the step's own {signed(row['rho_step'])}{partial})"
+        by_run.append(f"{row['run']} {signed(row['rho'])}{beside}")
+    start = " is the step's own, up to sign: " if as_the_step else ": "
+    return f"{start}{', '.join(by_run)}"
+
+
+def _range(values: pl.Series) -> str:
+    numbers = values.to_numpy()
+    return f"{signed(float(numbers.min()))} to {signed(float(numbers.max()))}"
+
+
 def _group_sentences(rows: pl.DataFrame) -> list[str]:
-    """Say whether features of groups of layers are beyond the trend."""
+    """Say which features of groups of layers are beyond the trend."""
     if not len(rows):
         return []
     pairs = rows.group_by("group", "feature", maintain_order=True).agg(
         beyond=(pl.col("verdict") == BEYOND).any(), open=(pl.col("verdict") == UNDETERMINED).all()
     )
     n_groups, beyond = pairs.get_column("group").n_unique(), pairs.filter("beyond")
-    open_ = pairs.filter(pl.col("open") & ~pl.col("beyond"))
-    untested = f"; {len(open_)} cannot be told" if len(open_) else ""
-    over = f"By {counted(n_groups, 'group')} of layers"
-    if not len(beyond):
-        return [
-            f"{over}: none of {counted(len(pairs), 'feature of a group', 'features of groups')} is beyond the "
-            f"trend{untested}."
-        ]
+    n_open = len(pairs.filter(pl.col("open") & ~pl.col("beyond")))
+    total = counted(len(pairs), "feature of a group", "features of groups")
     which = [f"{named(feature)} of {group}" for group, feature in beyond.select("group", "feature").iter_rows()]
-    verb = "is" if len(beyond) == 1 else "are"
-    return [
-        f"{over}: {len(beyond)} of {counted(len(pairs), 'feature of a group', 'features of groups')} {verb} beyond the "
-        f"trend in at least one run ({examples(which)}){untested}."
-    ]
+    found = f"{len(beyond) or 'none'} of {total} {_verb(which, 'is', 'are') if which else 'is'} {BEYOND}"
+    where = f" in at least one run ({examples(which)})" if which else ""
+    untested = f"; {n_open} cannot be told" if n_open else ""
+    return [f"By {counted(n_groups, 'group')} of layers: {found}{where}{untested}."]
 
 
 def _control_sentences(controls: pl.DataFrame) -> list[str]:
@@ -317,22 +302,13 @@ def _control_sentences(controls: pl.DataFrame) -> list[str]:
     quantities = counted(len(features_of(controls)), "plain quantity", "plain quantities")
     beyond, tested = features_of(controls.filter(verdict=BEYOND)), controls.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
-        return [f"None of {quantities} (norms, spectra) can be judged, {_reasons(controls)}."]
+        return [f"None of {quantities} (norms, spectra) can be told: {_reasons(controls)}."]
     n_tested = len(features_of(tested))
     of = "" if n_tested == len(features_of(controls)) else f" of the {n_tested} that can be tested"
-    if not beyond:
-        return [f"Of {quantities} (norms, spectra), none{of} is beyond the trend."]
-    return [
-        f"Of {quantities} (norms, spectra), {len(beyond)}{of} {_verb(beyond, 'is', 'are')} beyond the trend in at "
-        f"least one run ({examples([named(f) for f in beyond])})."
-    ]
+    where = f" in at least one run ({_named(beyond)})" if beyond else ""
+    is_ = _verb(beyond, "is", "are") if beyond else "is"
+    return [f"Of {quantities} (norms, spectra), {len(beyond) or 'none'}{of} {is_} {BEYOND}{where}."]
 
 
-def _spectra_sentences(comparisons: pl.DataFrame) -> list[str]:
-    """Say whether topology correlates with the loss more strongly than the spectra of the same hidden states."""
-    counts = SpectralComparisonCounts.of(comparisons)
-    return [counts.sentence()] if counts.total else []
-
-
-def _verb(subjects: Sequence[object], singular: str, plural: str = "do") -> str:
+def _verb(subjects: Sequence[object], singular: str, plural: str) -> str:
     return singular if len(subjects) == 1 else plural

@@ -16,16 +16,15 @@ from toposcope.files import unfinished, write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
-from toposcope.report.composing import Page, Rendered, Report, ReportData, makers_of, rendering_engine
+from toposcope.report.composing import Page, Rendered, rendering_engine
 from toposcope.report.document import Document, Explorer, Opening
 from toposcope.report.explorer import explorer_data
-from toposcope.report.first_screen import first_screen
-from toposcope.report.headline_table import headline_table
+from toposcope.report.first_screen import first_screen, headline_table
 from toposcope.report.markdown import to_markdown
-from toposcope.report.material import Material
 from toposcope.report.page import to_page
-from toposcope.report.section import MaterialType, ReportSection
+from toposcope.report.section import MaterialType, Report, ReportData, ReportSection
 from toposcope.report.sections import report_sections
+from toposcope.report.study_data import StudyData
 from toposcope.study import Study
 
 PAGE = "index.html"
@@ -72,31 +71,31 @@ def write_report(
         study.declaration.name,
         [("", composed.summary)],
         composed.sections,
-        Opening(first_screen(page.material), headline_table(page.material), composed.first),
-        _explorer(page.material),
+        Opening(first_screen(page.data), headline_table(page.data), composed.first),
+        _explorer(page.data),
     )
     write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
     return folder / PAGE, composed.summary
 
 
-def _explorer(material: Material) -> Explorer | None:
+def _explorer(data: StudyData) -> Explorer | None:
     """Return the interactive part of the page; None for a study without a run that has a loss."""
-    return material.once("explorer", lambda: _made_explorer(material))
+    return data.once("explorer", lambda: _made_explorer(data))
 
 
-def _made_explorer(material: Material) -> Explorer | None:
-    data = explorer_data(material)
-    if not data["features"]:
+def _made_explorer(data: StudyData) -> Explorer | None:
+    explored = explorer_data(data)
+    if not explored["features"]:
         return None
-    steps = np.unique(np.concatenate([t.steps for t in material.trajectories]))
-    runs = [t.run for t in material.trajectories]
-    n_layers = max(len(t.layers) for t in material.trajectories)
-    return Explorer(data, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
+    steps = np.unique(np.concatenate([t.steps for t in data.trajectories]))
+    runs = [t.run for t in data.trajectories]
+    n_layers = max(len(t.layers) for t in data.trajectories)
+    return Explorer(explored, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
 
 
 def write_page(folder: Path, title: str, page: Page[MaterialType]) -> list[str]:
-    """Write a page, its figures and tables; return the sentences at its top. Equal material gives equal bytes."""
+    """Write a page, its figures and tables; return the sentences at its top. Equal data gives equal bytes."""
     composed = page.compose(("svg",))
     document = Document(title, [("", composed.summary)], composed.sections)
     write_document(folder, document, composed.tables, composed.rendered)
@@ -111,9 +110,9 @@ def write_sections(
     return folder / PAGE
 
 
-def study_page(study: Study, adjust: Method = "holm", workers: int = 1, progress: Progress = silent) -> Page[Material]:
+def study_page(study: Study, adjust: Method = "holm", workers: int = 1, progress: Progress = silent) -> Page[StudyData]:
     """Read a study for its report."""
-    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust, workers, progress))
+    return Page(report_sections(), StudyData.of(study, report_sections(), adjust, workers, progress))
 
 
 def write_document(folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], rendered: Rendered) -> None:
@@ -122,13 +121,17 @@ def write_document(folder: Path, document: Document, tables: Mapping[str, pl.Dat
     A file is removed only if the record lists it with its content: files that somebody added or changed stay.
     """
     files = {
-        **{f"figures/{name}.{kind}": data for name, kinds in rendered.files.items() for kind, data in kinds.items()},
+        **{
+            f"figures/{name}.{kind}": content
+            for name, kinds in rendered.files.items()
+            for kind, content in kinds.items()
+        },
         **{f"tables/{name}.csv": to_csv(table) for name, table in tables.items()},
         "report.md": to_markdown(document).encode(),
         PAGE: to_page(document, rendered.vega).encode(),
     }
     before = _recorded(folder)
-    now = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}
+    now = {name: [hashlib.sha256(content).hexdigest()] for name, content in files.items()}
     # Before anything changes, the record lists the old and the new files: after a kill, all of them are known as ours.
     both = {name: sorted({*before.get(name, []), *now.get(name, [])}) for name in (*before, *now)}
     _record(folder, both)

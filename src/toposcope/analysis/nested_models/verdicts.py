@@ -11,11 +11,9 @@ from toposcope.analysis.nested_models.fitting import CONTROLS, WITH_PROJECTIONS,
 from toposcope.analysis.nested_models.population import CONFIGURATIONS
 from toposcope.analysis.nested_models.tables import PLANTED, RIDGE, SHUFFLED, NestedModels, tested_rows
 from toposcope.analysis.power import POWER
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.wording import counted, joined
 
-ADDS, NO_MORE = "adds", "adds no more than a control"
-OPEN, NOTHING = "adds, controls missing", "adds nothing detectable"
 SCHEMA: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(("target", "verdict", "sentence"), pl.String),
     **dict.fromkeys(("n_runs", "n_fractions", "n_tests", "n_significant"), pl.Int64),
@@ -26,16 +24,17 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(("skill_projections", "skill_twin"), pl.Float64),
 }
 RULE = (
-    f"Nested models, at level {LEVEL:g}: '{ADDS}' if at some fraction of training the model with a topological family, "
-    "or with all topology, errs less on runs it was not fitted to than the model with the loss so far, the schedule "
-    "and norms and spectra, p adjusted over all families, fractions, targets and learners; if it also errs less than "
-    "with random projections of the weights and than with the placebo twin in place of topology (paired p, adjusted "
-    "over what is significant); if no draw of the topology of other runs gains as much; and if no model without "
-    f"topology, of either learner, has as small an error. '{NO_MORE}' if one of these fails, '{OPEN}' if the study "
-    f"measures no projections or no twin. '{NOTHING}' if nothing is significant and planted features are found. "
-    f"'{UNDETERMINED}' if they are not found, if more than a tenth of the draws of the topology of other runs gain at "
-    "that level, unadjusted, where a fortieth should, or with too few runs."
+    f"Nested models, at level {LEVEL:g}: '{BEYOND}' if at some fraction of training the model with a topological "
+    "family, or with all topology, errs less on held-out runs than the model with the loss so far, the schedule and "
+    "norms and spectra, p adjusted over all families, fractions, targets and learners; if it also errs less than with "
+    "random projections of the weights and than with the placebo twin in place of topology (paired p, adjusted over "
+    "what is significant); if no draw of the topology of other runs gains as much; and if no model without topology, "
+    f"of either learner, has as small an error. '{TREND}' if one of these fails. '{NONE}' if nothing is significant "
+    f"and planted features are found. '{UNDETERMINED}' if they are not found, if the study measures no projections or "
+    "no twin to compare a gain with, if more than a tenth of the draws of the topology of other runs gain at that "
+    "level, unadjusted, where a fortieth should, or with too few runs."
 )
+KNOWN = "the loss so far, the schedule and plain quantities of the weights"
 NAMES = {WITH_PROJECTIONS: "random projections of the weights", WITH_TWIN: "the placebo twin"}
 _BESIDE = {WITH_PROJECTIONS: "projections", WITH_TWIN: "twin"}
 Row = Mapping[str, Any]
@@ -51,19 +50,15 @@ def nested_verdicts(fitted: NestedModels) -> pl.DataFrame:
         _verdict(target, fitted.models.filter(target=target), fitted.draws.filter(target=target)) for target in targets
     ]
     for target, reason in fitted.untested.items():
-        rows.append({"target": target, "verdict": UNDETERMINED, "sentence": _untested(target, reason)})
+        sentence = verdict_sentence(UNDETERMINED, what=f"the {target}", known=KNOWN, figures=reason)
+        rows.append({"target": target, "verdict": UNDETERMINED, "sentence": f"{sentence}."})
     return pl.DataFrame([{**dict.fromkeys(SCHEMA), **row} for row in rows], schema=SCHEMA)
 
 
 def finding(target: str, verdict: str) -> str:
     """Return a verdict in a few words, without a full stop."""
-    forecast = f"a forecast of the {target}"
-    return {
-        ADDS: f"Topology adds to {forecast}",
-        NO_MORE: f"Topology adds no more to {forecast} than a control",
-        OPEN: f"Topology adds to {forecast}; its controls are not measured",
-        NOTHING: f"Topology adds nothing detectable to {forecast}",
-    }.get(verdict, f"Whether topology adds to {forecast} cannot be told")
+    known = "one of its controls" if verdict == TREND else "the loss so far, schedule and norms"
+    return verdict_sentence(verdict, what=f"the {target}", known=known)
 
 
 def detectable_gain(planted: pl.DataFrame) -> float:
@@ -79,10 +74,6 @@ def detectable_gain(planted: pl.DataFrame) -> float:
     last = below[0]
     share = (power[last - 1] - POWER) / (power[last - 1] - power[last])
     return float(skill[last - 1] + share * (skill[last] - skill[last - 1]))
-
-
-def _untested(target: str, reason: str) -> str:
-    return f"Whether topology adds to a forecast of the {target} cannot be told: {reason}."
 
 
 def _verdict(target: str, models: pl.DataFrame, draws: pl.DataFrame) -> dict[str, Any]:
@@ -120,8 +111,10 @@ def _verdict(target: str, models: pl.DataFrame, draws: pl.DataFrame) -> dict[str
     }
     missing = [NAMES[model] for model in CONTROLS.values() if best[model] is None]
     reasons = [why for why in explained if why]
-    verdict, sentence = _said(row, tests, own, reasons, missing, int(np.isfinite(gains).sum()))
-    return {**row, "verdict": verdict, "sentence": sentence}
+    n_powered = int(np.isfinite(gains).sum())
+    verdict, figures, known, more = _judged(row, tests, own, reasons, missing, n_powered)
+    sentence = verdict_sentence(verdict, what=f"the {target}", known=known, figures=figures)
+    return {**row, "verdict": verdict, "sentence": f"{sentence}.{more}"}
 
 
 def _explained(found: Sequence[Row], models: pl.DataFrame, draws: pl.DataFrame) -> list[str]:
@@ -150,36 +143,28 @@ def _beaten(found: Sequence[Row], end: str) -> list[bool]:
     ]
 
 
-def _said(
+def _judged(
     row: Row, tests: Sequence[Row], own: Sequence[Row], reasons: Sequence[str], missing: Sequence[str], n_powered: int
-) -> tuple[str, str]:
-    """Return the verdict and its sentence."""
-    target, known = row["target"], "the loss so far, the schedule and plain quantities of the weights"
+) -> tuple[str, str, str, str]:
+    """Return the verdict, its figures, what topology is compared with, and a further sentence."""
     about = f"over {counted(row['n_runs'], 'run')}"
-    undecided, claim = (
-        f"Whether topology adds to a forecast of the {target} cannot be told",
-        f"Topology adds to what {known}",
-    )
     if row["n_shuffled_found"] > MAX_SHUFFLED_SHARE * row["n_shuffled"]:
         how_often = f"{row['n_shuffled_found']} of {row['n_shuffled']} draws"
-        return UNDETERMINED, f"{undecided}: the topology of other runs passes the test in {how_often}."
+        return UNDETERMINED, f"the topology of other runs passes the test in {how_often}", KNOWN, ""
     if own:
-        more, cannot = _beside(row), _not_excluded(missing)
-        return (OPEN if missing else ADDS), f"{claim} say about the {target}: {_gain(row)}, {about}{more}.{cannot}"
+        figures = f"{_gain(row)}, {about}{_beside(row)}"
+        return (UNDETERMINED, figures, KNOWN, _not_excluded(missing)) if missing else (BEYOND, figures, KNOWN, "")
     if reasons:
-        return NO_MORE, f"{claim} say about the {target}, but no more than {reasons[0]}: {_gain(row)}, {about}."
+        return TREND, f"{_gain(row)}, {about}", reasons[0], ""
     least, most = (_percent(end(t["skill"] for t in tests)) for end in (min, max))
     nothing = f"{about} and {counted(row['n_fractions'], 'fraction')} its skill is {least} to {most}"
     if not n_powered:
-        return UNDETERMINED, f"{undecided}: {nothing}, and not even a planted feature is found."
+        return UNDETERMINED, f"{nothing}, and not even a planted feature is found", KNOWN, ""
     gains = [t["p_adjusted"] for t in tests if t["skill"] > 0]
     lowest = f", the lowest adjusted p of a gain {min(gains):.2g}" if gains else ""
     smallest, largest = (_percent(row[f"detectable_{end}"]) for end in ("least", "most"))
     power = smallest if smallest == largest else f"{smallest} to {largest}, by fraction,"
-    return NOTHING, (
-        f"Topology adds nothing detectable to what {known} say about the {target}: {nothing}{lowest}. "
-        f"A gain of {power} would have been detected 4 times in 5."
-    )
+    return NONE, f"{nothing}{lowest}", KNOWN, f" A gain of {power} would have been detected 4 times in 5."
 
 
 def _beside(row: Row) -> str:
@@ -195,7 +180,7 @@ def _not_excluded(missing: Sequence[str]) -> str:
     if not missing:
         return ""
     them = "them" if len(missing) > 1 else "it"
-    return f" It cannot be excluded that {' or '.join(missing)} would do as much: the study does not measure {them}."
+    return f" Whether {' or '.join(missing)} would do as much is open: the study does not measure {them}."
 
 
 def _gain(row: Row) -> str:

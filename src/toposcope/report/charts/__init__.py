@@ -1,1 +1,1 @@
-"""The charts of reports: one file each, from a page's material to Altair charts."""
+"""The charts of reports: one file each, from a page's data to Altair charts."""

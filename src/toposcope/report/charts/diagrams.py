@@ -14,73 +14,74 @@ from toposcope.homology import Diagram, betti_curve
 from toposcope.probes.feature import NETWORK
 from toposcope.report.charts.series import first_last, in_words, largest_run, short_names, spread
 from toposcope.report.headline import H0, clouds_of
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
+from toposcope.report.tuning import MIN_CHANGE
 from toposcope.typing import Vector
 
 PROBE = "rips"
 
 
-def diagrams_of(material: Material, run: str, step: int, label: str = PROBE) -> dict[str, dict[str, Diagram]]:
+def diagrams_of(data: StudyData, run: str, step: int, label: str = PROBE) -> dict[str, dict[str, Diagram]]:
     """Return the diagrams of a checkpoint by layer; empty if their file is missing."""
     try:
-        return material.diagrams(run, step, label)
+        return data.diagrams(run, step, label)
     except ToposcopeError:
         return {}
 
 
-def states_of(material: Material, run: Trajectory, steps: Iterable[int]) -> dict[int, dict[str, Diagram]]:
+def states_of(data: StudyData, run: Trajectory, steps: Iterable[int]) -> dict[int, dict[str, Diagram]]:
     """Return the diagrams of the last hidden state by step, without the steps whose file is missing."""
-    label = material.labels.filter(pl.col("probe") == STATES).get_column("label")[0]
-    read = {int(step): diagrams_of(material, run.run, int(step), label).get(NETWORK) for step in steps}
+    label = data.labels.filter(pl.col("probe") == STATES).get_column("label")[0]
+    read = {int(step): diagrams_of(data, run.run, int(step), label).get(NETWORK) for step in steps}
     return {step: found for step, found in read.items() if found}
 
 
-def largest_with_states(material: Material) -> tuple[str, Trajectory] | None:
+def largest_with_states(data: StudyData) -> tuple[str, Trajectory] | None:
     """Return the cloud and the largest run whose hidden states were measured here; published ones have no diagrams."""
-    cloud = next((label for label in clouds_of(material.trajectories) if label.startswith(STATES)), "")
-    runs = [t for t in material.trajectories if cloud in t.clouds and len(t.steps) > 1]
+    cloud = next((label for label in clouds_of(data.trajectories) if label.startswith(STATES)), "")
+    runs = [t for t in data.trajectories if cloud in t.clouds and len(t.steps) > 1]
     runs = [t for t in runs if any(feature.label == cloud for feature in t.features)]
-    return (cloud, largest_run(runs, material.runs)) if cloud and runs else None
+    return (cloud, largest_run(runs, data.runs)) if cloud and runs else None
 
 
 MAX_BARS = 300  # points drawn of each diagram, those of the longest bars
 PANEL = 170  # width and height of a panel, in pixels
 
 
-def diagram_chart(material: Material) -> Chart | None:
+def diagram_chart(data: StudyData) -> Chart | None:
     """Draw the diagrams of the layer that moved most in the largest run, at three checkpoints."""
-    chosen = moved_most(material)
+    chosen = moved_most(data)
     if chosen is None:
         return None
     run, layer = chosen
     read = {
         step: of_layers[layer]
         for step in _shown_steps(run, run.layers[layer][H0.feature.of_group(layer)])
-        if layer in (of_layers := diagrams_of(material, run.run, step))
+        if layer in (of_layers := diagrams_of(data, run.run, step))
     }
     label = in_words(short_names([layer], run.roles)[0])
     return _chart("diagrams", f"{label} of {run.run}, the layer that moved most", read)
 
 
-def moved_most(material: Material) -> tuple[Trajectory, str] | None:
+def moved_most(data: StudyData) -> tuple[Trajectory, str] | None:
     """Return the largest run whose diagrams are stored, and the layer of it that moved most."""
-    trajectories = [t for t in material.trajectories if _moves(t) and len(t.steps) > 1]
-    if PROBE not in material.labels.get_column("label") or not trajectories:
+    trajectories = [t for t in data.trajectories if _moves(t) and len(t.steps) > 1]
+    if PROBE not in data.labels.get_column("label") or not trajectories:
         return None
-    run = largest_run(trajectories, material.runs)
+    run = largest_run(trajectories, data.runs)
     moves = _moves(run)
     return run, max(moves, key=lambda name: moves[name])
 
 
-def state_diagram_chart(material: Material) -> Chart | None:
+def state_diagram_chart(data: StudyData) -> Chart | None:
     """Draw the diagrams of the last hidden state of the largest run, at three checkpoints."""
-    chosen = largest_with_states(material)
+    chosen = largest_with_states(data)
     if chosen is None:
         return None
     cloud, run = chosen
     total = run.features.get(cloud_feature(cloud, "H0.total"), np.full(len(run.steps), np.nan))
     return _chart(
-        "state-diagrams", f"the last hidden state of {run.run}", states_of(material, run, _shown_steps(run, total))
+        "state-diagrams", f"the last hidden state of {run.run}", states_of(data, run, _shown_steps(run, total))
     )
 
 
@@ -160,8 +161,6 @@ def _bars(diagram: Diagram) -> Vector:
 
 MAX_CHECKPOINTS = 26
 N_VALUES = 48  # filtration values of a curve
-MIN_CHANGE = 0.005  # a relative change below this is called none
-BETTI_PANEL = 270  # width of a panel in a file, in pixels
 RADIUS = "rms_radius"
 Read = Mapping[int, Mapping[str, Mapping[str, Diagram]]]  # diagrams by step, layer and name
 
@@ -177,32 +176,32 @@ class Curves:
     middle: Vector
 
 
-def betti_charts(material: Material) -> list[Chart]:
+def betti_charts(data: StudyData) -> list[Chart]:
     """Draw Betti curves over training, of distances and of distances divided by each layer's weight norm."""
-    trajectories = [t for t in material.trajectories if len(t.steps) > 2 and t.layers]
-    if PROBE not in material.labels.get_column("label") or not trajectories:
+    trajectories = [t for t in data.trajectories if len(t.steps) > 2 and t.layers]
+    if PROBE not in data.labels.get_column("label") or not trajectories:
         return []
-    run = largest_run(trajectories, material.runs)
+    run = largest_run(trajectories, data.runs)
     steps = [int(run.steps[i]) for i in spread(len(run.steps), MAX_CHECKPOINTS)]
     norms = {
         layer: dict(zip(run.steps.tolist(), features[WEIGHT_NORM.of_group(layer)].tolist(), strict=True))
         for layer, features in run.layers.items()
         if WEIGHT_NORM.of_group(layer) in features
     }
-    read = {step: d for step in steps if (d := diagrams_of(material, run.run, step))}
+    read = {step: d for step in steps if (d := diagrams_of(data, run.run, step))}
     return _charts("betti", "", run.run, "weight norm", read, norms)
 
 
-def state_betti_charts(material: Material) -> list[Chart]:
+def state_betti_charts(data: StudyData) -> list[Chart]:
     """Draw Betti curves of the last hidden state, of distances and of distances divided by the radius of the cloud."""
-    chosen = largest_with_states(material)
+    chosen = largest_with_states(data)
     if chosen is None:
         return []
     cloud, run = chosen
     steps = [int(run.steps[i]) for i in spread(len(run.steps), MAX_CHECKPOINTS)]
     radius = run.features.get(cloud_feature(cloud, RADIUS))
     norms = {} if radius is None else {NETWORK: dict(zip(run.steps.tolist(), radius.tolist(), strict=True))}
-    read = {step: {NETWORK: found} for step, found in states_of(material, run, steps).items()}
+    read = {step: {NETWORK: found} for step, found in states_of(data, run, steps).items()}
     return _charts("state-betti", "hidden states: ", run.run, "radius", read, norms)
 
 
@@ -262,7 +261,7 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
             line.mark_line(color="white", strokeWidth=3),
             line.mark_line(color="black", strokeWidth=1.2, strokeDash=[4, 3]),
         ]
-    ).properties(width=BETTI_PANEL)
+    ).properties(width=270)
 
 
 def _shift(middle: Vector) -> str:

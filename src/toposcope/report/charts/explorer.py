@@ -28,7 +28,9 @@ def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str
         "explore-loss": _lines(runs, log_steps),
         "explore-feature": _lines(runs, log_steps),
         "explore-raw": _scatter(runs, "feature", "loss"),
-        "explore-given": _scatter(runs, "rank of the feature, clocks taken out", "rank of the loss, clocks taken out"),
+        "explore-given": _scatter(
+            runs, "rank of the feature, covariates taken out", "rank of the loss, covariates taken out"
+        ),
         "layer-map": _layer_map(n_layers),
         "layer-lines": _lines(runs, log_steps),
         "layer-diagram": _diagram(),
@@ -39,7 +41,7 @@ def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str
 
 
 def _lines(runs: list[str], log_steps: bool) -> Any:
-    """Draw one line a run, with a cursor at one step."""
+    """Draw one line per run, with a cursor at one step."""
     x = step_axis_of(log_steps)
     base = alt.Chart(ROWS).encode(
         x=x if log_steps else x.scale(nice=False, padding=6),  # the mark of a forecast is at the end
@@ -79,7 +81,7 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
 
 
 def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
-    """Draw one quantity against another, a mark a checkpoint."""
+    """Draw one quantity against another, a mark per checkpoint."""
     base = alt.Chart(ROWS).encode(
         x=alt.X("a:Q", title=x_title, scale=alt.Scale(zero=False)),
         y=alt.Y("b:Q", title=y_title, scale=alt.Scale(zero=False)),

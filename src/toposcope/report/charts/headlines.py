@@ -1,70 +1,63 @@
-"""What is left of the headline quantities' correlation with the loss once the clocks are known."""
+"""What is left of the headline quantities' correlation with the loss once the covariates are known."""
 
 from typing import Any
 
 import altair as alt
 import polars as pl
 
+from toposcope.analysis.verdict import BEYOND, LEVEL
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import run_names
+from toposcope.report.first_screen import headline_rows, runs_in_order
 from toposcope.report.headline import named
-from toposcope.report.headline_table import (
-    BEYOND_TREND,
-    FAILS_A_TEST,
-    TOO_FEW_RUNS,
-    headline_rows,
-    runs_in_order,
-)
-from toposcope.report.material import Material
-from toposcope.report.outcome import clocks_of
+from toposcope.report.study_data import StudyData
+from toposcope.report.verdict import covariates_of
 from toposcope.wording import counted
 
 MAX_RUNS = 5  # more runs than these are drawn as their median and range
-HEIGHT = 264  # of the plotting area: with legend and axis the chart has 330 pixels
-FACTS = (
-    (BEYOND_TREND, "passes", "pass", "every test of what is left given the clocks"),
-    (TOO_FEW_RUNS, "passes", "pass", "every test that so few runs allow"),
-    (FAILS_A_TEST, "fails", "fail", "a test of what is left given the clocks"),
-)
 
 
-def headline_chart(material: Material) -> Chart | None:
-    """Draw each headline quantity's correlation with the loss, alone and given the clocks: a line for each run."""
-    rows = headline_rows(material)
+def headline_chart(data: StudyData) -> Chart | None:
+    """Draw each headline quantity's correlation with the loss, alone and given the covariates: a line for each run."""
+    rows = headline_rows(data)
     if not len(rows):
         return None
     quantities = pl.Series([named(feature) for feature in rows.get_column("feature")])
-    rows = rows.with_columns(pl.col("left", "block_low", "block_high").fill_nan(None), quantity=quantities)
-    runs, title = runs_in_order(rows, material), _title(rows)
-    caption = f"Rank correlation with the loss: filled alone, hollow given {clocks_of(rows)} where that is defined."
+    rows = rows.with_columns(
+        pl.col("block_low", "block_high").fill_nan(None),
+        left=pl.col("rho_given_all").fill_nan(None),
+        quantity=quantities,
+    )
+    runs, title = runs_in_order(rows, data), _title(rows)
+    caption = f"Rank correlation with the loss: filled alone, hollow given {covariates_of(rows)} where that is defined."
     if len(runs) <= MAX_RUNS:
-        data = rows.select("quantity", "run", "rho", "left", low="block_low", high="block_high", verdict="word")
+        shown = rows.select("quantity", "run", "rho", "left", low="block_low", high="block_high", verdict="verdict")
         figure = _figure(
-            data,
-            color=run_colour(run_names(material), legend=len(runs) > 1),
+            shown,
+            color=run_colour(run_names(data), legend=len(runs) > 1),
             yOffset=alt.YOffset("run:N", scale=alt.Scale(domain=runs)),
         )
         caption += " Thin: its interval for dependent checkpoints."
     else:
         rho, left = pl.col("rho"), pl.col("left").median()
-        data = rows.group_by("quantity", maintain_order=True).agg(rho.median(), left, low=rho.min(), high=rho.max())
-        figure = _figure(data, color=alt.datum(f"median of {len(runs)} runs", type="nominal", legend=None))
+        shown = rows.group_by("quantity", maintain_order=True).agg(rho.median(), left, low=rho.min(), high=rho.max())
+        figure = _figure(shown, color=alt.datum(f"median of {len(runs)} runs", type="nominal", legend=None))
         caption += f" Marks are medians of {len(runs)} runs; thin: from the lowest to the highest run."
-    n = counted(data.get_column("quantity").n_unique(), "quantity", "quantities")
+    n = counted(shown.get_column("quantity").n_unique(), "quantity", "quantities")
     kind = f"Dot chart of the rank correlation of {n} with the loss in {counted(len(runs), 'run')}"
     return Chart("headlines", title, caption, f"{kind}. {title}.", figure)
 
 
-def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
-    order = data.get_column("quantity").unique(maintain_order=True).to_list()
+def _figure(shown: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
+    order = shown.get_column("quantity").unique(maintain_order=True).to_list()
     between = alt.Axis(grid=True, tickBand="extent", labelLimit=170)
     ends = alt.Scale(domain=[-1, 1], nice=False)
     x = alt.X("rho:Q", title="rank correlation with the loss", scale=ends, axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]))
     numbers = [alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("rho", "low", "high", "left")]
-    texts = [alt.Tooltip(name) for name in ("quantity", "run", "verdict") if name in data.columns]
-    base = alt.Chart(data).encode(
+    texts = [alt.Tooltip(name) for name in ("quantity", "run", "verdict") if name in shown.columns]
+    base = alt.Chart(shown).encode(
         y=alt.Y("quantity:N", sort=order, title=None, axis=between), tooltip=[*texts, *numbers], **encoded
     )
     defined = base.transform_filter("isValid(datum.left)")
@@ -75,17 +68,21 @@ def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
         base.mark_point(filled=True, size=42, opacity=1).encode(x=x),
         defined.mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6).encode(x=alt.X("left:Q")),
     ]
-    return alt.LayerChart(layer=layers).properties(height=HEIGHT)
+    return alt.LayerChart(layer=layers).properties(height=264)
 
 
 def _title(rows: pl.DataFrame) -> str:
-    """Say what is left, of how many quantities."""
-    for word, passes, pass_, what in FACTS:
-        held = rows.filter(word=word.text)
-        if names := held.get_column("quantity").unique(maintain_order=True).to_list():
-            title = f"{names[0]} {passes} {what}" if len(names) == 1 else f"{len(names)} quantities {pass_} {what}"
+    """Say how many quantities are beyond the trend, or keep a correlation given the covariates."""
+    for held, is_, are in (
+        (rows.filter(verdict=BEYOND), f"is {BEYOND}", f"are {BEYOND}"),
+        (rows.filter(pl.col("p_given_all_adjusted") < LEVEL), "stays significant", "stay significant"),
+    ):
+        names = held.get_column("quantity").unique(maintain_order=True).to_list()
+        if names:
+            title = f"{names[0]} {is_}" if len(names) == 1 else f"{len(names)} quantities {are}"
             in_all = len(held) == len(rows.filter(pl.col("quantity").is_in(names)))
+            title = f"{title} given the covariates" if held.item(0, "verdict") != BEYOND else title
             return title if in_all else f"{title} in at least one run"
     if rows.get_column("left").count():
-        return "Given the clocks, no correlation is significant"
-    return "Given the clocks, nothing is left to test"
+        return "Given the covariates, no correlation is significant"
+    return "Given the covariates, nothing is left to test"

@@ -12,8 +12,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import critical_points, sublevel_grid
 from toposcope.models.loss_planes import Plane, profile_of
 from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.series import largest_run
-from toposcope.report.material import Material
+from toposcope.report.charts.series import largest_run, runs_in
+from toposcope.report.study_data import StudyData
 from toposcope.study.landscape_report import LandscapeReport
 from toposcope.typing import Matrix, Vector
 
@@ -22,21 +22,19 @@ AXES = {
     "hessian": "eigenvector",
     "trajectory": "component of the path",
 }
-LOSS = "loss (nats a token)"
+LOSS = "loss (nats per token)"
 
 
-def stored_plane_chart(material: Material) -> Chart | None:
+def stored_plane_chart(data: StudyData) -> Chart | None:
     """Draw the first plane around the last checkpoint of the largest run, of the first probe that stored one."""
-    for label, options in material.labels.filter(probe="landscape").select("label", "options").iter_rows():
-        measured = material.frame.filter(probe="landscape", options=options, layer=NETWORK)
-        names = set(measured.get_column("run"))
-        runs = [trajectory for trajectory in material.trajectories if trajectory.run in names]
-        if not runs:
+    for label, options in data.labels.filter(probe="landscape").select("label", "options").iter_rows():
+        measured = data.frame.filter(probe="landscape", options=options, layer=NETWORK)
+        if not (runs := runs_in(data, measured)):
             continue
-        run = largest_run(runs, material.runs).run
+        run = largest_run(runs, data.runs).run
         step = max(measured.filter(run=run).get_column("step"))
         try:
-            values = material.states(run, step, label)[NETWORK].astype(np.float64)
+            values = data.states(run, step, label)[NETWORK].astype(np.float64)
         except (ToposcopeError, KeyError):  # its file is missing, or its points are scattered
             continue
         declared = msgspec.json.decode(options)
@@ -56,7 +54,7 @@ def plane_contour(
     path: Matrix | None = None,
     steps: Sequence[int] | None = None,
 ) -> Chart:
-    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, beside the merge tree."""
+    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, next to the merge tree."""
     branches = sublevel_grid(values, connectivity="freudenthal").branches()
     return contour(
         values,
@@ -75,7 +73,7 @@ def plane_contour(
 
 
 def plane_charts(report: LandscapeReport, most: int = 3) -> list[Chart]:
-    """Draw the first planes of a report: contours with minima and saddles, beside the merge tree."""
+    """Draw the first planes of a report: contours with minima and saddles, next to the merge tree."""
     return [_plane_chart(report, plane, number) for number, plane in enumerate(report.planes[:most], start=1)]
 
 

@@ -3,14 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from toposcope.analysis.phases import Move
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.typing import Vector
 
 MAX_LOG_ROWS = 400  # rows of the log drawn for each run; more than pixels only make the page large
@@ -36,6 +39,27 @@ def series_of(
     )
 
 
+def feature_rows(trajectories: Iterable[Trajectory], feature: Feature) -> pl.DataFrame:
+    """Return `rows_of` of a feature."""
+    return rows_of(trajectories, lambda t: t.features.get(feature))
+
+
+def training_chart(
+    data: StudyData,
+    name: str,
+    rows: pl.DataFrame,
+    title: str,
+    caption: str,
+    axis: str,
+    *,
+    what: str = "",
+    **options: Any,
+) -> Chart:
+    """Draw a quantity of every run over training, with the checkpoints in which the doctor found a fault."""
+    figure = training_lines(rows, axis, run_names(data), faults=faults_of(data), **options)
+    return Chart(name, title, caption, f"Line chart of {what or axis} against the training step. {title}.", figure)
+
+
 def bands_of(trajectories: Iterable[Trajectory], feature: Feature, deviations: float = 1) -> pl.DataFrame:
     """Return ``run``, ``step``, ``low``, ``high`` of the runs with noise: so many deviations either side."""
     frames = [
@@ -50,13 +74,13 @@ def bands_of(trajectories: Iterable[Trajectory], feature: Feature, deviations: f
     return pl.concat([empty, *frames]).filter(pl.col("low").is_finite())
 
 
-def logged(material: Material, column: str) -> pl.DataFrame:
+def logged(data: StudyData, column: str) -> pl.DataFrame:
     """Return ``run``, ``step``, ``value`` of a column of the logs, at most 400 rows of each run."""
     empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "value": pl.Float64})
     parts = [
         rows[spread(len(rows), MAX_LOG_ROWS)].select("run", "step", pl.col("value").cast(pl.Float64))
-        for run in run_names(material)
-        if len(rows := material.log.filter(run=run).with_columns(value=column).filter(pl.col("value").is_finite()))
+        for run in run_names(data)
+        if len(rows := data.log.filter(run=run).with_columns(value=column).filter(pl.col("value").is_finite()))
     ]
     return pl.concat([empty, *parts])
 
@@ -66,9 +90,15 @@ def spread(n: int, at_most: int) -> list[int]:
     return sorted(set(np.linspace(0, n - 1, min(n, at_most)).round().astype(int).tolist()))
 
 
-def run_names(material: Material) -> list[str]:
+def run_names(data: StudyData) -> list[str]:
     """Return all runs of the study in its order, which is the order of their colours."""
-    return [t.run for t in material.trajectories]
+    return [t.run for t in data.trajectories]
+
+
+def runs_in(data: StudyData, rows: pl.DataFrame) -> list[Trajectory]:
+    """Return the runs that have rows in a table, in the order of the study."""
+    present = set(rows.get_column("run")) if len(rows) else set()
+    return [t for t in data.trajectories if t.run in present]
 
 
 def largest_run(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> Trajectory:
@@ -78,9 +108,9 @@ def largest_run(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> Traje
     return max((t for t in trajectories if 2 * len(t.steps) >= most), key=lambda t: sizes.get(t.run) or 0)
 
 
-def faults_of(material: Material) -> pl.DataFrame:
+def faults_of(data: StudyData) -> pl.DataFrame:
     """Return the checkpoints in which the doctor found a fault: ``run``, ``step``, ``finding``."""
-    faults = material.findings.filter(severity="fault").explode("steps").drop_nulls("steps")
+    faults = data.findings.filter(severity="fault").explode("steps").drop_nulls("steps")
     return faults.select("run", pl.col("steps").alias("step"), pl.col("message").alias("finding"))
 
 

@@ -11,7 +11,6 @@ import polars as pl
 from toposcope.analysis.phases import move
 from toposcope.analysis.trajectories import CLOUD_ROLES, Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
 from toposcope.probes.hidden_states import count_blocks, hidden
 from toposcope.probes.probe import HIDDEN
@@ -19,15 +18,14 @@ from toposcope.report.charts.series import (
     bands_of,
     course,
     direction,
-    faults_of,
+    feature_rows,
     first_last,
     largest_run,
-    rows_of,
-    run_names,
     series_of,
+    training_chart,
 )
 from toposcope.report.headline import cloud_named, clouds_of
-from toposcope.report.material import Material
+from toposcope.report.study_data import StudyData
 from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
 
@@ -54,14 +52,14 @@ QUANTITIES = (
 )
 
 
-def representation_charts(material: Material) -> list[Chart]:
+def representation_charts(data: StudyData) -> list[Chart]:
     """Draw what was measured of the last hidden state: a chart for each quantity, a line for each run."""
-    return cloud_charts(material, first_cloud(material), "states")
+    return cloud_charts(data, first_cloud(data), "states")
 
 
-def first_cloud(material: Material) -> str:
+def first_cloud(data: StudyData) -> str:
     """Return the cloud that charts are of; empty without hidden states."""
-    return next(iter(clouds_of(material.trajectories)), "")
+    return next(iter(clouds_of(data.trajectories)), "")
 
 
 def chart_name(prefix: str, statistic: str) -> str:
@@ -69,13 +67,13 @@ def chart_name(prefix: str, statistic: str) -> str:
     return f"{prefix}-{statistic.lower().replace('.', '-').replace('_', '-')}"
 
 
-def cloud_charts(material: Material, cloud: str, prefix: str) -> list[Chart]:
+def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
     """Draw a chart for each quantity of a cloud of hidden states, measured or published; none without a cloud."""
     charts = []
     for quantity in QUANTITIES if cloud else ():
         feature = cloud_feature(cloud, quantity.statistic)
-        trajectories = [t for t in material.trajectories if feature in t.features]
-        rows = rows_of(trajectories, partial(_values, feature=feature))
+        trajectories = [t for t in data.trajectories if feature in t.features]
+        rows = feature_rows(trajectories, feature)
         if not len(rows):
             continue
         bands = bands_of(trajectories, feature)
@@ -88,17 +86,11 @@ def cloud_charts(material: Material, cloud: str, prefix: str) -> list[Chart]:
         )
         if len(bands):
             caption += " Bands: one standard deviation over draws of the points."
-        figure = training_lines(
-            rows, quantity.axis or quantity.title, run_names(material), faults=faults_of(material), bands=bands,
-            height=HEIGHT,
-        )  # fmt: skip
-        alternative = f"Line chart of a quantity of hidden states against the training step. {title}."
-        charts.append(Chart(chart_name(prefix, quantity.statistic), title, caption, alternative, figure))
+        charts.append(training_chart(
+            data, chart_name(prefix, quantity.statistic), rows, title, caption, quantity.axis or quantity.title,
+            what="a quantity of hidden states", bands=bands, height=HEIGHT,
+        ))  # fmt: skip
     return charts
-
-
-def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
-    return trajectory.features.get(feature)
 
 
 def _of(cloud: str) -> str:
@@ -109,29 +101,28 @@ OF_EMBEDDINGS = ("rankme", "H0.total")
 ENDS = {"embedding.input": "input", "embedding.output": "output"}
 
 
-def embedding_charts(material: Material) -> list[Chart]:
+def embedding_charts(data: StudyData) -> list[Chart]:
     """Draw quantities of the embeddings over training: a chart for each, the output embedding dashed."""
-    drawn = (_chart(material, quantity) for quantity in QUANTITIES if quantity.statistic in OF_EMBEDDINGS)
+    drawn = (_chart(data, quantity) for quantity in QUANTITIES if quantity.statistic in OF_EMBEDDINGS)
     return [chart for chart in drawn if chart is not None]
 
 
-def _chart(material: Material, quantity: CloudQuantity) -> Chart | None:
+def _chart(data: StudyData, quantity: CloudQuantity) -> Chart | None:
     ends = {end: partial(_embedded, layer=layer, statistic=quantity.statistic) for layer, end in ENDS.items()}
-    rows = series_of(material.trajectories, ends)
+    rows = series_of(data.trajectories, ends)
     if not len(rows):
         return None
     moves = {
-        end: [pair for t in material.trajectories if (v := of(t)) is not None if (pair := first_last(v)) is not None]
+        end: [pair for t in data.trajectories if (v := of(t)) is not None if (pair := first_last(v)) is not None]
         for end, of in ends.items()
     }
     known = [end for end in ends if len(rows.filter(series=end))]
-    title = f"{quantity.title} {' and '.join(f'of the {end} embedding {direction(moves[end])}' for end in known)}"
+    title = f"{quantity.title} of embeddings: {', '.join(f'{end} {direction(moves[end])}' for end in known)}"
     caption = "Points are the rows of the embedding matrices; tied embeddings are equal."
-    figure = training_lines(
-        rows, quantity.title, run_names(material), faults=faults_of(material), dashes=known, height=HEIGHT
-    )
-    alternative = f"Line chart of a quantity of embeddings against the training step. {title}."
-    return Chart(chart_name("embedding", quantity.statistic), title, caption, alternative, figure)
+    return training_chart(
+        data, chart_name("embedding", quantity.statistic), rows, title, caption, quantity.title,
+        what="a quantity of embeddings", dashes=known, height=HEIGHT,
+    )  # fmt: skip
 
 
 def _embedded(trajectory: Trajectory, layer: str, statistic: str) -> Vector | None:
@@ -145,14 +136,14 @@ OF_DEPTH = ("rankme", "H0.total", "H1.total", "two_nn", "anisotropy")
 MAX_TICKS = 8  # numbers of blocks that are written at an axis whose last place is no number
 
 
-def depth_charts(material: Material) -> list[Chart]:
+def depth_charts(data: StudyData) -> list[Chart]:
     """Draw quantities of the largest run by depth, at the first, a middle and the last checkpoint: a chart for each."""
-    cloud = first_cloud(material)
+    cloud = first_cloud(data)
     features = {q: cloud_feature(cloud, q.statistic) for q in QUANTITIES if cloud and q.statistic in OF_DEPTH}
-    deep = [t for t in material.trajectories if any(len(_through(t, feature)) > 2 for feature in features.values())]
+    deep = [t for t in data.trajectories if any(len(_through(t, feature)) > 2 for feature in features.values())]
     if not deep:
         return []
-    trajectory = largest_run(deep, material.runs)
+    trajectory = largest_run(deep, data.runs)
     charts = []
     for quantity, feature in features.items():
         layers = _through(trajectory, feature)
@@ -164,7 +155,7 @@ def depth_charts(material: Material) -> list[Chart]:
         caption = (
             "Hidden states from the embedding to the last: a line for the first, a middle and the last checkpoint."
         )
-        alternative = f"Line chart of a quantity of hidden states by depth, one line a checkpoint. {title}."
+        alternative = f"Line chart of a quantity of hidden states by depth, one line per checkpoint. {title}."
         figure = _figure(trajectory, layers, places, quantity.axis or quantity.title)
         charts.append(Chart(chart_name("depth", quantity.statistic), title, caption, alternative, figure))
     return charts

@@ -13,10 +13,9 @@ from starlette.concurrency import run_in_threadpool
 
 from toposcope.report.live.assets import last_line, maker_command
 from toposcope.report.live.feed import Feed
+from toposcope.report.tuning import MIN_ANALYSIS_SECONDS, MIN_GROWTH
 
 MIN_CHECKPOINTS = 8  # measured steps that a run needs to be analysed
-MIN_GROWTH = 1.2  # growth in measured steps after which a new analysis is due
-MIN_SECONDS = 180  # least time between the end of one analysis and the start of the next
 START_SECONDS = 2  # delay of an analysis, so that a page that was just opened can draw its charts first
 
 
@@ -35,7 +34,7 @@ class Analysis:
         """Return whether a study with `n` measured steps should be analysed now."""
         if self.task is not None:
             return False
-        return not self.n_steps or (n >= MIN_GROWTH * self.n_steps and now - self.ended >= MIN_SECONDS)
+        return not self.n_steps or (n >= MIN_GROWTH * self.n_steps and now - self.ended >= MIN_ANALYSIS_SECONDS)
 
 
 class Analyses:

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toposcope.databases import refuse_schema
+from toposcope.report.tuning import MAX_LIVE_ROWS, MIN_RUN_ROWS
 from toposcope.study.checksums import log_after
-
-MAX_ROWS = 800  # rows of one chart over all its runs, at most half of them from one run, so that zooming stays smooth
-MIN_ROWS = 100  # rows of each run, even with many runs
 
 
 class Row(NamedTuple):
@@ -29,7 +27,7 @@ class Row(NamedTuple):
 
 def rows_a_run(n_runs: int) -> int:
     """Return the number of rows to draw for each run."""
-    return max(MIN_ROWS, MAX_ROWS // max(2, n_runs))
+    return max(MIN_RUN_ROWS, MAX_LIVE_ROWS // max(2, n_runs))
 
 
 def single(values: Iterable[tuple[int, float | None]]) -> list[Row]:

@@ -13,6 +13,7 @@ from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
 from toposcope.report.live.status import Status, status_of
+from toposcope.report.tuning import MAX_CELLS
 
 LOG = "log"
 LOG_NAMES = {
@@ -36,7 +37,6 @@ TRAINING_NAMES = {
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 64  # studies of a folder on one page; the page says how many more there are
 MAX_MAP_STEPS = 48  # columns of the layer map; with more steps, neighbours share a column
-MAX_CELLS = 400_000  # values in memory for one layer map; beyond that, only evenly spaced steps are read
 MAX_TABLES = 4
 
 Position = dict[str, Any]
@@ -50,8 +50,8 @@ class View:
     study: str = ""  # name of one study of a folder; all of them if empty
     feature: str = ""  # key of the quantity that is drawn for all runs
     run: str = ""  # selection of the layer map and of the line of one layer
-    quantity: str = ""  # selection of the layer map and of the line of one layer
-    layer: str = ""  # selection of the layer map and of the line of one layer
+    quantity: str = ""  # of the layer map and of the line of one layer
+    layer: str = ""  # of that line
 
 
 class StudyFeed:

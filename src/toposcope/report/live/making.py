@@ -48,18 +48,17 @@ def analysis(directory: Path) -> dict[str, Any]:
     from toposcope.report.charts.headlines import headline_chart
     from toposcope.report.document import Document, Opening
     from toposcope.report.explorer import explorer_data
-    from toposcope.report.first_screen import first_screen
-    from toposcope.report.headline_table import headline_table
+    from toposcope.report.first_screen import first_screen, headline_table
     from toposcope.report.page import page_data, to_fragment
     from toposcope.report.writing import study_page
     from toposcope.study import Study
 
     page = study_page(Study.load(directory))
     composed = page.compose(first=headline_chart, vega=False)
-    opening = Opening(first_screen(page.material), headline_table(page.material), composed.first)
-    document = Document(page.material.declaration.name, [("", composed.summary)], composed.sections, opening)
+    opening = Opening(first_screen(page.data), headline_table(page.data), composed.first)
+    document = Document(page.data.declaration.name, [("", composed.summary)], composed.sections, opening)
     data = page_data(document.charts())
-    explorer = explorer_data(page.material)
+    explorer = explorer_data(page.data)
     html = to_fragment(document, explorer)
     return {
         "html": html,

@@ -25,11 +25,11 @@ from starlette.routing import Route
 from toposcope.errors import ToposcopeError
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
-from toposcope.report.live.database import MAX_ROWS
 from toposcope.report.live.feed import Feed, Position, View
 from toposcope.report.live.security import Guard
 from toposcope.report.live.status import forecast_rows, words
 from toposcope.report.page import live_parts, to_json, to_live_page
+from toposcope.report.tuning import MAX_LIVE_ROWS
 
 POLL_SECONDS = 0.25
 POLLS_PER_SEARCH = 8  # polls between searches for new studies
@@ -185,7 +185,7 @@ class LivePage:
         charts = self._assets.charts_of(
             message["runs"], max((len(of["names"]) for of in message["layers"].values()), default=1)
         )
-        live = {**message, "study": view.study, "most": 2 * MAX_ROWS}
+        live = {**message, "study": view.study, "most": 2 * MAX_LIVE_ROWS}
         return to_live_page(title, charts, self._assets.vega, live, self.analyses.result(self.analysed(view)))
 
     def _analysis(self, name: str) -> str:

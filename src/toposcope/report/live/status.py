@@ -3,7 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from toposcope.logs.stored_nan import nan_steps
@@ -21,8 +21,8 @@ class Status:
     name: str
     status: str
     kind: str
-    step: int | None  # last logged or measured step, and the planned last step
-    last_step: int | None  # last logged or measured step, and the planned last step
+    step: int | None  # last logged or measured one
+    last_step: int | None  # the planned last one
     loss: float | None  # mean of the last logged steps
     is_finite: bool  # whether the last logged loss is finite
     # the last forecast: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``
@@ -39,10 +39,6 @@ class Status:
     diverged: str = ""  # how the run diverged, or since when its loss is lost: it then has no forecast. Else empty
     updated: float | None = None  # time at which its monitor last wrote, in seconds since 1970
     written: float = 0.0  # time of the last write, in seconds since 1970
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the status as a JSON object."""
-        return asdict(self)
 
 
 def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float) -> Status:
@@ -95,16 +91,13 @@ def _lost(c: sqlite3.Connection, row: db.RunRow, nan: Sequence[int]) -> str:
     return f"the run diverged at step {since:,}" if is_over else f"the loss is NaN or infinite since step {since:,}"
 
 
-def forecasts(c: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
-    """Return the forecasts of a run's final loss, in order."""
+def _forecast(c: sqlite3.Connection, run: str) -> dict[str, Any] | None:
+    """Return the last forecast of a run's final loss whose numbers are finite."""
     names = ("step", "last_step", "loss", "low", "high", "advice")
     query = f"SELECT {', '.join(names)} FROM forecasts WHERE run = ? ORDER BY step"
-    return [dict(zip(names, row, strict=True)) for row in c.execute(query, (run,))]
-
-
-def _forecast(c: sqlite3.Connection, run: str) -> dict[str, Any] | None:
-    made = [each for each in forecasts(c, run) if all(map(math.isfinite, (each["loss"], each["low"], each["high"])))]
-    return made[-1] if made else None
+    rows = [dict(zip(names, row, strict=True)) for row in c.execute(query, (run,))]
+    finite = [row for row in rows if all(math.isfinite(row[name]) for name in ("loss", "low", "high"))]
+    return finite[-1] if finite else None
 
 
 def _alerts(c: sqlite3.Connection, run: str) -> tuple[list[dict[str, Any]], int]:

@@ -5,11 +5,11 @@ Another package adds sections by the entry point ``toposcope.sections``, a modul
 
 from functools import cache
 
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection, collect_sections
+from toposcope.report.study_data import StudyData
 
 
 @cache
-def report_sections() -> tuple[ReportSection[Material], ...]:
+def report_sections() -> tuple[ReportSection[StudyData], ...]:
     """Return every section in the order of the page."""
     return collect_sections(__name__, "toposcope.sections")

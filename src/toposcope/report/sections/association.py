@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import SCALE as SCALE_STATISTIC
-from toposcope.analysis.verdict import BEYOND, UNDETERMINED, VERDICTS
+from toposcope.analysis.verdict import VERDICTS, verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import diagonal, zero_line
@@ -25,8 +25,8 @@ from toposcope.report.association_tables import (
     short_table,
     spectral_comparisons,
 )
-from toposcope.report.charts.series import choose_runs, run_names
-from toposcope.report.document import Block, Picture, csv, details, say
+from toposcope.report.charts.series import choose_runs, run_names, runs_in
+from toposcope.report.document import Block, Picture, csv_link, details, paragraph
 from toposcope.report.headline import (
     CLOUD_STATISTICS,
     CLOUD_TOPOLOGY,
@@ -36,9 +36,8 @@ from toposcope.report.headline import (
     headlines_of,
     named,
 )
-from toposcope.report.material import Material
-from toposcope.report.outcome import without_power, without_runs
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Column,
     Table,
@@ -50,31 +49,30 @@ from toposcope.report.tables import (
     table,
     text_of,
 )
-from toposcope.report.verdict import verdict
+from toposcope.report.tuning import MAX_TABLE_ROWS, MIN_STRONG
+from toposcope.report.verdict import association_sentences, study_verdict
 from toposcope.study.kinds import PUBLISHED, feature_named
-from toposcope.wording import counted, joined
+from toposcope.wording import joined
 
 MAX_PANELS = 4
-COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given clocks"}
+COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given covariates"}
 SCALE = {"rho_given_scale": "given scale"}
 """For features of hidden states: given the step and the top eigenvalue of the same states."""
 INK = {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
 """Where a number in a cell is not in the page's ink: purple cells come as dark as it, on any page, and orange
 ones are lighter than black."""
-CELL = 22  # height of a cell in pixels
 
 
-def association_heat_map(material: Material) -> Chart | None:
-    """Draw rank correlations of the headline features, alone and given the clocks: a panel for each run."""
-    rows = measured(primary(material)).filter(pl.col("group") == NETWORK)
-    of_states = headlines_of(material.trajectories, CLOUD_STATISTICS)
+def association_heat_map(data: StudyData) -> Chart | None:
+    """Draw rank correlations of the headline features, alone and given the covariates: a panel for each run."""
+    rows = measured(primary(data)).filter(pl.col("group") == NETWORK)
+    of_states = headlines_of(data.trajectories, CLOUD_STATISTICS)
     names = {h.key: h.name for h in HEADLINES} | {h.key: _short(h) for h in of_states}
     present = set(rows.get_column("feature"))
     names = {feature: name for feature, name in names.items() if feature in present}
     if not names:
         return None
-    runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs([t for t in material.trajectories if t.run in runs], material.runs, MAX_PANELS)
+    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_PANELS)
     columns = COLUMNS | (SCALE if has_scales(rows) else {})
     in_shown = pl.col("run").is_in([t.run for t in shown])
     cells = _cells(rows.filter(in_shown), names, columns)
@@ -82,7 +80,7 @@ def association_heat_map(material: Material) -> Chart | None:
     scale = "; scale: the step and the states' top eigenvalue" if len(columns) > len(COLUMNS) else ""
     caption = (
         "Rank correlation with the loss of the feature alone, of the step, and of the feature given the step or all "
-        f"clocks{scale}. “–”: not defined, as a clock orders the checkpoints like the feature or the loss.{left_out}"
+        f"covariates{scale}. “–”: not defined, as feature or loss follows a covariate exactly.{left_out}"
     )
     figure = _heat_map(cells, [t.run for t in shown], list(names.values()), list(columns.values()))
     alternative = f"Heat map of rank correlations with the loss, a row for each feature. {title}."
@@ -135,7 +133,7 @@ def _heat_map(cells: pl.DataFrame, runs: list[str], features: list[str], columns
         number.transform_filter(INK["black"]).encode(color=alt.ColorValue("black")),
         base.transform_filter("!isValid(datum.rho)").mark_text().encode(text=alt.TextValue("–")),
     ]
-    panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=CELL * len(features))
+    panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=22 * len(features))
     panels = panel.facet(alt.Facet("run:N", sort=runs, title=None), columns=2)
     figure: alt.FacetChart = panels.resolve_axis(x="independent")
     return figure
@@ -155,13 +153,9 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
     return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
 
 
-MIN_STRONG = 0.5  # the title counts correlations at least as strong as this
-HEIGHT = 380
-
-
-def partial_correlation_chart(material: Material) -> Chart | None:
+def partial_correlation_chart(data: StudyData) -> Chart | None:
     """Draw the partial correlation given the step against rho: a mark for each feature and run."""
-    rows = primary(material).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
+    rows = primary(data).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
     topology, defined = pl.col("kind") == TOPOLOGY, pl.col("rho_given_step").is_finite()
     if not len(rows.filter(topology, defined)):
         return None
@@ -209,7 +203,7 @@ def _partial_figure(rows: pl.DataFrame) -> alt.LayerChart:
                 ],
             ),
         ]
-    ).properties(height=HEIGHT)
+    ).properties(height=380)
 
 
 def _partial_title(rows: pl.DataFrame) -> str:
@@ -222,7 +216,6 @@ def _partial_title(rows: pl.DataFrame) -> str:
 
 
 MAX_RUNS_OF_SPECTRA = 5
-ROW = 12  # height of the line of one run in pixels
 DECIDED = "datum.low > 0 || datum.high < 0"
 SPECTRA = {
     **{name: CLOUD_STATISTICS[name] for name in ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")},
@@ -233,20 +226,20 @@ SPECTRA = {
 }
 
 
-def topology_against_spectra_charts(material: Material) -> list[Chart]:
+def topology_against_spectra_charts(data: StudyData) -> list[Chart]:
     """Draw differences of |rho| with their block bootstrap intervals: a chart for each topological feature."""
-    rows = spectral_comparisons(material.tables["comparisons"])
+    rows = spectral_comparisons(data.tables["comparisons"])
     if not len(rows):
         return []
     measure = pl.col("other").map_elements(lambda name: feature_named(name).statistic, return_dtype=pl.String)
     rows = rows.filter(pl.col("low").is_finite(), test=BLOCKS).with_columns(measure=measure)
     rows = rows.filter(pl.col("measure").is_in(list(SPECTRA)))
-    headlines = headlines_of(material.trajectories, CLOUD_TOPOLOGY)
-    drawn = [_spectra_chart(material, headline, rows.filter(feature=headline.key)) for headline in headlines]
+    headlines = headlines_of(data.trajectories, CLOUD_TOPOLOGY)
+    drawn = [_spectra_chart(data, headline, rows.filter(feature=headline.key)) for headline in headlines]
     return [chart for chart in drawn if chart is not None]
 
 
-def _spectra_chart(material: Material, headline: Headline, rows: pl.DataFrame) -> Chart | None:
+def _spectra_chart(data: StudyData, headline: Headline, rows: pl.DataFrame) -> Chart | None:
     if not len(rows):
         return None
     stronger, weaker = (rows.filter(side).height for side in (pl.col("low") > 0, pl.col("high") < 0))
@@ -254,15 +247,12 @@ def _spectra_chart(material: Material, headline: Headline, rows: pl.DataFrame) -
         f"{headline.name} correlates more strongly than spectral measures in {stronger}, less in {weaker} of "
         f"{len(rows)} comparisons"
     )
-    runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs(
-        [t for t in material.trajectories if t.run in runs], material.runs, MAX_RUNS_OF_SPECTRA
-    )
+    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_RUNS_OF_SPECTRA)
     caption = f"Lines: 95% intervals of the block bootstrap, filled where they exclude 0.{left_out}"
     alternative = f"Dot chart of differences of the strength of two correlations with the loss. {title}."
     of_states = "published-" if headline.feature.probe == PUBLISHED else ""
     name = f"{of_states}{headline.feature.statistic.lower().replace('.', '-')}-against-spectra"
-    return Chart(name, title, caption, alternative, _spectra_figure(rows, [t.run for t in shown], run_names(material)))
+    return Chart(name, title, caption, alternative, _spectra_figure(rows, [t.run for t in shown], run_names(data)))
 
 
 def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> alt.LayerChart:
@@ -285,55 +275,55 @@ def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> al
         .mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6)
         .encode(x=x),
     ]
-    return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * ROW + 8))
+    return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * 12 + 8))
 
 
-MAX_ROWS = 5_000
-"""Of a table on the page; a longer one is only beside it, as CSV. Five sizes with all default probes have 2,000."""
-
-
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show the association of every feature with the loss, beside that of the step."""
-    rows = primary(material).filter(pl.col("group") == NETWORK)
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show the association of every feature with the loss, next to that of the step."""
+    rows = primary(data).filter(pl.col("group") == NETWORK)
     short = short_table(rows)
     full = full_table("association", "Association of every feature of the network with the loss", rows)
     if full is None:
         return ()
     targets = joined([named(name) for name in rows.get_column("target").unique(maintain_order=True)])
-    batch = material.tables["association"].filter(
+    batch = data.tables["association"].filter(
         pl.col("group") == NETWORK,
         pl.col("target") == "batch_loss",
         ~pl.col("run").is_in(_with_target(rows, "batch_loss")),
     )
     return (
         *pictures,
-        say(f"The loss is the {targets}. A feature has to do better than the step and the other clocks beside it."),
+        paragraph(f"The loss is the {targets}. A feature has to do better than the step and the other covariates."),
         short,
         *_every_feature(rows, full),
         details(
             "The same against the loss of the checkpoint's one batch, as published",
-            say("The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."),
+            paragraph(
+                "The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."
+            ),
             _retitled(short_table(batch), "association-batch", "Association with the loss of one batch"),
         )
         if len(batch)
         else None,
-        *_comparisons(material.tables["comparisons"]),
-        *against_spectra(material.tables["comparisons"]),
+        *_comparisons(data.tables["comparisons"]),
+        *against_spectra(data.tables["comparisons"]),
     )
 
 
 def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
     """Show all ten items of every feature, unless nobody would scroll through them."""
-    if len(full.rows) > MAX_ROWS:
+    if len(full.rows) > MAX_TABLE_ROWS:
         return [
-            say(f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv("association"), "."),
+            paragraph(
+                f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv_link("association"), "."
+            ),
             legend(rows),
         ]
     return [
         details(
             f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
             legend(rows),
-            say("Every group of layers and target: ", csv("association"), "."),
+            paragraph("Every group of layers and target: ", csv_link("association"), "."),
             full,
         )
     ]
@@ -351,7 +341,7 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
     """Compare each feature's correlation with the loss with that of the step."""
     if not len(frame):
         return []
-    rows = headline_rows(frame.filter(other=STEP), beside=frame.get_column("other").unique())
+    rows = headline_rows(frame.filter(other=STEP), others=frame.get_column("other").unique())
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
@@ -369,9 +359,9 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
     return [
         details(
             f"Is a feature's correlation stronger than the step's? ({len(comparisons.rows)} comparisons)",
-            say(
+            paragraph(
                 "Difference of the absolute values of two correlations with the same loss. Williams' test assumes "
-                "independent checkpoints; the block bootstrap does not. All: ", csv("comparisons"), ".",
+                "independent checkpoints; the block bootstrap does not. All: ", csv_link("comparisons"), ".",
             ),
             comparisons,
         )
@@ -384,9 +374,9 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
     if not len(rows):
         return []
     # The spectral measures of a published study show that its features are of hidden states.
-    beside = rows.get_column("other").unique(maintain_order=True).to_list()
-    features = headline_features([*rows.get_column("feature"), *beside])
-    measures = [name for name in beside if feature_named(name).statistic in CLOUD_STATISTICS]
+    measured_with = rows.get_column("other").unique(maintain_order=True).to_list()
+    features = headline_features([*rows.get_column("feature"), *measured_with])
+    measures = [name for name in measured_with if feature_named(name).statistic in CLOUD_STATISTICS]
     blocks = rows.filter(pl.col("feature").is_in(features), pl.col("other").is_in(measures), test=BLOCKS)
     others = rows.filter(pl.col("test") != BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
     joined_rows = blocks.join(others, on=["run", "feature", "other"], how="left", maintain_order="left")
@@ -400,40 +390,21 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
         number_of("Williams", "Williams", p_value, group="p, checkpoints independent"),
         number_of("Fisher z", "Fisher z", p_value, group="p, checkpoints independent"),
     )
-    shown = headline_rows(joined_rows, beside=beside)
+    shown = headline_rows(joined_rows, others=measured_with)
     spectra = table("spectra", "Topology against spectral measures of the same hidden states", specs, shown)
     return [
         details(
             f"Is topology's correlation stronger than that of spectral measures? ({len(shown)} comparisons)",
-            say(SpectralComparisonCounts.of(rows).sentence(), " All: ", csv("comparisons"), "."),
+            paragraph(SpectralComparisonCounts.of(rows).sentence(), " All: ", csv_link("comparisons"), "."),
             spectra,
         )
     ]
 
 
-def _finding(material: Material) -> str:
-    """Count the topological features that are beyond the trend."""
-    rows = measured(primary(material).filter(pl.col("group") == NETWORK, pl.col("kind") == TOPOLOGY))
-    if not len(rows):
-        return ""
-    n_all, beyond, tested, open_ = (
-        chosen.get_column("feature").n_unique()
-        for chosen in (
-            rows,
-            rows.filter(verdict=BEYOND),
-            rows.filter(pl.col("verdict") != UNDETERMINED),
-            without_runs(rows),
-        )
-    )
-    features = counted(n_all, "topological feature")
-    if beyond:
-        return f"{beyond} of {features} {'is' if beyond == 1 else 'are'} beyond the trend in at least one run"
-    if open_:
-        return f"{open_} of {features} {'passes' if open_ == 1 else 'pass'} every test that so few runs allow"
-    if not tested:
-        weak = len(without_power(rows))
-        return f"No topological feature can be {'told from' if weak else 'tested against'} the trend"
-    return f"No topological feature is beyond the trend in any run; {tested} of {n_all} can be told from it"
+def _finding(data: StudyData) -> str:
+    """Say what the first screen says."""
+    found = study_verdict(data)
+    return verdict_sentence(found.verdict, figures=found.reason) if len(found.rows) else ""
 
 
 SECTION = ReportSection(
@@ -441,13 +412,13 @@ SECTION = ReportSection(
     title="Association with the loss",
     position=90,
     tables={
-        "association": lambda material: association_table(material.trajectories, material.adjust, material.progress),
-        "comparisons": lambda material: comparison_table(material.trajectories),
+        "association": lambda data: association_table(data.trajectories, data.adjust, data.progress),
+        "comparisons": lambda data: comparison_table(data.trajectories),
     },
     charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),
     compared_charts=(association_heat_map,),
     blocks=_blocks,
     finding=_finding,
-    summary=verdict,
+    summary=association_sentences,
     summary_position=10,
 )

@@ -6,7 +6,6 @@ import altair as alt
 import polars as pl
 
 from toposcope.analysis.between_runs import (
-    BEYOND,
     CONSTANT,
     GIVEN,
     NORM,
@@ -16,15 +15,15 @@ from toposcope.analysis.between_runs import (
     between_runs_table,
 )
 from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
-from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+from toposcope.analysis.verdict import BEYOND, LEVEL, UNDETERMINED, strongest, verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
 from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import TRAJECTORIES, headline_features, named
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, p_value, signed, table, text_of, whole
 from toposcope.wording import counted, examples, joined
 
@@ -33,9 +32,9 @@ TESTS = {"": ("between-runs", "Alone"), "_given_all": ("between-runs-given", "Gi
 """Name and condition of the chart by the ending of the test's columns."""
 
 
-def between_runs_charts(material: Material) -> list[Chart]:
+def between_runs_charts(data: StudyData) -> list[Chart]:
     """Draw the correlation across runs over the steps with the permutation band: alone, and given loss and controls."""
-    tests, steps = (material.tables[name] for name in ("between_runs", "between_runs_by_step"))
+    tests, steps = (data.tables[name] for name in ("between_runs", "between_runs_by_step"))
     if not len(tests) or not len(steps):
         return []
     features = _features(tests, steps)
@@ -101,66 +100,60 @@ SPECS: tuple[Spec, ...] = (
 )
 
 
-def _population(material: Material) -> RunPopulation:
-    return run_population(material.trajectories, material.log, material.runs)
+def _population(data: StudyData) -> RunPopulation:
+    return run_population(data.trajectories, data.log, data.runs)
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["between_runs"]
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["between_runs"]
     if not len(frame):
         return ()
-    population = _population(material)
+    population = _population(data)
     full = table("between-runs-all", "Every feature of the network, across runs at equal step", SPECS, frame.to_dicts())
     return (
         *pictures,
-        say(
+        paragraph(
             f"{_compared(population, frame)}, at the {counted(len(population.steps), 'step')} that all of them have in "
-            "common. No clock can explain a correlation across runs at equal step. The test given the loss and the "
+            "common, where the step explains no correlation. The test given the loss and the "
             f"controls at the same step ({joined(_controls(population))}) decides; a control is tested given the "
             f"others; p is by permuting the runs. {_power(frame)}",
         ),
-        say(f"Left out: {_left_out(population)}.", note=True) if population.left_out else None,
+        paragraph(f"Excluded: {_excluded(population)}.", note=True) if population.left_out else None,
         table("between-runs", "Across runs at equal step, main features", SPECS, headline_rows(frame)),
         folded(full, "Every feature of the network", max_rows=0),
-        say("All: ", csv("between_runs"), "; step by step: ", csv("between_runs_by_step"), "."),
+        paragraph("All: ", csv_link("between_runs"), "; step by step: ", csv_link("between_runs_by_step"), "."),
     )
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
-    if len(material.tables["between_runs"]):
-        return (say(RULE),)
-    return (say(f"Between runs at equal step: not tested; {_population(material).shortfall}."),)
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    if len(data.tables["between_runs"]):
+        return (paragraph(RULE),)
+    return (paragraph(f"Between runs at equal step: not tested; {_population(data).shortfall}."),)
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(data: StudyData) -> list[str]:
     """Say what goes with the final loss across runs, and how strong a correlation these runs would have detected."""
-    frame = material.tables["between_runs"]
+    frame = data.tables["between_runs"]
     topology = frame.filter(kind=TOPOLOGY) if len(frame) else frame
     if not len(topology):
         return []
-    population = _population(material)
-    runs, final = _compared(population, frame), FINAL_LOSSES[population.loss]
-    known = joined([f"the {name}" for name in _controls(population)])
+    population = _population(data)
+    runs, what = _compared(population, frame), f"the final {FINAL_LOSSES[population.loss]}"
+    known = f"{joined([f'the {name}' for name in _controls(population)])} at the same step"
     tested = topology.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
-        reasons = topology.get_column("reason").unique(maintain_order=True).to_list()
-        return [
-            f"{runs} at equal step: whether topology carries information about the final {final} beyond {known} at "
-            f"the same step cannot be tested ({examples(reasons)})."
-        ]
+        reasons = examples(topology.get_column("reason").unique(maintain_order=True).to_list())
+        return [f"{verdict_sentence(UNDETERMINED, what=what, known=known, figures=reasons)}."]
     beyond = [named(f) for f in tested.filter(verdict=BEYOND).get_column("feature")]
     alone = len(tested.filter(pl.col("p_adjusted") < LEVEL))
     total = counted(len(tested), "topological feature")
-    if beyond:
-        first = (
-            f"{runs} at equal step: topology carries information about the final {final} beyond {known} at the same "
-            f"step: {len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({examples(beyond)})."
-        )
-    else:
-        first = (
-            f"{runs} at equal step: topology adds no detectable information about the final {final} once {known} at "
-            f"the same step are known. Without these, {alone} of {total} {'goes' if alone == 1 else 'go'} with it."
-        )
+    figures = f"{runs[:1].lower()}{runs[1:]} at equal step, " + (
+        f"{len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({examples(beyond)})"
+        if beyond
+        else f"alone {alone} of {total} {'goes' if alone == 1 else 'go'} with it"
+    )
+    verdict = strongest(set(tested.get_column("verdict")))
+    first = f"{verdict_sentence(verdict, what=what, known=known, figures=figures)}."
     unknown = topology.filter(pl.col("verdict") == UNDETERMINED, pl.col("reason") != CONSTANT)
     untested = f" {len(unknown)} more cannot be tested." if len(unknown) else ""
     controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != UNDETERMINED)
@@ -174,9 +167,9 @@ def _summary(material: Material) -> list[str]:
     return [f"{first}{untested} {_power(frame)}{plain_ones}"]
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Count the topological features that go with the final loss given the controls."""
-    frame = material.tables["between_runs"]
+    frame = data.tables["between_runs"]
     tested = frame.filter(pl.col("kind") == TOPOLOGY, pl.col("verdict") != UNDETERMINED) if len(frame) else frame
     if not len(tested):
         return "No topological feature can be tested between runs" if len(frame) else ""
@@ -198,8 +191,8 @@ def _compared(population: RunPopulation, frame: pl.DataFrame) -> str:
 
 def _controls(population: RunPopulation) -> list[str]:
     """Name what is known at the same step."""
-    clocks = {RATE: "learning rate", NORM: "weight norm"}
-    known = [name for clock, name in clocks.items() if all(clock in t.clocks for t in population.runs)]
+    covariates = {RATE: "learning rate", NORM: "weight norm"}
+    known = [name for key, name in covariates.items() if all(key in t.clocks for t in population.runs)]
     return ["loss", *known]
 
 
@@ -214,7 +207,7 @@ def _power(frame: pl.DataFrame) -> str:
     )
 
 
-def _left_out(population: RunPopulation) -> str:
+def _excluded(population: RunPopulation) -> str:
     return examples([f"{run} ({why})" for run, why in population.left_out.items()])
 
 

@@ -8,13 +8,12 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import HEIGHT
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
-from toposcope.report.charts.series import direction, faults_of, largest_run, run_names
-from toposcope.report.document import Block, Picture, Terms, csv, folded, say
-from toposcope.report.material import Material
+from toposcope.report.charts.series import direction, largest_run, runs_in, training_chart
+from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
 
 PROBE, TABLE = "curvature", "curvature"
@@ -22,10 +21,10 @@ RANKS = {"sharpness": "largest", "eigenvalue_2": "2nd", "eigenvalue_5": "5th", "
 LEAST_SHARE = 1e-6  # shares below this are hardly above the axis
 
 
-def curvature_rows(material: Material) -> pl.DataFrame:
+def curvature_rows(data: StudyData) -> pl.DataFrame:
     """Return ``run``, ``step``, ``statistic``, ``value``, ``error`` of the first declared probe, of whole networks."""
-    options = material.labels.filter(probe=PROBE).get_column("options").to_list()[:1]
-    rows = material.frame.filter(
+    options = data.labels.filter(probe=PROBE).get_column("options").to_list()[:1]
+    rows = data.frame.filter(
         pl.col("options").is_in(options), pl.col("value").is_finite(), probe=PROBE, layer=NETWORK
     ).select("run", "step", "statistic", "value")
     noisy = pl.col("statistic").str.ends_with(NOISE)
@@ -33,45 +32,42 @@ def curvature_rows(material: Material) -> pl.DataFrame:
     return rows.filter(~noisy).join(errors, on=["run", "step", "statistic"], how="left").sort("run", "step")
 
 
-def eigenvalue_chart(material: Material) -> Chart | None:
+def eigenvalue_chart(data: StudyData) -> Chart | None:
     """Draw the largest eigenvalues of every run over training."""
-    rows = _rows(material, pl.col("statistic").is_in(list(RANKS)))
+    rows = _rows(data, pl.col("statistic").is_in(list(RANKS)))
     if not len(rows):
         return None
-    title = sharpness_title(material)
+    title = sharpness_title(data)
     series = rows.with_columns(series=pl.col("statistic").replace_strict(RANKS))
     present = [name for name in RANKS.values() if name in set(series.get_column("series"))]
-    axis = "eigenvalue of the Hessian"
-    figure = training_lines(series, axis, run_names(material), faults=faults_of(material), dashes=present)
     caption = (
-        "Eigenvalues of the Hessian of the mean loss on the fixed text; those that have not converged are left out."
+        "Eigenvalues of the Hessian of the mean loss on the fixed text; those that have not converged are not drawn."
     )
-    alternative = f"Line chart of the largest eigenvalues of the Hessian against the training step. {title}."
-    return Chart("sharpness", title, caption, alternative, figure)
+    return training_chart(
+        data, "sharpness", series, title, caption, "eigenvalue of the Hessian",
+        what="the largest eigenvalues of the Hessian",
+        dashes=present,
+    )  # fmt: skip
 
 
-def trace_chart(material: Material) -> Chart | None:
+def trace_chart(data: StudyData) -> Chart | None:
     """Draw the trace of the Hessian of every run over training, with its error."""
-    rows = _rows(material, pl.col("statistic") == "trace")
+    rows = _rows(data, pl.col("statistic") == "trace")
     if not len(rows):
         return None
     title = f"The trace of the Hessian {_course(rows)}"
     bands = rows.with_columns(low=pl.col("value") - 2 * pl.col("error"), high=pl.col("value") + 2 * pl.col("error"))
-    figure = training_lines(
-        rows, "trace of the Hessian", run_names(material), faults=faults_of(material), bands=bands, may_be_log=False
-    )
     caption = "Hutch++; shaded: two standard errors of the random part on either side."
-    alternative = f"Line chart of the trace of the Hessian against the training step. {title}."
-    return Chart("hessian-trace", title, caption, alternative, figure)
+    axis = "trace of the Hessian"
+    return training_chart(data, "hessian-trace", rows, title, caption, axis, bands=bands, may_be_log=False)
 
 
-def density_chart(material: Material) -> Chart | None:
+def density_chart(data: StudyData) -> Chart | None:
     """Draw the spectral density at the last checkpoint of the largest run for which it was stored."""
-    rows = _rows(material, pl.col("statistic").str.starts_with("density@"))
+    rows = _rows(data, pl.col("statistic").str.starts_with("density@"))
     if not len(rows):
         return None
-    runs = set(rows.get_column("run"))
-    run = largest_run([t for t in material.trajectories if t.run in runs], material.runs).run
+    run = largest_run(runs_in(data, rows), data.runs).run
     rows = rows.filter(pl.col("run") == run).filter(pl.col("step") == pl.col("step").max())
     rows = rows.with_columns(edge=pl.col("statistic").str.strip_prefix("density@").cast(pl.Float64)).sort("edge")
     edges, below = rows.get_column("edge").to_numpy(), rows.get_column("value").to_numpy()
@@ -101,14 +97,14 @@ def density_chart(material: Material) -> Chart | None:
     return Chart("hessian-density", title, caption, alternative, figure)
 
 
-def sharpness_title(material: Material) -> str:
+def sharpness_title(data: StudyData) -> str:
     """Say where the largest eigenvalue goes; empty without one."""
-    rows = _rows(material, pl.col("statistic") == "sharpness")
+    rows = _rows(data, pl.col("statistic") == "sharpness")
     return f"Sharpness, the largest eigenvalue of the Hessian, {_course(rows)}" if len(rows) else ""
 
 
-def _rows(material: Material, chosen: pl.Expr) -> pl.DataFrame:
-    table = material.tables[TABLE]
+def _rows(data: StudyData, chosen: pl.Expr) -> pl.DataFrame:
+    table = data.tables[TABLE]
     return table.filter(chosen) if len(table) else table
 
 
@@ -136,9 +132,9 @@ TERMS = Terms(
 )  # fmt: skip
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Draw the spectra, and list those of the last checkpoints with their errors."""
-    rows = material.tables[TABLE]
+    rows = data.tables[TABLE]
     if not len(rows):
         return pictures
     last = rows.filter(pl.col("step") == pl.col("step").max().over("run"))
@@ -167,7 +163,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     return (
         *pictures,
         folded(table(TABLE, caption, specs, listed), caption),
-        say("All checkpoints: ", csv(TABLE), ".", note=True),
+        paragraph("All checkpoints: ", csv_link(TABLE), ".", note=True),
     )
 
 
@@ -180,5 +176,5 @@ SECTION = ReportSection(
     compared_charts=(eigenvalue_chart,),
     blocks=_blocks,
     finding=sharpness_title,
-    methods=lambda material: [TERMS] if PROBE in material.labels.get_column("probe") else [],
+    methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
 )

@@ -1,54 +1,42 @@
 """How degenerate the loss is around the checkpoints: local learning coefficients, and where there is no estimate."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
 from toposcope.probes.degeneracy import ESTIMATE, NO_ESTIMATE
 from toposcope.probes.feature import Feature
-from toposcope.report.charts.series import bands_of, direction_of, faults_of, rows_of, run_names
-from toposcope.report.document import Block, Picture, Terms, say
-from toposcope.report.material import Material
+from toposcope.report.charts.series import bands_of, direction_of, feature_rows, training_chart
+from toposcope.report.document import Block, Picture, Terms, paragraph
 from toposcope.report.section import ReportSection
-from toposcope.typing import Vector
+from toposcope.report.study_data import StudyData
 from toposcope.wording import counted, examples
 
 PROBE = "degeneracy"
 
 
-def learning_coefficient(material: Material) -> Feature | None:
+def learning_coefficient(data: StudyData) -> Feature | None:
     """Return the first declared estimate; None if no run has one."""
-    found = (f for t in material.trajectories for f in t.features if (f.probe, f.statistic) == (PROBE, ESTIMATE))
+    found = (f for t in data.trajectories for f in t.features if (f.probe, f.statistic) == (PROBE, ESTIMATE))
     return next(found, None)
 
 
-def degeneracy_chart(material: Material) -> Chart | None:
+def degeneracy_chart(data: StudyData) -> Chart | None:
     """Draw the local learning coefficient of every run at the checkpoints that have an estimate."""
-    feature = learning_coefficient(material)
+    feature = learning_coefficient(data)
     if feature is None:
         return None
-    trajectories = [t for t in material.trajectories if feature in t.features]
-    rows = rows_of(trajectories, partial(_values, feature=feature))
+    trajectories = [t for t in data.trajectories if feature in t.features]
+    rows = feature_rows(trajectories, feature)
     if not len(rows):
         return None
-    title = f"The local learning coefficient {direction_of(trajectories, feature)}"
-    caption = (
-        "Bands: two standard errors either side, of the sampling alone. Checkpoints without an estimate are left out."
-    )
-    figure = training_lines(
-        rows, "local learning coefficient", run_names(material), faults=faults_of(material),
+    return training_chart(
+        data, "learning-coefficient", rows, f"The local learning coefficient {direction_of(trajectories, feature)}",
+        "Bands: two standard errors either side, of the sampling alone. Checkpoints without an estimate are not drawn.",
+        "local learning coefficient", what="the local learning coefficient",
         bands=bands_of(trajectories, feature, deviations=2),
     )  # fmt: skip
-    alternative = f"Line chart of the local learning coefficient against the training step. {title}."
-    return Chart("learning-coefficient", title, caption, alternative, figure)
-
-
-def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
-    return trajectory.features.get(feature)
 
 
 TERMS = Terms(
@@ -62,35 +50,35 @@ TERMS = Terms(
 )  # fmt: skip
 
 
-def _without_estimate(material: Material) -> pl.DataFrame:
+def _without_estimate(data: StudyData) -> pl.DataFrame:
     """Return ``run``, ``step``, ``reason`` of the checkpoints without an estimate."""
-    flagged = material.frame.filter(pl.col("flag").str.contains(NO_ESTIMATE), probe=PROBE)
+    flagged = data.frame.filter(pl.col("flag").str.contains(NO_ESTIMATE), probe=PROBE)
     reason = pl.col("flag").str.split(NO_ESTIMATE).list.last()
     return flagged.select("run", "step", reason=reason).unique(maintain_order=True)
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the chart, and say where there is no estimate."""
-    missing = _without_estimate(material)
+    missing = _without_estimate(data)
     if not len(missing):
         return pictures
     places = examples([f"step {step:,} of {run}" for run, step in missing.select("run", "step").iter_rows()])
     note = (
         f"No estimate at {counted(len(missing), 'checkpoint')} ({places}). The first one: {missing.item(0, 'reason')}."
     )
-    return (*pictures, say(note, note=True))
+    return (*pictures, paragraph(note, note=True))
 
 
-def _finding(material: Material) -> str:
-    feature = learning_coefficient(material)
+def _finding(data: StudyData) -> str:
+    feature = learning_coefficient(data)
     if feature is None:
-        missing = len(_without_estimate(material))
+        missing = len(_without_estimate(data))
         return f"no estimate at {counted(missing, 'checkpoint')}" if missing else ""
-    return f"the local learning coefficient {direction_of(material.trajectories, feature)}"
+    return f"the local learning coefficient {direction_of(data.trajectories, feature)}"
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
-    return [TERMS] if PROBE in material.labels.get_column("probe") else []
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    return [TERMS] if PROBE in data.labels.get_column("probe") else []
 
 
 SECTION = ReportSection(

@@ -3,45 +3,46 @@
 from collections.abc import Iterable, Sequence
 
 from toposcope.integrity.finding import short_steps
-from toposcope.report.document import Block, Heading, Picture, csv, say
-from toposcope.report.material import Material
+from toposcope.report.document import Block, Heading, Picture, csv_link, paragraph
 from toposcope.report.section import ReportSection
-from toposcope.report.tables import Column, table, text_of
+from toposcope.report.study_data import StudyData
+from toposcope.report.tables import Column, Spec, table, text_of
 from toposcope.study.study import with_flat_steps
 from toposcope.wording import counted, examples
 
 MAX_ERRORS_SHOWN = 100
+FINDING_SPECS: tuple[Spec, ...] = (
+    text_of("check", "check", names_row=True),
+    text_of("severity", "severity"),
+    (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
+    text_of("layer", "layer", prose=True),
+    text_of("finding", "message", prose=True),
+)
 
 
-def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     """List the findings, or say that there are none; then what failed."""
-    return (*_findings(material), *_errors(material))
+    return (*_findings(data), *_errors(data))
 
 
-def _findings(material: Material) -> Iterable[Block | None]:
-    findings = material.findings
+def _findings(data: StudyData) -> Iterable[Block | None]:
+    findings = data.findings
     if not len(findings):
-        runs = examples(material.examined)
-        all_clear = say(f"The doctor examined the checkpoints of {runs} and found nothing wrong with them.")
-        return [all_clear] if material.examined else []
-    specs = (
-        text_of("run", "run", names_row=True),
-        text_of("severity", "severity"),
-        text_of("check", "check"),
-        (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
-        text_of("finding", "message", prose=True),
-    )
+        runs = examples(data.examined)
+        all_clear = paragraph(f"The doctor examined the checkpoints of {runs} and found nothing wrong with them.")
+        return [all_clear] if data.examined else []
+    specs = (text_of("run", "run", names_row=True), *FINDING_SPECS)
     return (
-        say(
+        paragraph(
             "Are the checkpoints what their names say? A fault means that they are not; a note is worth knowing but "
-            "not a fault. All: ", csv("findings"), ".",
+            "not a fault. All: ", csv_link("findings"), ".",
         ),
         table("findings", "Findings of the doctor", specs, findings.to_dicts()),
     )  # fmt: skip
 
 
-def _errors(material: Material) -> Iterable[Block | None]:
-    errors = material.errors
+def _errors(data: StudyData) -> Iterable[Block | None]:
+    errors = data.errors
     specs = (
         text_of("run", "run", names_row=True),
         (Column("step"), lambda row: str(row["step"]) if row["step"] >= 0 else "all"),
@@ -53,25 +54,25 @@ def _errors(material: Material) -> Iterable[Block | None]:
         return ()
     more = f" The first {MAX_ERRORS_SHOWN} of {len(errors):,}." if len(errors) > MAX_ERRORS_SHOWN else ""
     advice = "Everything else was measured. Fix the cause and run the study again: only what is missing is measured."
-    return (Heading("What failed"), say(f"{advice}{more} All: ", csv("errors"), "."), errors_table)
+    return (Heading("What failed"), paragraph(f"{advice}{more} All: ", csv_link("errors"), "."), errors_table)
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Count the runs with faults, and what failed."""
-    faulty, n_errors = material.findings.filter(severity="fault").get_column("run").n_unique(), len(material.errors)
+    faulty, n_errors = data.findings.filter(severity="fault").get_column("run").n_unique(), len(data.errors)
     failed = f"{counted(n_errors, 'part')} of the work failed" if n_errors else ""
-    if not faulty and not material.examined:
+    if not faulty and not data.examined:
         return failed
-    n_runs = len({*material.examined, *material.findings.get_column("run")})
+    n_runs = len({*data.examined, *data.findings.get_column("run")})
     faults = f"Faults in the checkpoints of {faulty}" if faulty else "No fault in the checkpoints"
     text = f"{faults} of {counted(n_runs, 'run')}"
     return f"{text}; {failed}" if failed else text
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(data: StudyData) -> list[str]:
     """Name the runs whose checkpoints are not what they claim to be."""
     sentences = []
-    faults = material.findings.filter(severity="fault")
+    faults = data.findings.filter(severity="fault")
     for run in faults.get_column("run").unique(maintain_order=True):
         of_run = faults.filter(run=run)
         first = of_run.row(0, named=True)
@@ -89,8 +90,8 @@ SECTION = ReportSection(
     title="Doctor and failures",
     position=900,
     tables={
-        "findings": lambda material: with_flat_steps(material.findings),
-        "errors": lambda material: material.errors,
+        "findings": lambda data: with_flat_steps(data.findings),
+        "errors": lambda data: data.errors,
     },
     blocks=_blocks,
     finding=_finding,

@@ -9,10 +9,10 @@ import polars as pl
 from toposcope.analysis.first_difference import LEVEL, MIN_CHECKPOINTS, first_differences
 from toposcope.analysis.trajectories import Features, Trajectory
 from toposcope.probes.feature import NETWORK
-from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.document import Block, Picture, csv_link, paragraph
 from toposcope.report.headline import H0, NP, named, uncapitalised
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, Row, Spec, missing, number_of, table, tenths, text_of, whole
 from toposcope.typing import Vector
 from toposcope.wording import counted, joined
@@ -134,9 +134,9 @@ def difference_blocks(frame: pl.DataFrame, names: Names | None = None) -> list[B
     if not len(frame):
         return []
     pairs = [pair for _, pair in frame.group_by("run", "run_b", maintain_order=True)]
-    sentences = [say(sentence_of(pair, names)) for pair in pairs[:MAX_SENTENCES]]
+    sentences = [paragraph(sentence_of(pair, names)) for pair in pairs[:MAX_SENTENCES]]
     if more := len(pairs) - len(sentences):
-        sentences.append(say(f"And {counted(more, 'more pair')} in the table."))
+        sentences.append(paragraph(f"And {counted(more, 'more pair')} in the table."))
     specs: list[Spec] = [
         text_of("run", "run", names_row=True),
         *([text_of("and", "run_b", names_row=True)] if (frame["run"] != frame["run_b"]).any() else []),
@@ -148,9 +148,9 @@ def difference_blocks(frame: pl.DataFrame, names: Names | None = None) -> list[B
         number_of("must exceed", "threshold", tenths),
         number_of("not equal from step", "differs_from", whole),
     ]
-    note = say(
+    note = paragraph(
         "A difference is beyond the noise at the first of three neighbouring checkpoints that exceed the threshold on "
-        "the same side; the unit is the standard deviation of the noise of a difference. All: ", csv(TABLE), ".",
+        "the same side; the unit is the standard deviation of the noise of a difference. All: ", csv_link(TABLE), ".",
         note=True,
     )  # fmt: skip
     rows = earliest(frame).to_dicts()
@@ -168,25 +168,27 @@ def _from_step(row: Row) -> str:
 MAX_PAIRS = 12
 
 
-def _pairs(material: Material) -> list[Pair]:
-    sizes = dict(material.runs.select("run", "n_parameters").iter_rows())
-    return pairs_of_equal_shape(material.trajectories, sizes)
+def _pairs(data: StudyData) -> list[Pair]:
+    sizes = dict(data.runs.select("run", "n_parameters").iter_rows())
+    return pairs_of_equal_shape(data.trajectories, sizes)
 
 
-def _frame(material: Material) -> pl.DataFrame:
-    pairs = _pairs(material)[:MAX_PAIRS]
+def _frame(data: StudyData) -> pl.DataFrame:
+    pairs = _pairs(data)[:MAX_PAIRS]
     return first_differences_frame(pairs) if pairs else pl.DataFrame()
 
 
-def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
-    blocks, n_pairs = difference_blocks(material.tables[TABLE]), len(_pairs(material))
+def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    blocks, n_pairs = difference_blocks(data.tables[TABLE]), len(_pairs(data))
     if blocks and n_pairs > MAX_PAIRS:
-        blocks.append(say(f"Compared are the first {MAX_PAIRS} of {n_pairs:,} pairs of runs of one shape.", note=True))
+        blocks.append(
+            paragraph(f"Compared are the first {MAX_PAIRS} of {n_pairs:,} pairs of runs of one shape.", note=True)
+        )
     return blocks
 
 
-def _finding(material: Material) -> str:
-    frame = material.tables[TABLE]
+def _finding(data: StudyData) -> str:
+    frame = data.tables[TABLE]
     if not len(frame):
         return ""
     pairs = frame.group_by("run", "run_b").agg(pl.col("step").is_not_null().any())

@@ -5,28 +5,31 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.planes import stored_plane_chart
-from toposcope.report.charts.series import faults_of, run_names
-from toposcope.report.document import Block, Picture, Terms, csv, folded, say
-from toposcope.report.material import Material
+from toposcope.report.charts.series import training_chart
+from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 
 PROBE, TABLE = "landscape", "landscape"
+SPREAD_TITLES = {
+    "planes": "over planes", "batches": "over texts", "resolution": "half resolution",
+    "numerical": "numerical error",
+}  # fmt: skip
 SPREADS = {".batches": "batches", ".resolution": "resolution", ".numerical": "numerical"}
 
 
-def landscape_rows(material: Material) -> pl.DataFrame:
+def landscape_rows(data: StudyData) -> pl.DataFrame:
     """Return ``probe``, ``run``, ``step``, ``statistic``, ``value``, ``planes``, ``batches``, ``resolution`` and more.
 
-    After the value: the spreads over planes and texts, the change at half the resolution, and and ``numerical``, the
+    After the value: the spreads over planes and texts, the change at half the resolution, and ``numerical``, the
     error of products with the Hessian; of every declared probe of this name, by its label.
     """
-    labels = material.labels.filter(probe=PROBE).select("options", "label")
-    frame = material.frame.filter(pl.col("value").is_finite(), probe=PROBE, layer=NETWORK)
+    labels = data.labels.filter(probe=PROBE).select("options", "label")
+    frame = data.frame.filter(pl.col("value").is_finite(), probe=PROBE, layer=NETWORK)
     rows = frame.join(labels, on="options").select(pl.col("label").alias("probe"), "run", "step", "statistic", "value")
     keys = ["probe", "run", "step", "statistic"]
     found = rows.filter(~pl.col("statistic").str.ends_with(NOISE))
@@ -37,19 +40,19 @@ def landscape_rows(material: Material) -> pl.DataFrame:
     return found.select(*keys, "value", "planes", *SPREADS.values()).sort("probe", "run", "step")
 
 
-def landscape_charts(material: Material) -> list[Chart]:
+def landscape_charts(data: StudyData) -> list[Chart]:
     """Draw a plane of the last checkpoint; the number of minima, and the range of the loss, of the first probe."""
     charts = [
-        stored_plane_chart(material),
-        _chart(material, "minima", "minima on a plane", "landscape-minima"),
-        _chart(material, "range", "range of the loss on a plane (nats a token)", "landscape-range"),
+        stored_plane_chart(data),
+        _chart(data, "minima", "minima on a plane", "landscape-minima"),
+        _chart(data, "range", "range of the loss on a plane (nats per token)", "landscape-range"),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def basins_title(material: Material) -> str:
+def basins_title(data: StudyData) -> str:
     """Say at how many checkpoints some plane has several basins, and where planes differ; empty without planes."""
-    rows = first_probe(material.tables[TABLE])
+    rows = first_probe(data.tables[TABLE])
     rows = rows.filter(statistic="minima") if len(rows) else rows
     if not len(rows):
         return ""
@@ -64,31 +67,33 @@ def first_probe(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("probe") == rows.get_column("probe")[0]) if len(rows) else rows
 
 
-def _chart(material: Material, statistic: str, axis: str, name: str) -> Chart | None:
-    rows = first_probe(material.tables[TABLE])
+def _chart(data: StudyData, statistic: str, axis: str, name: str) -> Chart | None:
+    rows = first_probe(data.tables[TABLE])
     rows = rows.filter(statistic=statistic) if len(rows) else rows
     if not len(rows):
         return None
     spread = rows.drop_nulls("planes")
     bands = spread.with_columns(low=pl.col("value") - pl.col("planes"), high=pl.col("value") + pl.col("planes"))
-    figure = training_lines(
+    title = basins_title(data) if statistic == "minima" else _range_title(rows)
+    caption = "Means over planes; shaded: the standard deviation over planes on either side."
+    return training_chart(
+        data,
+        name,
         rows,
+        title,
+        caption,
         axis,
-        run_names(material),
-        faults=faults_of(material),
+        what=f"the {axis}",
         bands=bands if len(bands) else None,
         may_be_log=False,
     )
-    title = basins_title(material) if statistic == "minima" else _range_title(rows)
-    caption = "Means over planes; shaded: the standard deviation over planes on either side."
-    return Chart(name, title, caption, f"Line chart of the {axis} against the training step. {title}.", figure)
 
 
 def _range_title(rows: pl.DataFrame) -> str:
     values = rows.get_column("value").to_numpy()
     widest = rows.get_column("planes").max()
     spread = f", ± up to {widest:.2g} between planes" if isinstance(widest, float) else ""
-    return f"The loss ranges over {values.min():.3g} to {values.max():.3g} nats a token on the planes{spread}"
+    return f"The loss ranges over {values.min():.3g} to {values.max():.3g} nats per token on the planes{spread}"
 
 
 TERMS = Terms(
@@ -103,8 +108,8 @@ TERMS = Terms(
 )  # fmt: skip
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    rows = first_probe(material.tables[TABLE])
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    rows = first_probe(data.tables[TABLE])
     if not len(rows):
         return pictures
     last = rows.filter(pl.col("step") == pl.col("step").max().over("run"))
@@ -112,22 +117,14 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         text_of("run", "run", names_row=True),
         number_of("step", "step", whole),
         text_of("statistic", "statistic"),
-        *(
-            number_of(title, column, plain)
-            for title, column in (
-                ("mean", "value"),
-                ("over planes", "planes"),
-                ("over texts", "batches"),
-                ("half resolution", "resolution"),
-                ("numerical error", "numerical"),
-            )
-        ),
+        number_of("mean", "value", plain),
+        *(number_of(title, column, plain) for column, title in SPREAD_TITLES.items()),
     )
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
     return (
         *pictures,
         folded(table(TABLE, caption, specs, last.to_dicts()), caption),
-        say("All checkpoints and probes: ", csv(TABLE), ".", note=True),
+        paragraph("All checkpoints and probes: ", csv_link(TABLE), ".", note=True),
     )
 
 
@@ -139,5 +136,5 @@ SECTION = ReportSection(
     charts=(landscape_charts,),
     blocks=_blocks,
     finding=basins_title,
-    methods=lambda material: [TERMS] if PROBE in material.labels.get_column("probe") else [],
+    methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
 )

@@ -1,4 +1,4 @@
-"""Layer by layer: which move, and first; groups of layers and the loss; layers beside random matrices."""
+"""Layer by layer: which move, and first; groups of layers and the loss; layers next to random matrices."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -12,25 +12,24 @@ from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.charts.chart import Chart
 from toposcope.charts.distances import step_heat_map
-from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import (
-    faults_of,
     first_last,
     in_order,
     in_words,
     largest_run,
-    run_names,
+    runs_in,
     runs_of,
     series_of,
     short_names,
     spread,
+    training_chart,
 )
-from toposcope.report.document import Block, Picture, csv, details, folded, say
+from toposcope.report.document import Block, Picture, csv_link, details, folded, paragraph
 from toposcope.report.headline import H0, NP, headline_features, named
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Column,
     feature_of,
@@ -43,33 +42,34 @@ from toposcope.report.tables import (
     text_of,
     whole,
 )
+from toposcope.report.tuning import MIN_UNUSUAL_Z
 from toposcope.typing import Vector
 from toposcope.wording import examples
 
 MAX_COLUMNS, MAX_ROWS = 60, 100  # checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn
 
 
-def layer_heat_maps(material: Material) -> list[Chart]:
+def layer_heat_maps(data: StudyData) -> list[Chart]:
     """Draw how far each layer of the largest run has moved since the first checkpoint."""
     maps = (
         ("layers-neural-persistence", "Mean neural persistence", "change", _np_change),
         ("layers-h0", "H0 total / weight norm", "change, %", _h0_change),
     )
-    return [chart for name, what, axis, change in maps if (chart := _heat_map(material, name, what, axis, change))]
+    return [chart for name, what, axis, change in maps if (chart := _heat_map(data, name, what, axis, change))]
 
 
 def _heat_map(
-    material: Material, name: str, what: str, axis: str, change: Callable[[Trajectory, str], Vector | None]
+    data: StudyData, name: str, what: str, axis: str, change: Callable[[Trajectory, str], Vector | None]
 ) -> Chart | None:
     changes = {
         t.run: of_run
-        for t in material.trajectories
+        for t in data.trajectories
         if (of_run := {x: v for x in in_order(t) if (v := change(t, x)) is not None and np.isfinite(v).sum() > 1})
     }
-    trajectories = [t for t in material.trajectories if t.run in changes]
+    trajectories = [t for t in data.trajectories if t.run in changes]
     if not trajectories:
         return None
-    run = largest_run(trajectories, material.runs)
+    run = largest_run(trajectories, data.runs)
     of_run = changes[run.run]
     labels = dict(zip(of_run, short_names(list(of_run), run.roles), strict=True))
     most = max(of_run, key=lambda layer: abs(of_run[layer][np.isfinite(of_run[layer])][-1]))
@@ -103,7 +103,7 @@ def _h0_change(trajectory: Trajectory, layer: str) -> Vector | None:
 PAIRS = (("attention", "MLP"), ("early", "late"))
 
 
-def layer_group_charts(material: Material) -> list[Chart]:
+def layer_group_charts(data: StudyData) -> list[Chart]:
     """Draw attention against MLP layers and early against late ones."""
     quantities = (
         ("neural-persistence", "neural persistence", NP.axis, _np_of),
@@ -113,15 +113,15 @@ def layer_group_charts(material: Material) -> list[Chart]:
         chart
         for pair in PAIRS
         for name, what, axis, value in quantities
-        if (chart := _pair_chart(material, pair, name, what, axis, value)) is not None
+        if (chart := _pair_chart(data, pair, name, what, axis, value)) is not None
     ]
 
 
 def _pair_chart(
-    material: Material, pair: tuple[str, str], name: str, what: str, axis: str,
+    data: StudyData, pair: tuple[str, str], name: str, what: str, axis: str,
     value: Callable[..., Vector | None],
 ) -> Chart | None:  # fmt: skip
-    both = [t for t in material.trajectories if all(value(t, group) is not None for group in pair)]
+    both = [t for t in data.trajectories if all(value(t, group) is not None for group in pair)]
     ends = {t.run: [first_last(v) for group in pair if (v := value(t, group)) is not None] for t in both}
     last = {run: (a[1], b[1]) for run, (a, b) in ends.items() if a and b}
     if not last:
@@ -132,10 +132,11 @@ def _pair_chart(
     how = "ends above that" if above or below else "ends equal to that"
     title = f"The {what} of {one} layers {how} of {other} layers in {where}"
     rows = series_of(both, {group: partial(value, group=group) for group in pair})
-    figure = training_lines(rows, axis, run_names(material), faults=faults_of(material), dashes=pair)
-    text = f"Line chart of the {what} of {one} and {other} layers against the training step. {title}."
     caption = f"Solid: {pair[0]} layers; dashed: {pair[1]} layers."
-    return Chart(f"groups-{pair[0]}-{pair[1].lower()}-{name}", title, caption, text, figure)
+    return training_chart(
+        data, f"groups-{pair[0]}-{pair[1].lower()}-{name}", rows, title, caption, axis,
+        what=f"the {what} of {one} and {other} layers", dashes=pair,
+    )  # fmt: skip
 
 
 def _np_of(trajectory: Trajectory, group: str) -> Vector | None:
@@ -153,16 +154,14 @@ STATISTICS = {
     "H0.total": ("h0", "H0 total", "H0 total / weight norm"),
 }
 MAX_LAYERS = 18
-MIN_UNUSUAL_Z = 3.0  # standard deviations from an ensemble's mean above which the ensemble does not explain a layer
 
 
-def random_matrix_charts(material: Material) -> list[Chart]:
-    """Draw the first and the last value of every layer of the largest run beside random matrices."""
-    table = material.tables["references"]
-    trajectories = [t for t in material.trajectories if t.run in set(table.get_column("run"))] if len(table) else []
-    if not trajectories:
+def random_matrix_charts(data: StudyData) -> list[Chart]:
+    """Draw the first and the last value of every layer of the largest run next to random matrices."""
+    table = data.tables["references"]
+    if not (trajectories := runs_in(data, table)):
         return []
-    run = largest_run(trajectories, material.runs)
+    run = largest_run(trajectories, data.runs)
     layers = table.filter(run=run.run).get_column("layer").unique(maintain_order=True).to_list()
     kept = [layers[i] for i in spread(len(layers), MAX_LAYERS)]
     names = dict(zip(kept, short_names(kept, run.roles), strict=True))
@@ -176,7 +175,7 @@ def random_matrix_charts(material: Material) -> list[Chart]:
                 f"{run.run}{left_out}; circle: first checkpoint, dot: last. Coloured: random matrices of its shape, "
                 "mean and 2 standard deviations."
             )
-            text = f"Dot chart of layers beside random matrices. {title}."
+            text = f"Dot chart of layers next to random matrices. {title}."
             charts.append(Chart(f"references-{stem}", title, caption, text, _figure(rows, names, axis)))
     return charts
 
@@ -219,14 +218,14 @@ def _figure(rows: pl.DataFrame, names: dict[str, str], axis: str) -> alt.LayerCh
 WITHIN = 2.0  # standard deviations within which a value is that of a random matrix
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show which layers move and which do first, the groups, and the layers beside random matrices."""
-    return (*pictures, *_moved_first(material), *_groups(material), *_beside_random(material))
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show which layers move and which do first, the groups, and the layers next to random matrices."""
+    return (*pictures, *_moved_first(data), *_groups(data), *_beside_random(data))
 
 
-def _moved_first(material: Material) -> Iterable[Block | None]:
+def _moved_first(data: StudyData) -> Iterable[Block | None]:
     """List the layers that left their first value first."""
-    frame = material.tables["layer_onsets"]
+    frame = data.tables["layer_onsets"]
     if not len(frame):
         return ()
     rows = (
@@ -247,17 +246,17 @@ def _moved_first(material: Material) -> Iterable[Block | None]:
     )
     caption = "Which layers move first"
     return (
-        say(
+        paragraph(
             "A layer has moved when it is more than half of its largest departure away from its first value, at two "
-            "checkpoints in a row. Every layer: ", csv("layer_onsets"), ".",
+            "checkpoints in a row. Every layer: ", csv_link("layer_onsets"), ".",
         ),
         folded(table("layer-onsets", caption, specs, headline_rows(rows)), caption),
     )  # fmt: skip
 
 
-def _groups(material: Material) -> Iterable[Block | None]:
+def _groups(data: StudyData) -> Iterable[Block | None]:
     """Compare attention with MLP layers, early with late blocks, and roles with one another."""
-    rows = primary(material).filter(pl.col("group") != NETWORK, pl.col("rho").is_finite())
+    rows = primary(data).filter(pl.col("group") != NETWORK, pl.col("rho").is_finite())
     groups = {group: place for place, group in enumerate(rows.get_column("group").unique(maintain_order=True))}
     summed = rows.group_by("group", "feature", maintain_order=True).agg(
         n=pl.len(),
@@ -281,14 +280,16 @@ def _groups(material: Material) -> Iterable[Block | None]:
     summary_table = table("layers", "Association with the loss by group of layers", specs, shown)
     table_folded = details(f"By role, attention against MLP, early against late ({len(shown)} rows)", summary_table)
     note = (
-        say("All features of all groups, run by run: ", csv("association"), ".", note=True) if summary_table else None
+        paragraph("All features of all groups, run by run: ", csv_link("association"), ".", note=True)
+        if summary_table
+        else None
     )
     return (table_folded, note)
 
 
-def _beside_random(material: Material) -> Iterable[Block | None]:
+def _beside_random(data: StudyData) -> Iterable[Block | None]:
     """Compare layers with random matrices of the same shapes."""
-    frame = material.tables["references"]
+    frame = data.tables["references"]
     if not len(frame):
         return ()
     specs = (
@@ -307,17 +308,17 @@ def _beside_random(material: Material) -> Iterable[Block | None]:
         **{f"{when}_within": (value <= WITHIN).mean() for when, value in z.items()},
     )
     return (
-        say(
+        paragraph(
             "z: the distance of a layer from random matrices of its shape and scale in standard deviations, one value "
-            "per run and layer. All: ", csv("references"), ".",
+            "per run and layer. All: ", csv_link("references"), ".",
         ),
         table("references", "Layers compared with random matrices of their shape", specs, summed.to_dicts()),
     )  # fmt: skip
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Say which role of layers, or layer without a role, moves first in most runs, by the first quantity measured."""
-    frame = material.tables["layer_onsets"]
+    frame = data.tables["layer_onsets"]
     if not len(frame):
         return ""
     first = frame.filter("is_first", feature=frame.item(0, "feature")).with_columns(
@@ -344,8 +345,8 @@ SECTION = ReportSection(
     title="Layers",
     position=100,
     tables={
-        "layer_onsets": lambda material: onset_table(material.trajectories, [NP.feature, H0.feature]),
-        "references": lambda material: reference_table(material.trajectories),
+        "layer_onsets": lambda data: onset_table(data.trajectories, [NP.feature, H0.feature]),
+        "references": lambda data: reference_table(data.trajectories),
     },
     charts=(layer_heat_maps, layer_group_charts, random_matrix_charts),
     compared_charts=(layer_heat_maps,),

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.adjustment import NAMES
-from toposcope.analysis.verdict import RULE
-from toposcope.report.document import Block, Picture, Terms, say
-from toposcope.report.material import Material
+from toposcope.analysis.association_verdict import RULE
+from toposcope.analysis.verdict import GLOSSES
+from toposcope.report.document import Block, Picture, Terms, paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 
 QUANTITIES = Terms(
     (
@@ -22,9 +23,9 @@ QUANTITIES = Terms(
          "widest."),
         ("loss", "the validation loss on a fixed held-out set; without one, the training loss averaged over "
          "the last 100 steps, or since the checkpoint before if that is less. The loss of a single batch is shown "
-         "beside it, as published."),
-        ("clocks", "quantities that drift with training whatever the model learns: the step, the cumulative learning "
-         "rate, the weight norm. Almost any feature correlates with the loss because both follow them."),
+         "next to it, as published."),
+        ("covariates", "quantities that drift with training whatever the model learns: the step, the cumulative "
+         "learning rate, the weight norm. Almost any feature correlates with the loss because both follow them."),
         ("rho", "Spearman's rank correlation over the checkpoints of one run."),
         ("block bootstrap", "resamples of blocks of neighbouring checkpoints; the block length by the rule of Politis "
          "& White 2004, at least the square root of the number of checkpoints; 1,000 resamples, percentile intervals."),
@@ -48,25 +49,26 @@ QUANTITIES = Terms(
 )  # fmt: skip
 
 
-def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     from toposcope.report.sections import report_sections  # which this section is one of
 
     return (
         QUANTITIES,
-        *(block for section in report_sections() for block in section.methods(material)),
-        say(RULE),
-        say(f"Here p-values are adjusted by the method of {NAMES[material.adjust]}."),
-        *(say(f"{note}.", note=True) for note in material.notes),
+        *(block for section in report_sections() for block in section.methods(data)),
+        Terms(tuple(GLOSSES.items())),
+        paragraph(RULE),
+        paragraph(f"Here p-values are adjusted by the method of {NAMES[data.adjust]}."),
+        *(paragraph(f"{note}.", note=True) for note in data.notes),
     )
 
 
-def _summary(material: Material) -> Sequence[str]:
-    """Say what to install where published numbers are declared and no section sets them beside what was found."""
+def _summary(data: StudyData) -> Sequence[str]:
+    """Say what to install where published numbers are declared and no section sets them next to what was found."""
     from toposcope.report.sections import report_sections
 
-    if material.declaration.published is None or any(section.anchor == "published" for section in report_sections()):
+    if data.declaration.published is None or any(section.anchor == "published" for section in report_sections()):
         return ()
-    return ("Published numbers are declared; to set them beside what was found: pip install toposcope-experiments.",)
+    return ("Published numbers are declared; to set them next to what was found: pip install toposcope-experiments.",)
 
 
 SECTION = ReportSection(

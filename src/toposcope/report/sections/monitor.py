@@ -7,9 +7,9 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.logs.anomalies import divergence
-from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.material import Material
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, table, text_of
 from toposcope.wording import counted, examples
 
@@ -17,11 +17,11 @@ FINAL_SHARE = 0.02  # share of the planned steps at the end whose mean loss is t
 MAX_ALERTS_SHOWN = 100
 
 
-def final_losses(material: Material) -> dict[str, float]:
+def final_losses(data: StudyData) -> dict[str, float]:
     """Return the final loss of the runs that reached their planned last step."""
-    planned = material.forecasts.group_by("run").agg(last_step=pl.col("last_step").last())
+    planned = data.forecasts.group_by("run").agg(last_step=pl.col("last_step").last())
     late = (
-        material.log.join(planned, on="run")
+        data.log.join(planned, on="run")
         .filter(pl.col("loss").is_finite(), pl.col("step") > (1 - FINAL_SHARE) * pl.col("last_step"))
         .group_by("run")
         .agg(pl.col("loss").mean(), reached=pl.col("step").max() >= pl.col("last_step").first())
@@ -29,9 +29,9 @@ def final_losses(material: Material) -> dict[str, float]:
     return dict(late.filter("reached").select("run", "loss").iter_rows())
 
 
-def _chart(material: Material) -> Chart | None:
+def _chart(data: StudyData) -> Chart | None:
     """Draw the forecasts by the step at which they were made, with their intervals."""
-    made = material.forecasts.filter(pl.all_horizontal(pl.col("loss", "low", "high").is_finite()))
+    made = data.forecasts.filter(pl.all_horizontal(pl.col("loss", "low", "high").is_finite()))
     if not len(made):
         return None
     rows = made.select("run", "step", value="loss")
@@ -47,16 +47,16 @@ def _chart(material: Material) -> Chart | None:
     )
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    yield from _alerts(material)
-    if len(material.forecasts):
-        yield say("Forecasts of the final loss made while the runs trained. ", *_outcomes(material),
-                  *_divergences(material), "All of them: ", csv("forecasts"), ".")  # fmt: skip
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    yield from _alerts(data)
+    if len(data.forecasts):
+        yield paragraph("Forecasts of the final loss made while the runs trained. ", *_outcomes(data),
+                  *_divergences(data), "All of them: ", csv_link("forecasts"), ".")  # fmt: skip
     yield from pictures
 
 
-def _alerts(material: Material) -> Iterable[Block | None]:
-    alerts = material.alerts
+def _alerts(data: StudyData) -> Iterable[Block | None]:
+    alerts = data.alerts
     if not len(alerts):
         return
     specs = (
@@ -68,40 +68,40 @@ def _alerts(material: Material) -> Iterable[Block | None]:
         text_of("what", "message", prose=True),
     )
     more = f"The first {MAX_ALERTS_SHOWN} of {len(alerts):,}. " if len(alerts) > MAX_ALERTS_SHOWN else ""
-    yield say(f"Alerts that the monitor raised during training. {more}All of them, with their evidence: ",
-              csv("alerts"), ".")  # fmt: skip
+    yield paragraph(f"Alerts that the monitor raised during training. {more}All of them, with their evidence: ",
+              csv_link("alerts"), ".")  # fmt: skip
     yield folded(table("alerts", "Alerts", specs, alerts.head(MAX_ALERTS_SHOWN).to_dicts()), "Alerts")
 
 
-def _outcomes(material: Material) -> Iterable[str]:
+def _outcomes(data: StudyData) -> Iterable[str]:
     """Yield, for each run that ended, how many of its forecast intervals contain the final loss."""
-    for run, loss in final_losses(material).items():
-        made = material.forecasts.filter(run=run)
+    for run, loss in final_losses(data).items():
+        made = data.forecasts.filter(run=run)
         n = len(made.filter(pl.col("low") <= loss, pl.col("high") >= loss))
         yield f"{run} ended at {loss:.3f}, within the interval of {n} of {counted(len(made), 'forecast')}. "
 
 
-def _divergences(material: Material) -> Iterable[str]:
+def _divergences(data: StudyData) -> Iterable[str]:
     """Yield, for each run with forecasts that diverged, where it did."""
-    for run in material.forecasts.get_column("run").unique(maintain_order=True):
-        rows = material.log.filter(run=run).drop_nulls("loss")
+    for run in data.forecasts.get_column("run").unique(maintain_order=True):
+        rows = data.log.filter(run=run).drop_nulls("loss")
         found = divergence(rows.get_column("step").to_numpy(), rows.get_column("loss").to_numpy(), "training")
         if found is not None:
             yield f"{run} has no final loss: {found}. "
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     texts = []
-    if len(material.alerts):
-        runs = material.alerts.get_column("run").unique(maintain_order=True).to_list()
-        texts.append(f"{counted(len(material.alerts), 'alert')} in {examples(runs)}")
-    if len(material.forecasts):
-        texts.append(counted(len(material.forecasts), "forecast"))
+    if len(data.alerts):
+        runs = data.alerts.get_column("run").unique(maintain_order=True).to_list()
+        texts.append(f"{counted(len(data.alerts), 'alert')} in {examples(runs)}")
+    if len(data.forecasts):
+        texts.append(counted(len(data.forecasts), "forecast"))
     return "; ".join(texts)
 
 
-def _summary(material: Material) -> list[str]:
-    alerts = material.alerts
+def _summary(data: StudyData) -> list[str]:
+    alerts = data.alerts
     if not len(alerts):
         return []
     first = alerts.row(0, named=True)
@@ -120,8 +120,8 @@ SECTION = ReportSection(
     title="Alerts and forecasts while it trained",
     position=20,
     tables={
-        "alerts": lambda material: _or_absent(material.alerts),
-        "forecasts": lambda material: _or_absent(material.forecasts),
+        "alerts": lambda data: _or_absent(data.alerts),
+        "forecasts": lambda data: _or_absent(data.forecasts),
     },
     charts=(_chart,),
     blocks=_blocks,

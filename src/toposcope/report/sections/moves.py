@@ -17,15 +17,16 @@ from toposcope.report.charts.series import (
     course,
     direction,
     direction_of,
-    faults_of,
+    feature_rows,
     first_last,
     logged,
     rows_of,
     run_names,
     runs_of,
     series_of,
+    training_chart,
 )
-from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import (
     GRADIENT_H0,
     GRADIENT_H1,
@@ -38,8 +39,8 @@ from toposcope.report.headline import (
     Headline,
     named,
 )
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, percent, plain, table, text_of, whole
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 from toposcope.study.kinds import feature_named
@@ -47,9 +48,9 @@ from toposcope.typing import Vector
 from toposcope.wording import counted, examples
 
 
-def loss_chart(material: Material) -> Chart | None:
+def loss_chart(data: StudyData) -> Chart | None:
     """Draw the loss of every run at its checkpoints, and the logged training loss behind it."""
-    with_loss = [t for t in material.trajectories if t.targets]
+    with_loss = [t for t in data.trajectories if t.targets]
     if not with_loss:
         return None
     rows = rows_of(with_loss, lambda t: next(iter(t.targets.values())))
@@ -58,77 +59,70 @@ def loss_chart(material: Material) -> Chart | None:
     what = " or ".join(names)
     title = f"The {what} {direction(ends)}"
     caption = f"Lines: {what} at the checkpoints, in nats per token; faint: the logged training loss."
-    figure = training_lines(
-        rows,
-        "loss (nats per token)",
-        run_names(material),
-        faults=faults_of(material),
-        background=logged(material, "loss"),
-    )
-    return Chart("losses", title, caption, f"Line chart of the loss against the training step. {title}.", figure)
+    return training_chart(
+        data, "losses", rows, title, caption, "loss (nats per token)", what="the loss",
+        background=logged(data, "loss"),
+    )  # fmt: skip
 
 
-NAMES = {NP: "neural-persistence", H0: "h0-total", H1: "h1-total"}
-CAPTIONS = {
-    NP: "The mean over the analysed layers, exact on every weight.",
-    H0: "The sum of all H0 bar lengths over the analysed layers, exact on every weight; it grows with the weights.",
-    H1: "The sum of all H1 bar lengths over the analysed layers; it grows with the weights.",
+TOPOLOGY_CHARTS = {
+    NP: ("neural-persistence", "The mean over the analysed layers, exact on every weight."),
+    H0: (
+        "h0-total",
+        "The sum of all H0 bar lengths over the analysed layers, exact on every weight; it grows with the weights.",
+    ),
+    H1: ("h1-total", "The sum of all H1 bar lengths over the analysed layers; it grows with the weights."),
 }
+"""Name and caption of the chart of a feature."""
 
 
-def topology_charts(material: Material) -> list[Chart]:
+def topology_charts(data: StudyData) -> list[Chart]:
     """Draw the headline features of every run over training."""
-    return [chart for headline in NAMES if (chart := _topology_chart(material, headline)) is not None]
+    charts = []
+    for headline, (name, caption) in TOPOLOGY_CHARTS.items():
+        if len(rows := feature_rows(data.trajectories, headline.feature)):
+            title = f"{headline.name} {_course(data, partial(_values, headline=headline))}"
+            charts.append(training_chart(data, name, rows, title, caption, headline.axis, what=headline.name))
+    return charts
 
 
-def _topology_chart(material: Material, headline: Headline) -> Chart | None:
-    rows = rows_of(material.trajectories, lambda t: t.features.get(headline.feature))
-    if not len(rows):
-        return None
-    title = f"{headline.name} {_course(material, lambda t: t.features.get(headline.feature))}"
-    figure = training_lines(rows, headline.axis, run_names(material), faults=faults_of(material))
-    text = f"Line chart of {headline.name} against the training step. {title}."
-    return Chart(NAMES[headline], title, CAPTIONS[headline], text, figure)
-
-
-def gradient_charts(material: Material) -> list[Chart]:
+def gradient_charts(data: StudyData) -> list[Chart]:
     """Draw total persistence of gradients, and the same divided by the gradient norm."""
-    plain = _gradient_chart(material, "gradients", _gradient, "total persistence of gradients", "H0 total of gradients")
+    plain = _gradient_chart(data, "gradients", _values, "total persistence of gradients", "H0 total of gradients")
     divided = _gradient_chart(
-        material, "gradients-by-norm", _by_norm, "total persistence / gradient norm",
+        data, "gradients-by-norm", _by_norm, "total persistence / gradient norm",
         "H0 total of gradients over their norm",
     )  # fmt: skip
     return [chart for chart in (plain, divided) if chart is not None]
 
 
 def _gradient_chart(
-    material: Material, name: str, value: Callable[..., Vector | None], axis: str, what: str
+    data: StudyData, name: str, value: Callable[..., Vector | None], axis: str, what: str
 ) -> Chart | None:
     dimensions = {"H0": partial(value, headline=GRADIENT_H0), "H1": partial(value, headline=GRADIENT_H1)}
-    rows = series_of(material.trajectories, dimensions)
+    rows = series_of(data.trajectories, dimensions)
     if not len(rows.filter(series="H0")):
         return None
-    title = f"{what} {_course(material, dimensions['H0'])}"
+    title = f"{what} {_course(data, dimensions['H0'])}"
     caption = "Persistence of the gradient on one fixed batch, summed over layers; dashed: H1."
-    figure = training_lines(rows, axis, run_names(material), faults=faults_of(material), dashes=list(dimensions))
-    return Chart(name, title, caption, f"Line chart of {axis} against the training step. {title}.", figure)
+    return training_chart(data, name, rows, title, caption, axis, dashes=list(dimensions))
 
 
-def _gradient(trajectory: Trajectory, headline: Headline) -> Vector | None:
+def _values(trajectory: Trajectory, headline: Headline) -> Vector | None:
     return trajectory.features.get(headline.feature)
 
 
 def _by_norm(trajectory: Trajectory, headline: Headline) -> Vector | None:
-    values, norm = _gradient(trajectory, headline), trajectory.features.get(GRADIENT_NORM)
+    values, norm = _values(trajectory, headline), trajectory.features.get(GRADIENT_NORM)
     if values is None or norm is None:
         return None
     return np.asarray(np.divide(values, norm, out=np.full(len(values), np.nan), where=norm > 0))
 
 
-def _course(material: Material, value: Callable[[Trajectory], Vector | None]) -> str:
+def _course(data: StudyData, value: Callable[[Trajectory], Vector | None]) -> str:
     return course([
         moved
-        for t in material.trajectories
+        for t in data.trajectories
         if (values := value(t)) is not None
         if (moved := move(t.steps, values)) is not None
     ])  # fmt: skip
@@ -137,9 +131,9 @@ def _course(material: Material, value: Callable[[Trajectory], Vector | None]) ->
 DISTANCES = {f"H{k}": feature_named(f"distances H{k}.wasserstein_2") for k in (0, 1)}
 
 
-def change_rate_chart(material: Material) -> Chart | None:
+def change_rate_chart(data: StudyData) -> Chart | None:
     """Draw the Wasserstein-2 distance between the diagrams of neighbouring checkpoints, per step."""
-    rows = series_of(material.trajectories, {k: partial(_per_step, feature=f) for k, f in DISTANCES.items()})
+    rows = series_of(data.trajectories, {k: partial(_per_step, feature=f) for k, f in DISTANCES.items()})
     rows = rows.filter(pl.col("value") > 0)
     if not len(rows):
         return None
@@ -149,21 +143,21 @@ def change_rate_chart(material: Material) -> Chart | None:
     where = f"at step {low:,}" if low == high else f"between steps {low:,} and {high:,}"
     title = f"{dimension} diagrams change fastest {where} in {runs_of(len(peaks), len(peaks))}"
     caption = "Wasserstein-2 distance from the checkpoint before, over the steps between; dashed: H1."
-    figure = training_lines(
-        rows, "Wasserstein-2 distance per step", run_names(material), faults=faults_of(material), dashes=list(DISTANCES)
-    )
-    return Chart("diagram-change", title, caption, f"Line chart of the rate of change of diagrams. {title}.", figure)
+    return training_chart(
+        data, "diagram-change", rows, title, caption, "Wasserstein-2 distance per step",
+        what="the rate of change of diagrams", dashes=list(DISTANCES),
+    )  # fmt: skip
 
 
-def learning_rate_chart(material: Material) -> Chart | None:
+def learning_rate_chart(data: StudyData) -> Chart | None:
     """Draw the learning rate of every run."""
-    rows = logged(material, "learning_rate")
+    rows = logged(data, "learning_rate")
     if not len(rows):
         return None
     by_run = rows.sort("step").group_by("run").agg(last=pl.col("value").last(), highest=pl.col("value").max())
     lower = len(by_run.filter(pl.col("last") < pl.col("highest")))
     title = f"The learning rate ends below its highest value in {runs_of(lower, len(by_run))}"
-    figure = training_lines(rows, "learning rate", run_names(material), height=140, may_be_log=False)
+    figure = training_lines(rows, "learning rate", run_names(data), height=140, may_be_log=False)
     return Chart("learning-rate", title, "As logged.", f"Line chart of the learning rate. {title}.", figure)
 
 
@@ -172,12 +166,12 @@ def _per_step(trajectory: Trajectory, feature: Feature) -> Vector | None:
     return None if values is None else values / np.diff(trajectory.steps, prepend=np.nan)
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Draw what moves; list by how much, and the runs with their status and last loss."""
-    return (*pictures, *_moved(material), *_runs(material))
+    return (*pictures, *_moved(data), *_runs(data))
 
 
-def _moved(material: Material) -> Iterable[Block | None]:
+def _moved(data: StudyData) -> Iterable[Block | None]:
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
@@ -188,21 +182,21 @@ def _moved(material: Material) -> Iterable[Block | None]:
         number_of("at step", "turn_step", whole, group="on the way"),
         number_of("value", "turn_value", plain, group="on the way"),
     )
-    rows = headline_rows(material.tables["moved"])
+    rows = headline_rows(data.tables["moved"])
     caption = "First and last value of each feature"
     return (
         folded(table("moved", caption, specs, rows), caption),
-        say("All features: ", csv("moved"), ".", note=True) if rows else None,
+        paragraph("All features: ", csv_link("moved"), ".", note=True) if rows else None,
     )
 
 
-def _runs(material: Material) -> Iterable[Block | None]:
-    finals = {t.run: (name, values[-1]) for t in material.trajectories for name, values in _first(t.targets)}
+def _runs(data: StudyData) -> Iterable[Block | None]:
+    finals = {t.run: (name, values[-1]) for t in data.trajectories for name, values in _first(t.targets)}
     rows = [
         {**row, "target": named(finals.get(row["run"], ("", 0))[0]), "final": finals.get(row["run"], ("", np.nan))[1]}
-        for row in material.runs.to_dicts()
+        for row in data.runs.to_dicts()
     ]
-    texts = TextLosses.of(material)
+    texts = TextLosses.of(data)
     rows = [{**row, **texts.by_run.get(row["run"], {})} for row in rows]
     specs: list[Spec] = [
         text_of("run", "run", names_row=True),
@@ -215,7 +209,7 @@ def _runs(material: Material) -> Iterable[Block | None]:
         text_of("which", "target", group="loss at the last measured checkpoint"),
         *texts.columns(),
     ]
-    note = say(NOT_COMPARABLE, note=True) if texts.tokens_differ else None
+    note = paragraph(NOT_COMPARABLE, note=True) if texts.tokens_differ else None
     return (table("runs", "Runs of the study", specs, rows), note)
 
 
@@ -223,17 +217,17 @@ def _first(targets: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(targets.items())[:1]
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Say where the first of the headline features goes that was measured, H0 total before the others."""
     for headline in sorted(TRAJECTORIES, key=lambda h: h is not H0):
-        if any(headline.feature in t.features for t in material.trajectories):
-            return f"{headline.name} {direction_of(material.trajectories, headline.feature)}"
+        if any(headline.feature in t.features for t in data.trajectories):
+            return f"{headline.name} {direction_of(data.trajectories, headline.feature)}"
     return ""
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(data: StudyData) -> list[str]:
     """Name the runs that diverged or did not finish, and count what failed."""
-    runs, n_errors = material.runs, len(material.errors)
+    runs, n_errors = data.runs, len(data.errors)
     sentences = []
     for run, step in runs.filter(status="diverged").select("run", "last_step").iter_rows():
         sentences.append(
@@ -253,7 +247,7 @@ SECTION = ReportSection(
     anchor="moves",
     title="What moves",
     position=30,
-    tables={"runs": lambda material: material.runs, "moved": lambda material: move_table(material.trajectories)},
+    tables={"runs": lambda data: data.runs, "moved": lambda data: move_table(data.trajectories)},
     charts=(
         loss_chart,
         topology_charts,

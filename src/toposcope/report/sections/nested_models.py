@@ -24,9 +24,9 @@ from toposcope.analysis.nested_models.verdicts import RULE, SCHEMA, detectable_g
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.zero import zero_line
-from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.material import Material
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Spec,
     interval_of,
@@ -47,9 +47,9 @@ MIN_SHOWN = 0.1  # the axis of skills reaches at least from minus this to this
 X = alt.X("fraction:Q", title="share of training seen", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
 
 
-def nested_models_charts(material: Material) -> list[Chart]:
-    """Draw the skill of topology beside its controls for each target, and the errors of the models of the first one."""
-    models, draws, verdicts = (material.tables[name] for name in ("nested_models", "nested_draws", "nested_verdicts"))
+def nested_models_charts(data: StudyData) -> list[Chart]:
+    """Draw the skill of topology and its controls for each target, and the errors of the models of the first one."""
+    models, draws, verdicts = (data.tables[name] for name in ("nested_models", "nested_draws", "nested_verdicts"))
     ridge = models.filter(left_out=CONFIGURATIONS, learner=RIDGE) if len(models) else models
     topology = [name for name in ridge.get_column("model").unique(maintain_order=True) if _is_topology(name)]
     if not topology:
@@ -66,7 +66,7 @@ def _skills(ridge: pl.DataFrame, draws: pl.DataFrame, verdicts: pl.DataFrame, wh
     shown = [whole, *(model for model in CONTROLS.values() if model in ridge["model"])]
     title = finding(*verdicts.select("target", "verdict").row(0))
     caption = (
-        "By how much the error is smaller than that of loss, schedule, norms and spectra, on runs left out; bars: 95%. "
+        "By how much the error is smaller than that of loss, schedule, norms and spectra, on held-out runs; bars: 95%. "
         "Shaded: what topology of other runs adds; dashed: the smallest gain detected 4 times in 5."
     )
     rows = ridge.filter(pl.col("model").is_in(shown), pl.col("skill").is_finite())
@@ -128,7 +128,7 @@ def _errors(ridge: pl.DataFrame, verdicts: pl.DataFrame, whole: str) -> Chart:
     title = (
         f"With norms and spectra the error of the {target} falls from {known[0].item():.3g} to {known[1].item():.3g}"
     )
-    caption = "Mean absolute error on runs left out, by the share of training seen; each model adds to the one above."
+    caption = "Mean absolute error on held-out runs, by the share of training seen; each model adds to the one above."
     rows = rows.with_columns(pl.col("model").replace_strict(dict(zip(order, names, strict=True))))
     figure = alt.Chart(rows).mark_line(point={"size": 30}).encode(
         X, alt.Y("mae:Q", title="mean absolute error", scale=alt.Scale(type="log", nice=False, padding=10)),
@@ -156,12 +156,12 @@ VERDICTS: tuple[Spec, ...] = (
 ROWS: tuple[Spec, ...] = (
     text_of("target", "target"),
     percent_of("seen, %", "fraction"),
-    text_of("left out", "left_out"),
+    text_of("held out", "left_out"),
     text_of("by", "learner"),
     text_of("model", "model", names_row=True),
     number_of("columns", "n_columns", whole),
     number_of("MAE", "mae", plain),
-    text_of("beside", "versus"),
+    text_of("compared with", "versus"),
     number_of("skill", "skill"),
     interval_of("95% interval", "skill_low", "skill_high", 3),
     number_of("p", "p", p_value),
@@ -182,96 +182,96 @@ DRAW_COLUMNS: tuple[Spec, ...] = (
 )
 
 
-def _population(material: Material) -> NestedPopulation:
-    return material.once(
+def _population(data: StudyData) -> NestedPopulation:
+    return data.once(
         "nested population",
-        lambda: nested_population(
-            material.trajectories, material.log, material.runs, material.population, material.targets
-        ),
+        lambda: nested_population(data.trajectories, data.log, data.runs, data.population, data.targets),
     )
 
 
-def _fitted(material: Material) -> NestedModels | None:
+def _fitted(data: StudyData) -> NestedModels | None:
     """Return the models of a population; None where there are too few runs for any."""
-    population = _population(material)
+    population = _population(data)
     if len(population.runs) < MIN_RUNS:
         return None
-    return material.once("nested models", lambda: nested_models(population, material.adjust, material.workers))
+    return data.once("nested models", lambda: nested_models(population, data.adjust, data.workers))
 
 
-def _models(material: Material) -> pl.DataFrame:
-    fitted = _fitted(material)
+def _models(data: StudyData) -> pl.DataFrame:
+    fitted = _fitted(data)
     return fitted.models if fitted else pl.DataFrame(schema=MODELS)
 
 
-def _draws(material: Material) -> pl.DataFrame:
-    fitted = _fitted(material)
+def _draws(data: StudyData) -> pl.DataFrame:
+    fitted = _fitted(data)
     return fitted.draws if fitted else pl.DataFrame(schema=DRAWS)
 
 
-def _verdicts(material: Material) -> pl.DataFrame:
-    fitted = _fitted(material)
+def _verdicts(data: StudyData) -> pl.DataFrame:
+    fitted = _fitted(data)
     return nested_verdicts(fitted) if fitted else pl.DataFrame(schema=SCHEMA)
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    models, draws, verdicts = (material.tables[name] for name in SECTION.tables)
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    models, draws, verdicts = (data.tables[name] for name in SECTION.tables)
     if not len(models):
         return ()
-    left_out = _population(material).left_out
+    left_out = _population(data).left_out
     rows = models.filter(left_out=CONFIGURATIONS, learner=RIDGE).to_dicts()
-    full = table("nested-models-all", "Every model, however runs are left out", ROWS, models.to_dicts(), sortable=True)
-    main = table("nested-models", "Models by ridge regression, runs left out", ROWS, rows, sortable=True)
+    full = table("nested-models-all", "Every model, however runs are held out", ROWS, models.to_dicts(), sortable=True)
+    main = table("nested-models", "Models by ridge regression, on held-out runs", ROWS, rows, sortable=True)
     drawn = table("nested-draws", "Topology of other runs, and planted features", DRAW_COLUMNS, draws.to_dicts())
     return (
-        *(say(text) for text in verdicts.get_column("sentence")),
+        *(paragraph(text) for text in verdicts.get_column("sentence")),
         table("nested-verdicts", "What topology adds, and what its controls do", VERDICTS, verdicts.to_dicts()),
         *pictures,
-        say(
-            "Each model has the columns of the one named beside it and some more; topology, projections and twin are "
-            f"each added to the model '{WITH_PLAIN}'. Skill is 1 − MAE / MAE of the model beside it, on runs it was "
+        paragraph(
+            "Each model has the columns of the one named next to it and some more; topology, projections and twin are "
+            f"each added to the model '{WITH_PLAIN}'. Skill is 1 − MAE / MAE of the model next to it, on runs it was "
             f"not fitted to. {_elsewhere(models)}"
         ),
-        say(f"Left out: {examples([f'{run} ({why})' for run, why in left_out.items()])}.", note=True)
+        paragraph(f"Excluded: {examples([f'{run} ({why})' for run, why in left_out.items()])}.", note=True)
         if left_out
         else None,
-        folded(main, "Models by ridge regression, runs left out", max_rows=0),
-        folded(full, "Every model, however runs are left out", max_rows=0),
+        folded(main, "Models by ridge regression, on held-out runs", max_rows=0),
+        folded(full, "Every model, however runs are held out", max_rows=0),
         folded(drawn, "Topology of other runs, and planted features", max_rows=0),
-        say("All: ", csv("nested_models"), ", ", csv("nested_draws"), ", ", csv("nested_verdicts"), "."),
+        paragraph(
+            "All: ", csv_link("nested_models"), ", ", csv_link("nested_draws"), ", ", csv_link("nested_verdicts"), "."
+        ),
     )
 
 
 def _elsewhere(models: pl.DataFrame) -> str:
-    """Say what topology adds where whole sizes, bands of learning rates or corpora are left out."""
+    """Say what topology adds where whole sizes, bands of learning rates or corpora are held out."""
     target = models.get_column("target").item(0)
     tested = models.filter(tested_rows()).get_column("model").unique()
     others = models.filter(pl.col("left_out") != CONFIGURATIONS, pl.col("model").is_in(tested.to_list()), target=target)
     said = [
-        f"{percent(min(part['skill']))} to {percent(max(part['skill']))} with whole {name} left out"
+        f"{percent(min(part['skill']))} to {percent(max(part['skill']))} with whole {name} held out"
         for (name,), part in others.group_by("left_out", maintain_order=True)
     ]
     return f"Of the {target} topology's skill is {'; '.join(said)}." if said else ""
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
-    if len(material.tables["nested_models"]):
-        return (say(RULE),)
-    n = len(_population(material).runs)
-    return (say(f"Nested models: not fitted; {counted(n, 'run')} can be compared, and it takes {MIN_RUNS}."),)
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    if len(data.tables["nested_models"]):
+        return (paragraph(RULE),)
+    n = len(_population(data).runs)
+    return (paragraph(f"Nested models: not fitted; {counted(n, 'run')} can be compared, and it takes {MIN_RUNS}."),)
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(data: StudyData) -> list[str]:
     """Say what topology adds to a forecast of the final loss."""
-    if not len(material.tables["nested_models"]):
+    if not len(data.tables["nested_models"]):
         return []
-    return material.tables["nested_verdicts"].get_column("sentence").to_list()[:1]
+    return data.tables["nested_verdicts"].get_column("sentence").to_list()[:1]
 
 
-def _finding(material: Material) -> str:
-    if not len(material.tables["nested_models"]):
+def _finding(data: StudyData) -> str:
+    if not len(data.tables["nested_models"]):
         return ""
-    return finding(*material.tables["nested_verdicts"].select("target", "verdict").row(0))
+    return finding(*data.tables["nested_verdicts"].select("target", "verdict").row(0))
 
 
 SECTION = ReportSection(

@@ -12,10 +12,10 @@ from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour, training_lines
 from toposcope.report.charts.series import faults_of, rows_of, run_names
-from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import NP
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -31,23 +31,23 @@ from toposcope.report.tables import (
 )
 
 
-def change_point_chart(material: Material) -> Chart | None:
+def change_point_chart(data: StudyData) -> Chart | None:
     """Draw where the lines of mean neural persistence break, with the interval of each place."""
-    points = material.tables["change_points"].filter(feature=NP.key)
-    lines = {t.run: (t.steps, t.features[NP.feature]) for t in material.trajectories if NP.feature in t.features}
+    points = data.tables["change_points"].filter(feature=NP.key)
+    lines = {t.run: (t.steps, t.features[NP.feature]) for t in data.trajectories if NP.feature in t.features}
     points = points.filter(pl.col("run").is_in(list(lines)))
     if not len(points):
         return None
     values = [_at(*lines[run], step) for run, step in points.select("run", "step").iter_rows()]
     points = points.select("run", "step", "low", "high", "explained").with_columns(value=pl.Series(values))
-    rows = rows_of(material.trajectories, lambda t: t.features.get(NP.feature))
+    rows = rows_of(data.trajectories, lambda t: t.features.get(NP.feature))
     base = alt.Chart(points).encode(
         y=alt.Y("value:Q"),
-        color=run_colour(run_names(material)),
+        color=run_colour(run_names(data)),
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("low:Q"), alt.Tooltip("high:Q")],
     )
     marks = base.encode(x=alt.X("step:Q"))
-    figure: alt.LayerChart = training_lines(rows, NP.axis, run_names(material), faults=faults_of(material))
+    figure: alt.LayerChart = training_lines(rows, NP.axis, run_names(data), faults=faults_of(data))
     for layer in (
         base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
         marks.transform_filter("datum.explained").mark_point(filled=False, size=90, strokeWidth=2),
@@ -77,9 +77,9 @@ def _at(steps: np.ndarray, values: np.ndarray, step: int) -> float:
     return float(np.interp(step, steps[known], values[known]))
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the published rule, how much it depends on its settings, and change points with a test."""
-    rules, points = (headline_rows(material.tables[name]) for name in ("phases", "change_points"))
+    rules, points = (headline_rows(data.tables[name]) for name in ("phases", "change_points"))
     rules.sort(key=lambda row: row["feature"] != str(NP_MEAN))
     largest, diminishing = "largest change", "diminishing returns"
     rule_specs = (
@@ -101,16 +101,16 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         (Column("a smooth trend explains it", True), lambda row: "yes" if row["explained"] else "no"),
     )
     phases = table("phases", "Phases by the published rule", rule_specs, rules)
-    rule_note = say(
+    rule_note = paragraph(
         "The published rule (moving average of 5 checkpoints, 10% of the peak, 3 in a row) always finds a step of "
         "largest change, whether or not there is a phase. “Over settings” is the range of its results over windows and "
-        "thresholds. All features: ", csv("phases"), ".",
+        "thresholds. All features: ", csv_link("phases"), ".",
     )  # fmt: skip
     changes = table("change-points", "Change points", point_specs, points)
-    changes_note = say(
+    changes_note = paragraph(
         f"Change points, their number chosen by a Bayesian information criterion: {_explained(points)}."
-        f"{_thinned(material)} All: ",
-        csv("change_points"), ".",
+        f"{_thinned(data)} All: ",
+        csv_link("change_points"), ".",
     )  # fmt: skip
     return (
         *pictures,
@@ -129,8 +129,8 @@ def _steps(title: str, low: str, high: str, group: str) -> Spec:
     return Column(title, group=group), write
 
 
-def _thinned(material: Material) -> str:
-    longest = max((len(trajectory.steps) for trajectory in material.trajectories), default=0)
+def _thinned(data: StudyData) -> str:
+    longest = max((len(trajectory.steps) for trajectory in data.trajectories), default=0)
     if longest <= MAX_POINTS:
         return ""
     return f" Of more than {MAX_POINTS} checkpoints, they are those of the means of {MAX_POINTS} blocks of neighbours."
@@ -141,9 +141,9 @@ def _explained(points: Sequence[Mapping[str, Any]]) -> str:
     return f"a smooth trend explains {smooth} of the {len(points)} shown"
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Count the change points that no smooth trend explains."""
-    points = material.tables["change_points"]
+    points = data.tables["change_points"]
     return described(points) if len(points) else ""
 
 
@@ -152,8 +152,8 @@ SECTION = ReportSection(
     title="Phases",
     position=110,
     tables={
-        "phases": lambda material: phase_table(material.trajectories),
-        "change_points": lambda material: change_point_table(material.trajectories, material.progress),
+        "phases": lambda data: phase_table(data.trajectories),
+        "change_points": lambda data: change_point_table(data.trajectories, data.progress),
     },
     charts=(change_point_chart,),
     compared_charts=(change_point_chart,),

@@ -6,10 +6,10 @@ from importlib import metadata
 
 from toposcope.analysis.tuning import SEED
 from toposcope.extras import EXTRAS, is_installed
-from toposcope.report.document import Block, Code, Picture, details, say
+from toposcope.report.document import Block, Code, Picture, details, paragraph
 from toposcope.report.document import Preformatted as Lines
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 
 PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "altair")
 
@@ -20,23 +20,23 @@ def versions() -> dict[str, str]:
     return {"Python": platform.python_version(), **found}
 
 
-def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     """State versions, seeds, commands and the declaration."""
-    declaration, corpus = material.declaration, material.corpus
+    declaration, corpus = data.declaration, data.corpus
     seeds = {run.name: run.training.seed for run in declaration.resolved_runs()}
     trained: list[Block | None] = []
     if seeds:
         by_run = ", ".join(f"{run} {seed}" for run, seed in seeds.items())
         trained = [
-            say(f"Seeds of training: {by_run}."),
-            say("SHA-256 of the corpus: ", Code(corpus), ".") if corpus else None,
+            paragraph(f"Seeds of training: {by_run}."),
+            paragraph("SHA-256 of the corpus: ", Code(corpus), ".") if corpus else None,
         ]
     name = declaration.name
     return (
-        say(f"Made with {', '.join(f'{package} {version}' for package, version in versions().items())}."),
+        paragraph(f"Made with {', '.join(f'{package} {version}' for package, version in versions().items())}."),
         *trained,
-        say(f"Every random choice of the statistics is derived by name from the seed {SEED}."),
-        say("To reproduce the study, save the declaration below as ", Code(f"{name}.toml"), " and run:"),
+        paragraph(f"Every random choice of the statistics is derived by name from the seed {SEED}."),
+        paragraph("To reproduce the study, save the declaration below as ", Code(f"{name}.toml"), " and run:"),
         Lines(f"toposcope study run {name}.toml --out {name}\ntoposcope report {name}", "Commands"),
         details("The declaration, with every default written out", Lines(declaration.to_toml(), "Declaration")),
     )

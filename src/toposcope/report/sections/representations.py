@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from toposcope.report.charts.diagrams import state_betti_charts, state_diagram_chart
 from toposcope.report.charts.series import direction_of
 from toposcope.report.charts.states import depth_charts, embedding_charts, representation_charts
-from toposcope.report.document import Block, Picture, Terms, say
+from toposcope.report.document import Block, Picture, Terms, paragraph
 from toposcope.report.headline import cloud_named, clouds_of, headlines_of
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.wording import joined
 
 STATE_QUANTITIES = Terms(
     (
-        ("hidden states", "of a fixed text, a point a token or a text (the mean over its tokens, padding left out); "
+        ("hidden states", "of a fixed text, one point per token or text (the mean over its tokens, padding left out); "
          "the last one, behind the final norm, unless a layer is named. Diagrams are of their Vietoris–Rips "
          "filtration, of all points and components unless the declaration says fewer; farthest-point landmarks carry "
          "a cover radius, random points a spread over draws."),
@@ -24,9 +24,9 @@ STATE_QUANTITIES = Terms(
          "λ₁; top eigenvalue λ₁; anisotropy: the mean cosine of two states; mean norm. Of all points, streamed."),
         ("intrinsic dimension", "from the ratio of the distances to the second and the first neighbour (Facco et al. "
          "2017, two-NN)."),
-        ("loss on the text", "nats a token of a fixed text, every token predicted once; bits per byte compare models "
+        ("loss on the text", "nats per token of a fixed text, every token predicted once; bits per byte compare models "
          "of different tokenizers."),
-        ("clocks of hidden states", "beside the step their own top eigenvalue: totals grow with the scale of the "
+        ("covariates of hidden states", "next to the step their own top eigenvalue: totals grow with the scale of the "
          "cloud, and that drifts. A feature has to keep its correlation given both."),
         ("similarity", "of the same texts, point by point: linear CKA (Kornblith et al. 2019), 1 for alike; orthogonal "
          "Procrustes distance, and representation topology divergence, RTD (Barannikov et al. 2022), 0 for alike."),
@@ -44,27 +44,27 @@ STATE_QUANTITIES = Terms(
 DEFAULT_CLOUD_NAME = "hidden states (default options)"  # name in notes of the cloud with default options
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show hidden states over training and by depth, embeddings, diagrams."""
-    clouds = clouds_of(material.trajectories)
-    labels = [label for t in material.trajectories for label, cloud in t.clouds.items() if label == cloud]
+    clouds = clouds_of(data.trajectories)
+    labels = [label for t in data.trajectories for label, cloud in t.clouds.items() if label == cloud]
     names = list(dict.fromkeys(map(cloud_named, (*clouds, *labels))))
     others = [DEFAULT_CLOUD_NAME if name == "hidden states" else name for name in names[len(clouds) :]]
     note = (
         f"The figures are of {joined(names[: len(clouds)])}; the tables also hold {joined(others)}." if others else ""
     )
-    return (*pictures, say(note, note=True) if note and pictures else None)
+    return (*pictures, paragraph(note, note=True) if note and pictures else None)
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
-    return [STATE_QUANTITIES] if any(t.clouds for t in material.trajectories) else []
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    return [STATE_QUANTITIES] if any(t.clouds for t in data.trajectories) else []
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Say where the rank of the hidden states goes, or their H0 total where no rank was measured."""
-    headlines = headlines_of(material.trajectories, ("rankme", "H0.total"))[:1]
+    headlines = headlines_of(data.trajectories, ("rankme", "H0.total"))[:1]
     return "".join(
-        f"{h.name.removesuffix(' (control)')} {direction_of(material.trajectories, h.feature)}" for h in headlines
+        f"{h.name.removesuffix(' (control)')} {direction_of(data.trajectories, h.feature)}" for h in headlines
     )
 
 

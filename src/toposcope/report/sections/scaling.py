@@ -15,7 +15,7 @@ from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import run_names
-from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.headline import (
     H0,
     H1,
@@ -28,8 +28,8 @@ from toposcope.report.headline import (
     named,
     uncapitalised,
 )
-from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
     feature_of,
     headline_rows,
@@ -43,33 +43,33 @@ from toposcope.report.tables import (
     whole,
 )
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
+from toposcope.report.tuning import MIN_STEADY
 from toposcope.wording import counted
 
 MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend
-MIN_STEADY = 0.9  # rank correlation with size below which a title names no direction
 STEMS = {NP.key: "neural-persistence", H0.key: "h0-total", H1.key: "h1-total"}
 
 
-def scaling_charts(material: Material) -> list[Chart]:
+def scaling_charts(data: StudyData) -> list[Chart]:
     """Draw final values against the number of parameters, each with its power law."""
-    laws = {row["quantity"]: row for row in material.tables["scaling"].iter_rows(named=True)}
-    losses = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(material).tokens_differ)]
+    laws = {row["quantity"]: row for row in data.tables["scaling"].iter_rows(named=True)}
+    losses = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(data).tokens_differ)]
     loss = next((name for name in losses if name in laws), None)
     wanted = [(loss, "loss", f"final {TARGETS[loss]}", f"final {TARGETS[loss]} (nats per token)")] if loss else []
-    of_states = headlines_of(material.trajectories, ("rankme", "H0.total", "H1.total"))
+    of_states = headlines_of(data.trajectories, ("rankme", "H0.total", "H1.total"))
     stems = STEMS | {h.key: f"states-{h.feature.statistic.lower().replace('.', '-')}" for h in of_states}
     wanted += [
         (h.key, stems[h.key], f"final {uncapitalised(h.name)}", h.axis)
         for h in (NP, H0, H1, *of_states)
         if h.key in laws
     ]
-    charts = [_scaling_chart(material, laws[key], stem, what, axis) for key, stem, what, axis in wanted]
+    charts = [_scaling_chart(data, laws[key], stem, what, axis) for key, stem, what, axis in wanted]
     return [chart for chart in charts if chart is not None]
 
 
-def _scaling_chart(material: Material, law: Mapping[str, Any], stem: str, what: str, axis: str) -> Chart | None:
-    sizes = sizes_of_complete(material.trajectories, material.runs)
-    finals = {t.run: v[-1] for t in material.trajectories if (v := t.named_values().get(law["quantity"])) is not None}
+def _scaling_chart(data: StudyData, law: Mapping[str, Any], stem: str, what: str, axis: str) -> Chart | None:
+    sizes = sizes_of_complete(data.trajectories, data.runs)
+    finals = {t.run: v[-1] for t in data.trajectories if (v := t.named_values().get(law["quantity"])) is not None}
     rows = pl.DataFrame(
         [(run, sizes[run], value) for run, value in finals.items() if run in sizes and value > 0],
         schema={"run": pl.String, "parameters": pl.Int64, "value": pl.Float64}, orient="row",
@@ -88,7 +88,7 @@ def _scaling_chart(material: Material, law: Mapping[str, Any], stem: str, what: 
         layer=[
             base.properties(data=fitted).mark_line(strokeDash=[5, 4], color="#888"),
             points.encode(
-                color=run_colour(run_names(material), legend=len(rows) <= MAX_LEGEND_RUNS),
+                color=run_colour(run_names(data), legend=len(rows) <= MAX_LEGEND_RUNS),
                 tooltip=[
                     alt.Tooltip("run:N"),
                     alt.Tooltip("parameters:Q", format=","),
@@ -115,41 +115,40 @@ def trend(law: Mapping[str, Any]) -> str:
 
 OF_STATES = ("rankme", "H0.total", "H1.total")
 MAX_RATIO_SPREAD = 1e-6
-CLOCKS = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats per token)"}
+MATCHED_BY = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats per token)"}
 MAX_FEATURES = 3
-PANEL = 220  # width of a panel in a file, in pixels
 
 
-def cross_size_charts(material: Material) -> list[Chart]:
+def cross_size_charts(data: StudyData) -> list[Chart]:
     """Draw a few features of runs of all sizes, matched by step, tokens and loss."""
-    known = material.tables["matched"].filter(pl.col("value").is_finite())
+    known = data.tables["matched"].filter(pl.col("value").is_finite())
     present = set(known.get_column("feature"))
-    headlines = (*headlines_of(material.trajectories, OF_STATES), *TRAJECTORIES)
-    left_out = ["tokens"] if _tokens_are_steps(material.trajectories) else []
+    headlines = (*headlines_of(data.trajectories, OF_STATES), *TRAJECTORIES)
+    left_out = ["tokens"] if _tokens_are_steps(data.trajectories) else []
     known = known.filter(~pl.col("by").is_in(left_out))
-    return [_chart(material, known, h) for h in [h for h in headlines if h.key in present][:MAX_FEATURES]]
+    return [_chart(data, known, h) for h in [h for h in headlines if h.key in present][:MAX_FEATURES]]
 
 
-def _chart(material: Material, known: pl.DataFrame, headline: Headline) -> Chart:
+def _chart(data: StudyData, known: pl.DataFrame, headline: Headline) -> Chart:
     rows = known.filter(feature=headline.key)
-    clocks = [by for by in CLOCKS if by in rows.get_column("by")]
+    shared = [by for by in MATCHED_BY if by in rows.get_column("by")]
     legend = rows.get_column("run").n_unique() <= MAX_LEGEND_RUNS
     panels = [
         alt.Chart(rows.filter(by=by).select("run", "level", "value"), title=f"equal {by}")
         .mark_line(point={"size": 14})
         .encode(
             x=_axis(by, rows.filter(by=by)),
-            y=alt.Y("value:Q", title=headline.axis if by == clocks[0] else None, scale=alt.Scale(zero=False)),
-            color=run_colour(run_names(material), legend=legend),
-            tooltip=[alt.Tooltip("run:N"), alt.Tooltip("level:Q", title=CLOCKS[by]), alt.Tooltip("value:Q")],
+            y=alt.Y("value:Q", title=headline.axis if by == shared[0] else None, scale=alt.Scale(zero=False)),
+            color=run_colour(run_names(data), legend=legend),
+            tooltip=[alt.Tooltip("run:N"), alt.Tooltip("level:Q", title=MATCHED_BY[by]), alt.Tooltip("value:Q")],
         )
-        .properties(width=PANEL)
-        for by in clocks
+        .properties(width=220)
+        for by in shared
     ]
-    collapse = material.tables["collapse"].filter(pl.col("spread").is_finite(), feature=headline.key)
-    spreads = {by: spread for by, spread in collapse.select("by", "spread").iter_rows() if by in clocks}
+    collapse = data.tables["collapse"].filter(pl.col("spread").is_finite(), feature=headline.key)
+    spreads = {by: spread for by, spread in collapse.select("by", "spread").iter_rows() if by in shared}
     title = f"{headline.name} of different sizes {nearest(spreads)}"
-    caption = "Each panel matches the runs by another clock; levels that not all runs reach are left out."
+    caption = "Each panel matches the runs by another quantity; levels that not all runs reach are left out."
     stem = f"{headline.feature.probe}-{headline.feature.statistic}".lower().replace("_", "-").replace(".", "-")
     figure = alt.concat(*panels, columns=len(panels))
     return Chart(
@@ -158,7 +157,7 @@ def _chart(material: Material, known: pl.DataFrame, headline: Headline) -> Chart
 
 
 def nearest(spreads: dict[str, float]) -> str:
-    """Say by which clock sizes lie nearest."""
+    """Say by which quantity sizes lie nearest."""
     if len(spreads) > 1:
         return f"lies nearest at equal {min(spreads, key=lambda by: spreads[by])}"
     return f"is compared at equal {next(iter(spreads))} only" if spreads else "cannot be compared"
@@ -166,9 +165,9 @@ def nearest(spreads: dict[str, float]) -> str:
 
 def _axis(by: str, rows: pl.DataFrame) -> alt.X:
     if by == "loss":  # training goes to the right
-        return alt.X("level:Q", title=CLOCKS[by], scale=alt.Scale(reverse=True, zero=False))
+        return alt.X("level:Q", title=MATCHED_BY[by], scale=alt.Scale(reverse=True, zero=False))
     scale = alt.Scale(type="log" if (rows.get_column("level") > 0).all() else "symlog", nice=False)
-    return alt.X("level:Q", title=CLOCKS[by], scale=scale, axis=alt.Axis(format="~s"))
+    return alt.X("level:Q", title=MATCHED_BY[by], scale=scale, axis=alt.Axis(format="~s"))
 
 
 def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
@@ -180,13 +179,13 @@ def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
     return bool(len(ratios)) and bool(np.ptp(ratios) <= MAX_RATIO_SPREAD * ratios[0])
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set final values against size; then sizes beside each other at equal step, tokens and loss."""
-    return (*pictures, *_laws(material), *_across(material))
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Set final values against size; then sizes next to each other at equal step, tokens and loss."""
+    return (*pictures, *_laws(data), *_across(data))
 
 
-def _laws(material: Material) -> Iterable[Block | None]:
-    rows = headline_rows(material.tables["scaling"], "quantity")
+def _laws(data: StudyData) -> Iterable[Block | None]:
+    rows = headline_rows(data.tables["scaling"], "quantity")
     specs = (
         feature_of("final value", "quantity"),
         number_of("runs", "n", whole),
@@ -199,18 +198,18 @@ def _laws(material: Material) -> Iterable[Block | None]:
         number_of("rho", "rho", group="rank correlation with size"),
         number_of("exact p", "p_exact", p_value, group="rank correlation with size"),
     )
-    note = say(
+    note = paragraph(
         "Least squares of the logarithms; the interval resamples runs. The p-value is exact for up to 8 sizes"
         + (f"; {rows[0]['n_sizes']} sizes allow {rows[0]['p_least']:.3f} at best" if rows else "")
-        + ". All quantities: ", csv("scaling"), ".", note=True,
+        + ". All quantities: ", csv_link("scaling"), ".", note=True,
     )  # fmt: skip
     scaling = table("scaling", "Final values against the number of parameters", specs, rows)
     return (scaling, note if scaling else None)
 
 
-def _across(material: Material) -> Iterable[Block | None]:
+def _across(data: StudyData) -> Iterable[Block | None]:
     """Show features of all sizes at equal step, tokens and loss."""
-    rows = headline_rows(material.tables["collapse"])
+    rows = headline_rows(data.tables["collapse"])
     specs = (
         feature_of(),
         text_of("at equal", "by", names_row=True),
@@ -224,39 +223,37 @@ def _across(material: Material) -> Iterable[Block | None]:
         number_of("at best", "p_least", p_value, group="rank correlation with size"),
     )
     collapse = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
-    explanation = say(
+    explanation = paragraph(
         "Spread: the standard deviation over runs at the same level, as a share of that of all matched values; 0 where "
         "the sizes coincide. The p-value is exact, over all orders of the sizes; “at best” is the lowest that so few "
         "sizes allow. All: ",
-        csv("collapse"), "; the values themselves: ", csv("matched"), ".",
+        csv_link("collapse"), "; the values themselves: ", csv_link("matched"), ".",
     )  # fmt: skip
     return (explanation if collapse else None, folded(collapse, "At equal step, tokens and loss"))
 
 
-def _matched(material: Material) -> pl.DataFrame:
-    return matched_table(
-        material.trajectories, dict(material.runs.select("run", "n_parameters").drop_nulls().iter_rows())
-    )
+def _matched(data: StudyData) -> pl.DataFrame:
+    return matched_table(data.trajectories, dict(data.runs.select("run", "n_parameters").drop_nulls().iter_rows()))
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Say how the final loss goes with size."""
-    laws = {row["quantity"]: row for row in material.tables["scaling"].iter_rows(named=True)}
+    laws = {row["quantity"]: row for row in data.tables["scaling"].iter_rows(named=True)}
     loss = next((name for name in TARGETS if name in laws), None)
-    if loss is None or (loss == TEXT_LOSS and TextLosses.of(material).tokens_differ):
+    if loss is None or (loss == TEXT_LOSS and TextLosses.of(data).tokens_differ):
         return ""
     return f"The final {TARGETS[loss]} {trend(laws[loss])}, over {counted(laws[loss]['n_sizes'], 'size')}"
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(data: StudyData) -> list[str]:
     """State the power law of the final loss in the number of parameters."""
-    rows = primary(material).filter(pl.col("group") == NETWORK)
+    rows = primary(data).filter(pl.col("group") == NETWORK)
     if not len(rows):
         return []
     target = rows.item(0, "target")
-    if TextLosses.of(material).tokens_differ and target == TEXT_LOSS:
+    if TextLosses.of(data).tokens_differ and target == TEXT_LOSS:
         return [NOT_COMPARABLE]
-    law = material.tables["scaling"].filter(quantity=target)
+    law = data.tables["scaling"].filter(quantity=target)
     if not len(law):
         return []
     row = law.row(0, named=True)
@@ -272,9 +269,9 @@ SECTION = ReportSection(
     title="Scaling",
     position=120,
     tables={
-        "scaling": lambda material: scaling_table(material.trajectories, material.runs),
+        "scaling": lambda data: scaling_table(data.trajectories, data.runs),
         "matched": _matched,
-        "collapse": lambda material: collapse_table(material.tables["matched"]),
+        "collapse": lambda data: collapse_table(data.tables["matched"]),
     },
     charts=(scaling_charts, cross_size_charts),
     compared_charts=(scaling_charts,),

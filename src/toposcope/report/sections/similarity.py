@@ -9,9 +9,9 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.series import choose_runs, direction_of, largest_run, spread
-from toposcope.report.material import Material
+from toposcope.report.charts.series import choose_runs, direction_of, largest_run, runs_in, spread
 from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
 
 PROBE = "similarity"
 MEASURES = {"cka": "CKA", "procrustes": "Procrustes distance", "rtd": "RTD"}
@@ -23,14 +23,12 @@ SIZE = 250  # of a matrix, in pixels
 LAST = "last"
 
 
-def layer_similarity_charts(material: Material) -> list[Chart]:
-    """Draw the similarity between layers of the largest run, at its first and last checkpoint: a chart a measure."""
-    rows = _rows(material).filter(pl.col("other").str.contains(rf"^(hidden\.|{NETWORK}$)"))
-    runs = set(rows.get_column("run"))
-    trajectories = [t for t in material.trajectories if t.run in runs]
-    if not trajectories:
+def layer_similarity_charts(data: StudyData) -> list[Chart]:
+    """Draw the similarity between layers of the largest run, at its first and last checkpoint: a chart per measure."""
+    rows = _rows(data).filter(pl.col("other").str.contains(rf"^(hidden\.|{NETWORK}$)"))
+    if not (trajectories := runs_in(data, rows)):
         return []
-    run = largest_run(trajectories, material.runs).run
+    run = largest_run(trajectories, data.runs).run
     step = pl.col("step")
     rows = rows.filter(run=run).filter((step == step.min()) | (step == step.max()))
     rows = rows.select("step", "measure", "value", a=_depth("layer"), b=_depth("other"))
@@ -52,11 +50,10 @@ def _of_layers(rows: pl.DataFrame, measure: str, run: str) -> Chart:
     return Chart(f"layers-{measure}", title, caption, alternative, figure)
 
 
-def checkpoint_similarity_charts(material: Material) -> list[Chart]:
-    """Draw the similarity of the last hidden state between any two checkpoints: a chart a measure."""
-    rows = _rows(material).filter(pl.col("other").str.starts_with("step."), layer=NETWORK)
-    runs = set(rows.get_column("run"))
-    shown, left_out = choose_runs([t for t in material.trajectories if t.run in runs], material.runs, MAX_RUNS)
+def checkpoint_similarity_charts(data: StudyData) -> list[Chart]:
+    """Draw the similarity of the last hidden state between any two checkpoints: a chart per measure."""
+    rows = _rows(data).filter(pl.col("other").str.starts_with("step."), layer=NETWORK)
+    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_RUNS)
     names = [t.run for t in shown]
     earlier = pl.col("other").str.strip_prefix("step.").cast(pl.Int64)
     rows = rows.filter(pl.col("run").is_in(names)).select("run", "measure", "value", a="step", b=earlier)
@@ -79,12 +76,12 @@ def _of_checkpoints(rows: pl.DataFrame, measure: str, runs: list[str], left_out:
     return Chart(f"checkpoints-{measure}", title, caption, alternative, figure)
 
 
-def _rows(material: Material) -> pl.DataFrame:
+def _rows(data: StudyData) -> pl.DataFrame:
     """Return ``run, step, layer, measure, other, value`` of the first declared similarity probe."""
     parts = pl.col("statistic").str.splitn("@", 2)
-    options = material.labels.filter(probe=PROBE).get_column("options").to_list()[:1]
+    options = data.labels.filter(probe=PROBE).get_column("options").to_list()[:1]
     return (
-        material.frame.filter(pl.col("options").is_in(options), pl.col("value").is_finite(), probe=PROBE)
+        data.frame.filter(pl.col("options").is_in(options), pl.col("value").is_finite(), probe=PROBE)
         .with_columns(measure=parts.struct[0], other=parts.struct[1])
         .filter(pl.col("measure").is_in(list(MEASURES)), ~pl.col("other").str.ends_with(".noise"))
         .select("run", "step", "layer", "measure", "other", "value")
@@ -155,11 +152,11 @@ def _largest_change(cells: pl.DataFrame, measure: str) -> str:
 FIRST = "cka.first"  # the statistic that compares a checkpoint's last hidden state with that of the first checkpoint
 
 
-def _finding(material: Material) -> str:
+def _finding(data: StudyData) -> str:
     """Say whether hidden states move away from those of the first checkpoint."""
-    features = dict.fromkeys(f for t in material.trajectories for f in t.features if f.statistic == FIRST)
+    features = dict.fromkeys(f for t in data.trajectories for f in t.features if f.statistic == FIRST)
     for feature in features:
-        return f"CKA of hidden states with the first checkpoint {direction_of(material.trajectories, feature)}"
+        return f"CKA of hidden states with the first checkpoint {direction_of(data.trajectories, feature)}"
     return ""
 
 

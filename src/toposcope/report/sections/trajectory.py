@@ -4,35 +4,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from toposcope.analysis.weight_paths import PROBE, path_tables, weight_paths
 from toposcope.charts.chart import Chart
-from toposcope.charts.path import path_panel
-from toposcope.charts.training import step_axis
+from toposcope.charts.theme import MUTED
+from toposcope.charts.training import is_log_spaced, step_axis
 from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
-from toposcope.report.document import Block, Picture, Terms, csv, folded, say
-from toposcope.report.material import Material
+from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
 from toposcope.report.section import Charts, ReportSection
+from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
+from toposcope.report.tuning import MAX_MATCHED_POINTS
 
 MAX_VINES = 40  # drawn, those with the longest bars
 VINEYARD_SIZE = (330, 230)  # of each of the two panels, in pixels
 MAX_CHECKPOINTS = 60  # of more, these are drawn, evenly spaced in their order: diagrams farther apart are matched
 MIN_CHECKPOINTS = 3
-MAX_POINTS = 5_000  # larger diagrams are left out: matching them takes minutes
 
 
-def vineyard_chart(material: Material) -> Chart | None:
+def vineyard_chart(data: StudyData) -> Chart | None:
     """Draw births and deaths of H1, or of H0 where there are no loops, of the layer that moved most."""
-    chosen = moved_most(material)
+    chosen = moved_most(data)
     if chosen is None:
         return None
     run, layer = chosen
     steps = [int(run.steps[i]) for i in spread(len(run.steps), MAX_CHECKPOINTS)]
-    read = {step: d[layer] for step in steps if layer in (d := diagrams_of(material, run.run, step))}
+    read = {step: d[layer] for step in steps if layer in (d := diagrams_of(data, run.run, step))}
     followed = _followed(read)
     if followed is None:
         return None
@@ -58,7 +59,7 @@ def _followed(read: Mapping[int, Mapping[str, Diagram]]) -> tuple[str, dict[int,
     for name, what in (("H1", "loops"), ("H0", "components")):
         diagrams = {step: found[name] for step, found in read.items() if name in found}
         largest = max((int((diagram.lifetimes > 0).sum()) for diagram in diagrams.values()), default=0)
-        if len(diagrams) >= MIN_CHECKPOINTS and 0 < largest <= MAX_POINTS:
+        if len(diagrams) >= MIN_CHECKPOINTS and 0 < largest <= MAX_MATCHED_POINTS:
             return what, diagrams
     return None
 
@@ -97,7 +98,6 @@ def vineyard_panels(vines: Sequence[Vine], steps: Sequence[int]) -> alt.ConcatCh
 
 SUMMARIES, POINTS = "weight_paths", "weight_path_points"  # names of the tables of `toposcope.analysis.weight_paths`
 MAX_RUNS = 4
-COLUMNS = 2
 
 
 class Titles(NamedTuple):
@@ -108,42 +108,42 @@ class Titles(NamedTuple):
     panel: str
 
 
-def component_chart(material: Material) -> Chart | None:
-    """Draw each path in its first two principal components, with the shares of random walks beside its own."""
-    summaries = summaries_of(material)
+def component_chart(data: StudyData) -> Chart | None:
+    """Draw each path in its first two principal components, with the shares of random walks next to its own."""
+    summaries = summaries_of(data)
     if not summaries:
         return None
     titles = {run: Titles(_component(row, 1), _component(row, 2), run) for run, row in summaries.items()}
-    figure, left_out = _panels(material, "pc", titles)
+    figure, left_out = _panels(data, "pc", titles)
     title = component_title(list(summaries.values()))
     caption = (
         "Checkpoints in the units of the weights; on the axes the share of the variance, and that in a random walk "
         f"with steps of the same lengths.{left_out}"
     )
-    alternative = f"Path of checkpoints in the plane of two principal components, one panel a run. {title}."
+    alternative = f"Path of checkpoints in the plane of two principal components, one panel per run. {title}."
     return Chart("weight-paths", title, caption, alternative, figure)
 
 
-def potential_chart(material: Material) -> Chart | None:
+def potential_chart(data: StudyData) -> Chart | None:
     """Draw each path in the plane that keeps the distances of its diffusion potentials best."""
-    summaries = summaries_of(material)
+    summaries = summaries_of(data)
     if not summaries:
         return None
     titles = {
         run: Titles("first axis (nats)", "second axis (nats)", f"{run}, diffusion time {row['potential_time']}")
         for run, row in summaries.items()
     }
-    figure, left_out = _panels(material, "potential", titles)
+    figure, left_out = _panels(data, "potential", titles)
     worst = max(row["potential_stress"] for row in summaries.values())
     title = f"Diffusion potentials of the checkpoints lie in a plane up to a stress of {worst:.2g}"
     caption = f"Near are checkpoints from which walks over neighbours lead to the same places.{left_out}"
-    alternative = f"Path of checkpoints in the plane of their diffusion potentials, one panel a run. {title}."
+    alternative = f"Path of checkpoints in the plane of their diffusion potentials, one panel per run. {title}."
     return Chart("weight-potentials", title, caption, alternative, figure)
 
 
-def summaries_of(material: Material) -> dict[str, dict[str, Any]]:
+def summaries_of(data: StudyData) -> dict[str, dict[str, Any]]:
     """Return the summary of the path of each run that has one."""
-    return {row["run"]: row for row in material.tables[SUMMARIES].to_dicts()}
+    return {row["run"]: row for row in data.tables[SUMMARIES].to_dicts()}
 
 
 def component_title(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -159,12 +159,45 @@ def _component(row: Mapping[str, Any], k: int) -> str:
     return f"PC{k}: {share(row[f'pc{k}_share'])} (random walk: {share(row[f'pc{k}_walk_same_steps'])})"
 
 
-def _panels(material: Material, name: str, titles: Mapping[str, Titles]) -> tuple[alt.ConcatChart, str]:
+def _panels(data: StudyData, name: str, titles: Mapping[str, Titles]) -> tuple[alt.ConcatChart, str]:
     """Return a panel for each run, and what the caption says of runs left out."""
-    shown, left_out = choose_runs([t for t in material.trajectories if t.run in titles], material.runs, MAX_RUNS)
-    points = material.tables[POINTS].select("run", "step", x=f"{name}1", y=f"{name}2")
-    panels = [path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
-    return alt.concat(*panels, columns=COLUMNS).resolve_scale(color="independent"), left_out
+    shown, left_out = choose_runs([t for t in data.trajectories if t.run in titles], data.runs, MAX_RUNS)
+    points = data.tables[POINTS].select("run", "step", x=f"{name}1", y=f"{name}2")
+    panels = [_path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
+    return alt.concat(*panels, columns=2).resolve_scale(color="independent"), left_out
+
+
+def _path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") -> alt.LayerChart:
+    """Draw one path."""
+    points = rows.select("x", "y").to_numpy()
+    low, high = points.min(axis=0), points.max(axis=0)
+    half = (0.5 + 0.12) * (float(np.max(high - low)) or 1.0)
+    middle = (low + high) / 2
+    x, y = (
+        encoding(f"{name}:Q", title=text, scale=alt.Scale(domain=[centre - half, centre + half], nice=False))
+        for encoding, name, text, centre in zip(
+            (alt.X, alt.Y), ("x", "y"), (x_title, y_title), middle.tolist(), strict=True
+        )
+    )
+    log = is_log_spaced(rows.get_column("step").to_numpy())
+    colour = alt.Color(
+        "step:Q", title="training step", scale=alt.Scale(type="symlog" if log else "linear", range="ramp"),
+        legend=alt.Legend(format="~s", gradientLength=160),
+    )  # fmt: skip
+    base = alt.Chart(rows.with_columns(place=pl.int_range(pl.len())))
+    line = base.mark_line(color=MUTED, strokeWidth=1).encode(x=x, y=y, order="place:Q")
+    marks = base.mark_point(filled=True, size=45, opacity=1, stroke=MUTED, strokeWidth=0.6).encode(
+        x=x, y=y, color=colour, tooltip=["run:N", alt.Tooltip("step:Q", format=",d"), "x:Q", "y:Q"]
+    )
+    # On the side that the path does not leave to.
+    labels = [
+        alt.Chart(rows[[i]].with_columns(label=pl.format("step {}", "step")))
+        .mark_text(dy=14 if points[i, 1] < points[:, 1].mean() else -13)
+        .encode(x=x, y=y, text="label:N")
+        for i in (0, -1)
+    ]
+    panel = alt.LayerChart(layer=[line, marks, *labels]).properties(width=250, height=250)
+    return panel.properties(title=title) if title else panel
 
 
 TERMS = Terms(
@@ -182,7 +215,7 @@ TERMS = Terms(
 )  # fmt: skip
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Draw the paths, and list their lengths and shares."""
     specs = (
         text_of("run", "run", names_row=True),
@@ -199,24 +232,26 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("potentials", "potential_stress", lambda value: plain(value, 2), group="stress in a plane"),
         number_of("floored", "potential_floored", share),
     )
-    rows = list(summaries_of(material).values())
+    rows = list(summaries_of(data).values())
     caption = "The path of each run through its weights"
     unfinished = [row["run"] for row in rows if not (row["mds_converged"] and row["potential_converged"])]
     return (
         *pictures,
         folded(table(SUMMARIES, caption, specs, rows), caption),
-        say(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True) if unfinished else None,
-        say("All coordinates: ", csv(POINTS), ".", note=True) if rows else None,
+        paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
+        if unfinished
+        else None,
+        paragraph("All coordinates: ", csv_link(POINTS), ".", note=True) if rows else None,
     )
 
 
-def _vineyard(material: Material) -> Charts:
+def _vineyard(data: StudyData) -> Charts:
     """Draw the vineyard where paths were measured."""
-    return vineyard_chart(material) if summaries_of(material) else None
+    return vineyard_chart(data) if summaries_of(data) else None
 
 
-def _finding(material: Material) -> str:
-    rows = list(summaries_of(material).values())
+def _finding(data: StudyData) -> str:
+    rows = list(summaries_of(data).values())
     return component_title(rows) if rows else ""
 
 
@@ -225,11 +260,11 @@ SECTION = ReportSection(
     title="Trajectory",
     position=80,
     tables={
-        SUMMARIES: lambda material: path_tables(weight_paths(material.frame, material.labels))[0],
-        POINTS: lambda material: path_tables(weight_paths(material.frame, material.labels))[1],
+        SUMMARIES: lambda data: path_tables(weight_paths(data.frame, data.labels))[0],
+        POINTS: lambda data: path_tables(weight_paths(data.frame, data.labels))[1],
     },
     charts=(component_chart, potential_chart, _vineyard),
     blocks=_blocks,
     finding=_finding,
-    methods=lambda material: [TERMS] if PROBE in material.labels.get_column("probe") else [],
+    methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
 )

@@ -1,8 +1,8 @@
 """The data of a report: a study, read once, and the tables computed from it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,6 +12,8 @@ from toposcope.analysis.adjustment import Method
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.homology import Diagram
 from toposcope.progress import Progress, silent
+from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers_of
+from toposcope.report.tuning import MANY_CHECKPOINTS
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
 from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
@@ -19,37 +21,9 @@ from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
 """Probes that sections read as series of the trajectories; their rows, often millions, are not held."""
 
-MANY_CHECKPOINTS = 500
-"""From so many on, a stage of the report may take more than a few seconds, and shows its progress."""
-
-TableMaker = Callable[["Material"], pl.DataFrame]
-
-
-AnyMaterial = TypeVar("AnyMaterial")
-Result = TypeVar("Result")
-
-
-class Tables(Mapping[str, pl.DataFrame], Generic[AnyMaterial]):
-    """Tables by name, each computed when it is first read."""
-
-    def __init__(self, material: AnyMaterial, makers: Mapping[str, Callable[[AnyMaterial], pl.DataFrame]]) -> None:
-        self._material, self._makers = material, dict(makers)
-        self._computed: dict[str, pl.DataFrame] = {}
-
-    def __getitem__(self, name: str) -> pl.DataFrame:
-        if name not in self._computed:
-            self._computed[name] = self._makers[name](self._material)
-        return self._computed[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class StudyData(ComputedOnce):
     """The data of a study's report.
 
     Attributes
@@ -100,21 +74,15 @@ class Material:
     progress: Progress = silent
     _computed: dict[str, Any] = field(default_factory=dict, init=False)
 
-    def once(self, name: str, compute: Callable[[], Result]) -> Result:
-        """Compute something that several tables of a section need, once."""
-        if name not in self._computed:
-            self._computed[name] = compute()
-        return self._computed[name]  # type: ignore[no-any-return]
-
     @classmethod
     def of(
         cls,
         study: Study,
-        makers: Mapping[str, TableMaker],
+        sections: "Sequence[ReportSection[StudyData]]",
         adjust: Method = "holm",
         workers: int = 1,
         progress: Progress = silent,
-    ) -> "Material":
+    ) -> "StudyData":
         """Read a study; its tables are computed when they are first read."""
         if study.runs().get_column("n_checkpoints").sum() < MANY_CHECKPOINTS:
             progress = silent
@@ -126,7 +94,7 @@ class Material:
                 rows.append(part.filter(~pl.col("probe").is_in(ONLY_SERIES)))
                 yield part
 
-        material = cls(
+        data = cls(
             declaration=declared,
             trajectories=trajectories(
                 parts(),
@@ -154,5 +122,9 @@ class Material:
             workers=workers,
             progress=progress,
         )
-        object.__setattr__(material, "tables", Tables(material, makers))
-        return material
+        object.__setattr__(data, "tables", Tables(data, makers_of(sections)))
+        return data
+
+
+Material = StudyData
+"""Its second name, for one version."""
