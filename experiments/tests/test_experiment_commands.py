@@ -61,7 +61,7 @@ def test_without_the_experiments_one_line_says_what_to_install(path: str, monkey
 
 
 def test_a_study_with_published_numbers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "Published numbers are declared; to set them beside what was found: pip install toposcope-experiments."
+    told = "Published numbers are declared; to set them next to what was found: pip install toposcope-experiments."
     assert Page([methods.SECTION], material(2)).summary() == []
     monkeypatch.setattr("toposcope.report.sections.report_sections", lambda: CORE)
     assert Page([methods.SECTION], material(2)).summary() == [told]

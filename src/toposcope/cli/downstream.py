@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.analysis.verdict import cannot_be_told
 from toposcope.cli.options import (
     BadUse,
     bad_use,
@@ -146,6 +145,7 @@ def _split(texts: tuple[str, ...]) -> list[str]:
 def _print(report: DownstreamReport) -> None:
     import polars as pl
 
+    from toposcope.analysis.verdict import cannot_be_told
     from toposcope.forecasting.downstream.predicted import basis, headline, points, predictions_table, written
 
     for sentence in (*headline(report.predictions), *basis(report.predictions)):

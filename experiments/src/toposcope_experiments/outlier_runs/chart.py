@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from toposcope.charts import Chart
-from toposcope.extend import Material, examples, headline_features, joined, named, spread
+from toposcope.extend import StudyData, examples, headline_features, joined, named, spread
 from toposcope_experiments.outlier_runs.outlier_runs import APART, apart_runs
 
 MAX_FAMILIES, MAX_QUANTITIES, MAX_RUNS, MAX_STEPS = 3, 6, 16, 30
@@ -16,7 +16,7 @@ MAX_DISTANCE = 10.0  # colours go no further
 PANEL_WIDTH, ROW_HEIGHT = 300, 16
 
 
-def outlier_run_charts(material: Material) -> list[Chart]:
+def outlier_run_charts(material: StudyData) -> list[Chart]:
     """Draw the distance of each run from its replicates over the steps: a chart a group, those with outliers first."""
     table, standings = (material.tables[name] for name in ("outlier_runs", "outlier_standings"))
     if not len(table):

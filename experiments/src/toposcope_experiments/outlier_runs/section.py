@@ -10,10 +10,10 @@ from toposcope.extend import (
     UNDETERMINED,
     Block,
     Column,
-    Material,
     Picture,
     ReportSection,
     Spec,
+    StudyData,
     Table,
     counted,
     csv,
@@ -77,11 +77,11 @@ def declared_settings(declaration: Declaration) -> dict[str, str]:
     }
 
 
-def _replicates(material: Material) -> list[Replicates]:
+def _replicates(material: StudyData) -> list[Replicates]:
     return replicate_runs(material.trajectories, material.runs, declared_settings(material.declaration))
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     frame = material.tables["outlier_runs"]
     if not len(frame):
         return ()
@@ -209,7 +209,7 @@ def _rank_of(quantity: str, step: int, by_cell: dict[tuple[str, str, int], float
     )
 
 
-def _finding(material: Material) -> str:
+def _finding(material: StudyData) -> str:
     frame = material.tables["outlier_runs"]
     if not len(frame):
         return ""
@@ -218,12 +218,12 @@ def _finding(material: Material) -> str:
     return f"{n_apart or 'None'} of {counted(total, 'run')} {apart}"
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(material: StudyData) -> list[str]:
     frame = material.tables["outlier_runs"]
     return _sentences(frame) if len(frame) else []
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
+def _methods(material: StudyData) -> Iterable[Block | None]:
     if len(material.tables["outlier_runs"]):
         return (say(RULE),)
     return (

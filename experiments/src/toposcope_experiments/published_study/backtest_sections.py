@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.extend import (
-    BacktestMaterial,
+    BacktestData,
     Block,
     Picture,
     ReportSection,
@@ -31,11 +31,11 @@ RULES: tuple[Spec, ...] = (
 )
 
 
-def _rules(material: BacktestMaterial) -> pl.DataFrame:
+def _rules(material: BacktestData) -> pl.DataFrame:
     return pl.DataFrame() if material.study is None else published_rules(material.study)
 
 
-def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(material: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
     rows = material.tables["rules"].to_dicts()
     if not rows:
         return ()
@@ -49,6 +49,6 @@ def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block 
     )
 
 
-SECTION = ReportSection[BacktestMaterial](
+SECTION = ReportSection[BacktestData](
     anchor="rules", title="The published rules", position=50, tables={"rules": _rules}, blocks=_blocks
 )

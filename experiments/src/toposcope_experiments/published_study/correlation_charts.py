@@ -5,7 +5,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.charts import Chart
-from toposcope.extend import Material, Published, runs_of, zero_line
+from toposcope.extend import Published, StudyData, runs_of, zero_line
 from toposcope_experiments.published_study.findings import NAMES, StudyTables, chart_name
 
 SOURCES = ("published", "ours, published protocol", "ours, exact", "the step alone")
@@ -13,7 +13,7 @@ SHAPES = ("square", "cross", "circle", "triangle-up")
 ROW = 26  # height of a run in pixels
 
 
-def published_correlation_charts(material: Material) -> list[Chart]:
+def published_correlation_charts(material: StudyData) -> list[Chart]:
     """Draw published correlations with the loss beside ours and the step's: a chart for each quantity."""
     claims = material.declaration.published
     if claims is None:
@@ -26,7 +26,7 @@ def published_correlation_charts(material: Material) -> list[Chart]:
     return [_chart(material, claims, quantity, runs) for quantity in quantities]
 
 
-def _chart(material: Material, claims: Published, quantity: str, runs: list[str]) -> Chart:
+def _chart(material: StudyData, claims: Published, quantity: str, runs: list[str]) -> Chart:
     rows = pl.concat(_correlations(material, claims, quantity, run) for run in runs)
     of_states = claims.subject == "hidden_states"
     title = f"{NAMES[quantity]}: {_title(rows)}"
@@ -57,7 +57,7 @@ def _figure(rows: pl.DataFrame, intervals: pl.DataFrame, runs: list[str]) -> alt
     return alt.LayerChart(layer=layers).properties(height=ROW * len(runs))
 
 
-def _correlations(material: Material, claims: Published, quantity: str, run: str) -> pl.DataFrame:
+def _correlations(material: StudyData, claims: Published, quantity: str, run: str) -> pl.DataFrame:
     """Return ``run, source, rho``: published, by the published protocol, exact, of the step; as far as known."""
     found = {t.run: t for t in material.trajectories}
     tables = StudyTables(material.tables["association"], material.tables["scaling"], found, subject=claims.subject)

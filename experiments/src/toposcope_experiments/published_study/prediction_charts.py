@@ -4,7 +4,7 @@ import altair as alt
 import polars as pl
 
 from toposcope.charts import Chart
-from toposcope.extend import Material
+from toposcope.extend import StudyData
 from toposcope_experiments.published_study.reproduction import BLEND_OF_LOSSES
 
 BLEND, WITHOUT = "paper_combined", f"paper_{BLEND_OF_LOSSES}"
@@ -18,7 +18,7 @@ LINES = {
 PROTOCOLS = {"published": "On one batch's loss, as published", "exact": "On the validation or mean loss"}
 
 
-def prediction_charts(material: Material) -> list[Chart]:
+def prediction_charts(material: StudyData) -> list[Chart]:
     """Draw the error of each forecaster by the share of training seen: a chart for each protocol."""
     claims = material.declaration.published
     table = comparable(material.tables["predictions"], list(claims.final_loss) if claims else [])

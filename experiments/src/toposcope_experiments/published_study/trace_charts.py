@@ -7,7 +7,7 @@ from toposcope.charts import Chart
 from toposcope.extend import (
     NP,
     PUBLISHED,
-    Material,
+    StudyData,
     Trace,
     cloud_charts,
     cloud_feature,
@@ -25,7 +25,7 @@ AS_PUBLISHED, EXACT, PROTOCOL = "as published", "ours, exact", "ours, its protoc
 HEIGHT = 200
 
 
-def trace_charts(material: Material) -> list[Chart]:
+def trace_charts(material: StudyData) -> list[Chart]:
     """Draw the published traces of single runs beside ours: a chart for each quantity."""
     claims = material.declaration.published
     quantities = TRACED[claims.subject if claims else "weights"]
@@ -34,7 +34,7 @@ def trace_charts(material: Material) -> list[Chart]:
     return [chart for chart in drawn if chart is not None]
 
 
-def _chart(material: Material, traces: dict[str, Trace], quantity: str) -> Chart | None:
+def _chart(material: StudyData, traces: dict[str, Trace], quantity: str) -> Chart | None:
     rows = pl.concat(
         [pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "value": pl.Float64, "series": pl.String})]
         + [
@@ -60,7 +60,7 @@ def _chart(material: Material, traces: dict[str, Trace], quantity: str) -> Chart
     return Chart(chart_name("traces", quantity), title, caption, alternative, figure)
 
 
-def _ours(material: Material, run: str, quantity: str) -> list[pl.DataFrame]:
+def _ours(material: StudyData, run: str, quantity: str) -> list[pl.DataFrame]:
     """Return what was measured of a run here: by the published protocol, where that differs, and exact."""
     found, claims = {t.run: t for t in material.trajectories}, material.declaration.published
     subject = claims.subject if claims else "weights"
@@ -74,7 +74,7 @@ def _ours(material: Material, run: str, quantity: str) -> list[pl.DataFrame]:
     ]
 
 
-def _traces(material: Material, quantities: tuple[str, ...]) -> dict[str, Trace]:
+def _traces(material: StudyData, quantities: tuple[str, ...]) -> dict[str, Trace]:
     """Return published values over training: those declared, and those imported for runs that are not measured here.
 
     Those of hidden states have charts of their own.
@@ -98,7 +98,7 @@ def _moves(rows: pl.DataFrame) -> str:
     return direction([ends for values in series if (ends := first_last(values)) is not None])
 
 
-def published_state_charts(material: Material) -> list[Chart]:
+def published_state_charts(material: StudyData) -> list[Chart]:
     """Draw the published values of hidden states, where others were measured here."""
     clouds = clouds_of(material.trajectories)
     return cloud_charts(material, PUBLISHED, "published-states") if PUBLISHED in clouds[1:] else []

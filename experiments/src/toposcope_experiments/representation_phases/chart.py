@@ -12,7 +12,7 @@ from toposcope.extend import (
     CLOUD_STATISTICS,
     LEVEL,
     NETWORK,
-    Material,
+    StudyData,
     Vector,
     choose_runs,
     cloud_feature,
@@ -30,7 +30,7 @@ MAX_NAMED = 3  # groups of runs that are named
 CLOUD = r" [^ ]+( / scale)?$"  # what follows the cloud in the name of a feature
 
 
-def rows_of_clouds(material: Material) -> tuple[pl.DataFrame, pl.DataFrame]:
+def rows_of_clouds(material: StudyData) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows of the table of phases of the clouds that charts are of: the rank, one a run; and diagrams."""
     table, clouds = material.tables["representation_phases"], clouds_of(material.trajectories)
     rows = table.filter(pl.col("feature").str.replace(CLOUD, "").is_in(clouds), pl.col("n_turns").is_not_null())
@@ -84,7 +84,7 @@ DIAGRAMS = ((f"H0.total{PER_SCALE}", "H0.total"), (f"H1.total{PER_SCALE}", "H1.t
 HEIGHT = 200
 
 
-def representation_phase_charts(material: Material) -> list[Chart]:
+def representation_phase_charts(material: StudyData) -> list[Chart]:
     """Draw a spectral rank with its turns, and what the diagrams do beside it: a chart for each run."""
     spectral, diagrams = rows_of_clouds(material)
     runs = set(spectral.get_column("run"))

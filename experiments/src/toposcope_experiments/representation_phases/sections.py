@@ -8,10 +8,10 @@ import polars as pl
 from toposcope.extend import (
     Block,
     Column,
-    Material,
     Picture,
     ReportSection,
     Spec,
+    StudyData,
     csv,
     folded,
     missing,
@@ -32,7 +32,7 @@ from toposcope_experiments.representation_phases.chart import (
 from toposcope_experiments.representation_phases.phases import PER_SCALE, representation_phases
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show where spectra and diagrams turn, and whether they turn together."""
     frame = material.tables["representation_phases"]
     rows = [row for row in frame.to_dicts() if row["n_turns"] is not None]
@@ -71,7 +71,7 @@ def _turn(i: int) -> Spec:
     return Column(("first", "second", "third")[i - 1], True, group="step of the turn"), write
 
 
-def _finding(material: Material) -> str:
+def _finding(material: StudyData) -> str:
     """Count the runs in which a rank of the hidden states turns."""
     ranks = material.tables["representation_phases"].filter(pl.col("n_turns").is_not_null(), kind="spectral")
     turning = ranks.filter(pl.col("n_turns") > 0).get_column("run").n_unique()

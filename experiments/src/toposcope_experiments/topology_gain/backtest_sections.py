@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.extend import (
-    BacktestMaterial,
+    BacktestData,
     Block,
     Picture,
     ReportSection,
@@ -44,7 +44,7 @@ PLACEBOS: tuple[Spec, ...] = (
 )
 
 
-def _gain(material: BacktestMaterial) -> TopologyGain | None:
+def _gain(material: BacktestData) -> TopologyGain | None:
     """Return what topology adds, if the runs are those of a study with measured checkpoints."""
     study = material.study
     if study is None:
@@ -54,27 +54,27 @@ def _gain(material: BacktestMaterial) -> TopologyGain | None:
     )
 
 
-def _errors(material: BacktestMaterial) -> pl.DataFrame:
+def _errors(material: BacktestData) -> pl.DataFrame:
     gain = _gain(material)
     return gain.errors if gain else pl.DataFrame()
 
 
-def _placebos(material: BacktestMaterial) -> pl.DataFrame:
+def _placebos(material: BacktestData) -> pl.DataFrame:
     gain = _gain(material)
     return gain.placebos if gain else pl.DataFrame()
 
 
-def _summary(material: BacktestMaterial) -> list[str]:
+def _summary(material: BacktestData) -> list[str]:
     gain = _gain(material)
     return [gain.verdict()] if gain else []
 
 
-def _notes(material: BacktestMaterial) -> Sequence[str]:
+def _notes(material: BacktestData) -> Sequence[str]:
     gain = _gain(material)
     return gain.notes if gain else ()
 
 
-def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(material: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
     gain = _gain(material)
     if gain is None:
         return ()
@@ -86,7 +86,7 @@ def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block 
     )
 
 
-SECTION = ReportSection[BacktestMaterial](
+SECTION = ReportSection[BacktestData](
     anchor="topology",
     title="What topology adds to forecasts",
     position=40,

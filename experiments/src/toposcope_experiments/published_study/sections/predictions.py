@@ -8,10 +8,10 @@ import polars as pl
 from toposcope.extend import (
     Block,
     Column,
-    Material,
     Picture,
     ReportSection,
     Spec,
+    StudyData,
     counted,
     csv,
     number_of,
@@ -34,7 +34,7 @@ FORECASTERS = {
 }
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show forecasts of the final loss."""
     frame = material.tables["predictions"]
     if not len(frame):
@@ -73,7 +73,7 @@ def _error_at(fraction: float) -> Spec:
     return Column(f"at {100 * fraction:.0f}%", group="error when so much of training was seen"), write
 
 
-def _finding(material: Material) -> str:
+def _finding(material: StudyData) -> str:
     """Say whether the runs suffice to test what topology adds to the forecast."""
     frame = material.tables["predictions"]
     if not len(frame):

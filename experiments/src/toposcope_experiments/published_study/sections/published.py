@@ -7,11 +7,11 @@ import polars as pl
 from toposcope.extend import (
     Block,
     Column,
-    Material,
     Picture,
     ReportSection,
     RipsProbe,
     Spec,
+    StudyData,
     Table,
     counted,
     csv,
@@ -83,7 +83,7 @@ REPRODUCED = {
 """Titles of the tables of a publication; others keep their names."""
 
 
-def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Compare the published numbers with ours, claim by claim."""
     declared = material.declaration.published
     claims, reproduction = material.tables["claims"], material.tables["reproduction"]
@@ -138,7 +138,7 @@ def _reproduced(name: str, rows: pl.DataFrame) -> Block | None:
     return folded(table(f"reproduced-{name}", title, columns, rows.to_dicts()), title, max_rows=30)
 
 
-def _summary(material: Material) -> list[str]:
+def _summary(material: StudyData) -> list[str]:
     claims = material.tables["claims"]
     if not len(claims):
         return []
@@ -151,15 +151,15 @@ def _which(numbers: Sequence[object]) -> str:
     return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
 
 
-def _title(material: Material) -> str:
+def _title(material: StudyData) -> str:
     return "The published study, claim by claim" if len(material.tables["claims"]) else "What was published"
 
 
-def _methods(material: Material) -> Iterable[Block | None]:
+def _methods(material: StudyData) -> Iterable[Block | None]:
     return [DIFFERENCES] if follows_publication(material.declaration) else []
 
 
-def _claims(material: Material) -> pl.DataFrame:
+def _claims(material: StudyData) -> pl.DataFrame:
     tables = material.tables
     return claims(
         material.declaration.published,
@@ -173,7 +173,7 @@ def _claims(material: Material) -> pl.DataFrame:
     )
 
 
-def _reproduction(material: Material) -> pl.DataFrame:
+def _reproduction(material: StudyData) -> pl.DataFrame:
     tables, declared = material.tables, material.declaration
     return reproduction(
         declared.published,
@@ -187,7 +187,7 @@ def _reproduction(material: Material) -> pl.DataFrame:
     )
 
 
-def _finding(material: Material) -> str:
+def _finding(material: StudyData) -> str:
     """Count the claims that stand."""
     claims_judged = material.tables["claims"]
     if not len(claims_judged):
