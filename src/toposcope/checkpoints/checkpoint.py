@@ -180,7 +180,7 @@ class Checkpoint:
             If there is not exactly one of each.
         """
         heads = [layer for layer in self._layers if layer.role == "head"]
-        place = main_embedding([(layer.name, layer.role, layer.shape) for layer in self._layers])
+        place = main_embedding(self._layers)
         inputs = heads if place is None else [self._layers[place]]
         if len(inputs) != 1 or len(heads) != 1:
             raise ToposcopeError(

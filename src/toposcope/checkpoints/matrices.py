@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import layouts, roles
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.layouts import Matrix
+from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.roles import leaf_of
 
 _NEVER_TRAINED = re.compile(
@@ -145,46 +144,30 @@ def _turns_evenly(rows: NDArray[np.float64]) -> bool:
     return bool((np.abs(x3 - (2 * c * x2 - x1)) <= 0.05 * scale).mean() > 0.95 and (np.abs(c) <= 1.05).mean() > 0.95)
 
 
-@dataclass(frozen=True)
-class Found:
-    """A weight matrix: its layer's name, the stored tensor, its role and how that was recognised."""
-
-    name: str
-    tensor: str
-    role: str
-    why: str
-    matrix: Matrix
-
-
-@dataclass
-class Contents:
-    """The matrices of a checkpoint, and what each other tensor is, by name."""
-
-    matrices: list[Found] = field(default_factory=list)
-    others: dict[str, str] = field(default_factory=dict)
-
-
-def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> Contents:
-    """Find the weight matrices among tensors."""
-    contents = Contents()
+def weight_matrices(
+    entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False
+) -> tuple[list[Layer], dict[str, str]]:
+    """Find the weight matrices among tensors, without their source, and say what each other tensor is, by name."""
+    layers: list[Layer] = []
+    rest: dict[str, str] = {}
     candidates: dict[str, tuple[Entry, str, str]] = {}
     copies = _copies(entries)
     for entry in entries:
         if reason := _no_matrix(entry):
-            contents.others[entry.name] = reason
+            rest[entry.name] = reason
         elif entry.name in copies:
-            contents.others[entry.name] = AVERAGE
+            rest[entry.name] = AVERAGE
         else:
             candidates[entry.name] = (entry, *roles.recognised(entry.name, rules))
     small = {n: _n_small(e, role) for n, (e, role, why) in candidates.items() if why != roles.OWN_RULE}
     for name in [name for name, n in small.items() if n] if sum(small.values()) > MAX_SMALL else ():
-        contents.others[name] = SMALL
+        rest[name] = SMALL
         del candidates[name]
     if not all_weights:
         shapes = {e.shape for e, _, why in candidates.values() if is_weight_name(e.name) or why == roles.OWN_RULE}
         for entry, _, why in [*candidates.values()]:
             if why != roles.OWN_RULE and (kind := buffer_kind(entry, shapes)):
-                contents.others[entry.name] = kind
+                rest[entry.name] = kind
                 del candidates[entry.name]
     vectors = {e.name: e.shape[0] for e in entries if len(e.shape) == 1}
     _name_projections(candidates, vectors)
@@ -196,9 +179,11 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
     for name, parts in found.items():
         _, role, why = known[name]
         if not parts:
-            contents.others[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
-        contents.matrices += [Found(part.entry.name, name, role, why, part) for part in parts]
-    return contents
+            rest[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
+        layers += [
+            Layer(m.entry.name, role, m.transposed, "", m.entry, tensor=name, why=why, how=m.layout) for m in parts
+        ]
+    return layers, rest
 
 
 def _n_small(entry: Entry, role: str) -> int:
@@ -251,14 +236,14 @@ def _no_matrix(entry: Entry) -> str:
     return BIAS if _BIAS.search(entry.name) else ""
 
 
-def main_embedding(found: Sequence[tuple[str, str, tuple[int, ...]]]) -> int | None:
-    """Return the place of the input embedding among names, roles and shapes: the only one, or the one of tokens.
+def main_embedding(layers: Sequence[Layer]) -> int | None:
+    """Return the place of the input embedding among layers: the only one, or the one of tokens.
 
     None if there are several that differ, or none.
     """
-    tables = [k for k, (_, role, _) in enumerate(found) if role == "embed"]
+    tables = [k for k, layer in enumerate(layers) if layer.role == "embed"]
     if len(tables) > 1:
-        tables = [k for k in tables if not _EXTRA_TABLE.search(found[k][0].lower())]
+        tables = [k for k in tables if not _EXTRA_TABLE.search(layers[k].name.lower())]
     return tables[0] if len(tables) == 1 else None
 
 

@@ -8,7 +8,7 @@ from typing import overload
 
 from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
+from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
 from toposcope.checkpoints.formats.series_inside import counters_beside
@@ -20,6 +20,7 @@ from toposcope.checkpoints.formats.weight_names import (
     SECOND_MODEL,
     SHARD,
     TORCH,
+    WHOLE_OR_INDEX,
     known_foreign,
 )
 from toposcope.checkpoints.sources import (
@@ -255,7 +256,7 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
         if step is not None
     ]
     if stepped and names != [name]:
-        sharded = (part for part in [*names, *listed] if part in model_folder.NAMES and part.endswith(".json"))
+        sharded = (part for part in [*names, *listed] if part in WHOLE_OR_INDEX and part.endswith(".json"))
         ignored = *(part for part, step in steps.items() if step is None), *sharded, *left, *unusable
         odd = tuple(
             f"{part} is left out: it {_ODD_STEP}" for part in ignored if options.is_odd(candidates.get(part, ""))

@@ -128,9 +128,10 @@ def natural_numbers(values: Any = ()) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _tensor(
-    storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any
-) -> StoredTensor | Placeholder:
+_Tensor = StoredTensor | Placeholder
+
+
+def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> _Tensor:
     if isinstance(storage, Placeholder):
         return placeholder(f"tensor of a {storage.name or 'storage of another kind'}")
     if not isinstance(storage, StoredStorage) or not isinstance(dtype, str) or dtype not in DTYPES:
@@ -145,18 +146,14 @@ def _tensor(
 
 def _rebuild(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = None, _hooks: Any = None, metadata: Any = None
-) -> StoredTensor | Placeholder:
+) -> _Tensor:
     return _tensor(storage, getattr(storage, "dtype", None), offset, shape, strides, metadata)
 
 
 def _rebuild_v3(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, metadata: Any = None
-) -> StoredTensor | Placeholder:
+) -> _Tensor:
     return _tensor(storage, dtype, offset, shape, strides, metadata)
-
-
-def _parameter(data: Any, *_: Any) -> Any:
-    return data
 
 
 def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) -> Any:
@@ -166,6 +163,11 @@ def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) ->
     if isinstance(rebuilt, Placeholder) and isinstance(_type, Placeholder) and _type.name:
         return placeholder(_type.name, rebuilt)
     return rebuilt
+
+
+def _data(data: Any, *_: Any) -> Any:
+    """Return the numbers of a parameter."""
+    return data
 
 
 def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
@@ -179,10 +181,9 @@ _OTHER_TENSORS = {
     "_rebuild_nested_tensor": "nested tensor",
     "_rebuild_meta_tensor_no_storage": "tensor of the meta device, without numbers",
     "_rebuild_wrapper_subclass": "tensor of another class",
-    **{
-        f"_rebuild_{name}": "tensor of another device"
-        for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "xla_tensor")
-    },
+    "_rebuild_device_tensor_from_numpy": "tensor of another device",
+    "_rebuild_device_tensor_from_cpu_tensor": "tensor of another device",
+    "_rebuild_xla_tensor": "tensor of another device",
 }
 STORAGES = {
     **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
@@ -217,13 +218,11 @@ _IGNORED: dict[str, Sequence[str]] = {
 """What trainers often save with the weights; such a name is no news."""
 TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _dictionary,
-    ("torch._utils", "_rebuild_tensor"): _rebuild,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    **{("torch._utils", name): _rebuild for name in ("_rebuild_tensor", "_rebuild_tensor_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_v3,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    **{("torch._utils", name): _data for name in ("_rebuild_parameter", "_rebuild_parameter_with_state")},
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
-    ("torch.nn.parameter", "Parameter"): _parameter,
+    ("torch.nn.parameter", "Parameter"): _data,
     ("torch", "Size"): natural_numbers,
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
@@ -391,8 +390,8 @@ class _Unpickler(pickle._Unpickler):
         built.__setstate__(state)
 
     def _set_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._update([key, value])
+        value = self.stack.pop()
+        self._update([self.stack.pop(), value])
 
     def _dictionary(self) -> None:
         items = self.pop_mark()

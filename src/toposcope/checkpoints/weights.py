@@ -26,7 +26,6 @@ _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?
 _ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
 Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file beside the weights, by its name
 Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
-_LAYOUTS = {"heads": "heads joined"}
 _FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
 _STATED_IN = {
     "config.json": ("quantization_config", "quantization", "compression_config"),
@@ -171,21 +170,17 @@ def weights_of(
     refused = refused | dict.fromkeys(left, _ADAPTER)
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in refused and e.name not in sizes}
     made = set(how) | ({e.name for e in entries} - plain)
-    contents = matrices.contents_of([e for e in entries if e.name not in refused], rules, all_weights=all_weights)
+    readable = [e for e in entries if e.name not in refused]
+    layers, others = matrices.weight_matrices(readable, rules, all_weights=all_weights)
     found = [
-        Layer(
-            m.name,
-            m.role,
-            m.matrix.transposed,
-            "",
-            m.matrix.entry,
-            tensor="" if m.matrix.layout or m.tensor in made else m.tensor,
-            why=m.why,
-            how=", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
+        replace(
+            layer,
+            tensor="" if layer.how or layer.tensor in made else layer.tensor,
+            how=", ".join(filter(None, (how.get(layer.tensor), layer.how))),
         )
-        for m in contents.matrices
+        for layer in layers
     ]
-    others = contents.others | parts
+    others |= parts
     if n_small := sum(kind == matrices.SMALL for kind in others.values()):
         remarks.append(
             f"{n_small:,} tensors with matrices of at most {matrices.SMALL_SIZE:,} numbers are not measured, as these "
@@ -252,7 +247,7 @@ def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, A
 
 def _with_tied_head(found: list[Layer], configuration: Configuration) -> list[Layer]:
     """Give the embedding the role of the head if no head is stored: the two are one matrix."""
-    place = matrices.main_embedding([(m.name, m.role, m.entry.shape) for m in found])
+    place = matrices.main_embedding(found)
     if place is None or any(m.role == "head" for m in found):
         return found
     stated = configuration("config.json")

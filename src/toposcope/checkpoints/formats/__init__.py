@@ -7,14 +7,14 @@ point of the group ``toposcope.formats`` in a package of one's own.
 - ``entries(spec, files) -> list[Entry]``: its tensors, without reading their data; a `Listing` also has notes.
 
 A format whose files can hold several models has a third, ``inside(spec, files, key) -> Inside``, and takes the key as
-another argument of ``entries``.
+another argument of ``entries``; one that only states how far the run was has ``stated(spec, files) -> dict[str, int]``.
 """
 
 from collections.abc import Collection
 from functools import cache
 from types import ModuleType
 
-from toposcope.checkpoints.formats.contents import Inside, Key, text_of
+from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.rank_files import refuse_part
 from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
@@ -57,15 +57,17 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters."""
     module = _format_for(spec, files, key)
-    found: Inside = module.inside(spec, files, key) if hasattr(module, "inside") else Inside()
-    return found
+    if hasattr(module, "inside"):
+        found: Inside = module.inside(spec, files, key)
+        return found
+    return Inside(stated=module.stated(spec, files) if hasattr(module, "stated") else {})
 
 
 def _format_for(spec: str, files: Files, key: Key) -> ModuleType:
     for module in _formats():
         if module.claims(files):
-            if key and not hasattr(module, "inside"):
-                raise ToposcopeError(f"{spec}: holds one model, not several; leave out :{text_of(key)[:40]}")
+            if not hasattr(module, "inside"):
+                refuse_key(spec, key)
             return module
     raise ToposcopeError(
         f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, .gguf, .npz, .msgpack, a "

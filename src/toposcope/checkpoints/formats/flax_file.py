@@ -10,9 +10,8 @@ import msgspec
 from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key
 from toposcope.checkpoints.formats.dtypes import DTYPES
-from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.joining import all_rows, reshaped, stacked
-from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
+from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, reshaped, stacked
+from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, Unknown, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
@@ -109,7 +108,7 @@ class _Saved:
         """Return one of the arrays."""
         if not tensor.chunks or tensor.tensor is None:
             return array_entry(tensor.file, name, tensor)
-        whole = stacked(name, [all_rows(array_entry(chunk.file, name, chunk)) for chunk in tensor.chunks])
+        whole = stacked(name, [Rows.all(array_entry(chunk.file, name, chunk)) for chunk in tensor.chunks])
         return reshaped(name, tensor.tensor.shape, whole)
 
 

@@ -6,15 +6,14 @@ import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.contents import Key, refuse_key
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
+from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
@@ -43,9 +42,8 @@ def claims(names: Collection[str]) -> bool:
     return bool(_chosen(names))
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
+def entries(spec: str, files: Files) -> list[Entry]:
     """List the tensors by the headers of the file or its parts."""
-    refuse_key(spec, key)
     chosen = _chosen(files)
     headers = [_Header(files[name]) for name in chosen]
     _check_parts(spec, chosen, headers)
@@ -58,15 +56,11 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
 
 
 def _chosen(names: Collection[str]) -> list[str]:
-    """Return the names of the files to read."""
+    """Return the names of the files to read: the only one, or the parts of one model if there are no other weights."""
     if len(names) == 1:
         return list(names)
-    lone = lone_file(names, ".gguf")
-    return [lone] if lone else _parts(names)
-
-
-def _parts(names: Collection[str]) -> list[str]:
-    """Return the names of the parts of one model; none if there are other weights."""
+    if lone := lone_file(names, ".gguf"):
+        return [lone]
     found = sorted(name for name in names if name.endswith(".gguf"))
     matches = [_PART.fullmatch(name) for name in found]
     stems = {(match[1], match[3]) if match and "/" not in match[1] else None for match in matches}
@@ -101,8 +95,7 @@ def _refuse_factors(file: StoredFile, listed: Iterable[Entry]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """A tensor by its header; `offset` counts from the first."""
 
     name: str
@@ -153,11 +146,10 @@ class _Header:
         return found
 
     def _size(self, tensor: _Tensor) -> int:
-        count = math.prod(tensor.shape)
         numbers, size = _block(self.file, tensor)
         if (tensor.shape[-1] if tensor.shape else 1) % numbers:
             raise damaged(self.file, f"{tensor.name[:80]!a} has rows of {tensor.shape[-1]}, not blocks of {numbers}")
-        return count // numbers * size
+        return math.prod(tensor.shape) // numbers * size
 
     def _entry(self, tensor: _Tensor) -> Entry:
         name, shape, place = tensor.name, tensor.shape, self.begin + tensor.offset

@@ -16,7 +16,7 @@ from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, is_state
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.one_file_folder import lone_file
+from toposcope.checkpoints.formats.model_folder import lone_file
 from toposcope.checkpoints.formats.pickles import (
     StoredArray,
     StoredDtype,

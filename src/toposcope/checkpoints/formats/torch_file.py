@@ -74,6 +74,28 @@ _BEGINNINGS = {
 """First bytes of other files."""
 
 
+class RankFile:
+    """What one rank saved: the object, parsed once, and its tensors."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self.file, self._opened = file, open_file(file)
+        self.content = _content(file, self._opened)
+
+    @property
+    def fields(self) -> Mapping[Any, Any]:
+        """The items of the object."""
+        return fields_of(self.content) or {}
+
+    def entry(self, name: str, tensor: StoredTensor) -> Entry:
+        """Return one of its tensors."""
+        return self._opened.entry(name, tensor)
+
+    def tensors(self, part: Any) -> dict[str, Entry]:
+        """Return the tensors of the model in a part of the object, by their dotted names."""
+        found = model_of(part).tensors.items()
+        return {name: self.entry(name, tensor) for name, tensor in found if isinstance(tensor, StoredTensor)}
+
+
 class Saved(Protocol):
     """A file that was opened: the object in it, names of classes that were not made, and its tensors."""
 
@@ -231,12 +253,6 @@ def _some_unread(model: Model) -> str:
     return examples([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
 
 
-def model_within(file: StoredFile, content: Any) -> Model:
-    """Return the usual model of a file, or nothing where there are several or none."""
-    chosen = contents_of(content).chosen
-    return Model() if chosen is None else model_of(descend(content, chosen, file.location))
-
-
 class Archive:
     """The zip archive of one ``torch.save``."""
 
@@ -292,7 +308,10 @@ class Archive:
         """Compare records with their CRC-32."""
         names = list(self._records) if self._has_checksums else []
         if only_weights:
-            tensors = model_within(self._file, self.content).tensors.values()
+            content = self.content
+            chosen = contents_of(content).chosen
+            model = Model() if chosen is None else model_of(descend(content, chosen, self._file.location))
+            tensors = model.tensors.values()
             needed = {f"data/{tensor.storage.record}" for tensor in tensors if isinstance(tensor, StoredTensor)}
             names = [name for name in names if name in needed]
         for name in names:

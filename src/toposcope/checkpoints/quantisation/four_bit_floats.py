@@ -2,10 +2,9 @@
 
 import json
 import math
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,8 @@ from toposcope.checkpoints.quantisation.packed import (
     Packed,
     Undecodable,
     Unpacked,
-    factors,
     numbers,
+    rescaled,
     single,
 )
 from toposcope.checkpoints.quantisation.scaled import EXPONENTS, FLOATS, bystanders, scale_of
@@ -44,13 +43,9 @@ def gpt_oss(packed: Packed) -> Unpacked | None:
     if len(entry.shape) < 3 or entry.shape[-1] != 16 or scale.shape != entry.shape[:-1] or scale.dtype not in EXPONENTS:
         raise Undecodable(f"MXFP4, but the shapes of _blocks and _scales do not fit each other; {SAVE_PLAIN}")
     shape = (*entry.shape[:-2], entry.shape[-2] * 32)
-    return Unpacked(name, shape, partial(_read_blocks, entry, scale, shape), "MXFP4", (scale,))
-
-
-def _read_blocks(entry: Entry, scale: Entry, shape: tuple[int, ...], start: int, stop: int) -> Floats:
-    weight: Floats = _PAIRS[entry.read(start, stop)].reshape(stop - start, *entry.shape[1:-1], 32)
-    weight *= factors(scale, start, stop)[..., None]
-    return weight.reshape(stop - start, *shape[1:])
+    spread = Grid(scale.shape, (*(1 for _ in shape[:-1]), 32))
+    read = partial(_read_pairs, entry, scale, shape, spread, None, False)
+    return Unpacked(name, shape, read, "MXFP4", (scale,))
 
 
 def microscaled(packed: Packed) -> Unpacked | None:
@@ -72,25 +67,27 @@ def microscaled(packed: Packed) -> Unpacked | None:
     if (kind == "NVFP4") != (level is not None) or (level is not None and not single(level)):
         raise Undecodable(f"{kind}, but not with the one scale of the whole weight that NVFP4 has; {SAVE_PLAIN}", shape)
     spread = Grid(scale.shape, (*(1 for _ in shape[:-1]), size))
-    read = partial(_read_pairs, entry, scale, spread, level, divisor is not None)
+    read = partial(_read_pairs, entry, scale, shape, spread, level, divisor is not None)
     extras = [level] if level is not None else []
     return Unpacked(packed.weight, shape, read, kind, (scale, *extras, *bystanders(packed)))
 
 
 def _read_pairs(
-    entry: Entry, scale: Entry, spread: Grid, level: Entry | None, divides: bool, start: int, stop: int
+    entry: Entry,
+    scale: Entry,
+    shape: tuple[int, ...],
+    spread: Grid,
+    level: Entry | None,
+    divides: bool,
+    start: int,
+    stop: int,
 ) -> Floats:
     codes = entry.read(start, stop).view(np.uint8)
-    weight = _PAIRS[codes].reshape(*codes.shape[:-1], -1)
-    spread.scale(weight, scale, start)
-    if level is not None:
-        whole = numbers(level).reshape(())
-        weight = weight / whole if divides else weight * whole
-    return weight
+    weight = spread.scale(_PAIRS[codes].reshape(stop - start, *shape[1:]), scale, start)
+    return weight if level is None else rescaled(weight, level, divides)
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     """What bitsandbytes stores of a weight of 4 bits."""
 
     shape: tuple[int, ...]
