@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import reshaped, slice_of
 from toposcope.checkpoints.roles import leaf_of
+from toposcope.checkpoints.tuning import MAX_CONVOLVED
 
-MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
 WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 HEADS_JOINED = "heads joined"

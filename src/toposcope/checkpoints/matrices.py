@@ -13,6 +13,7 @@ from toposcope.checkpoints import layouts, roles
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.roles import leaf_of
+from toposcope.checkpoints.tuning import MAX_SMALL, SMALL_SIZE
 
 _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
@@ -42,9 +43,6 @@ VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whol
 MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 SMALL = "small matrices among very many"
-SMALL_SIZE, MAX_SMALL = 4096, 20_000
-"""Numbers of a small matrix; small matrices of a checkpoint, beyond which those without a rule of the user are left
-out."""
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE

@@ -18,13 +18,14 @@ import msgspec
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.sources import CheckpointError
 from toposcope.checkpoints.sources.source import damaged
+from toposcope.checkpoints.tuning import MIN_DEFERRED_BYTES, MIN_DEFERRED_TEXT
 
 Names = Mapping[tuple[str, str], Any]
+Unknown = dict[str, None]  # names of other classes
+Persistent = Callable[[Any], Any] | None  # what stands for an object outside the pickle
 MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
 MAX_LINE_BYTES = 1 << 16
 MAX_KEY_BITS = 128  # of a whole number that is a key; one of thousands of digits cannot be shown
-MIN_DEFERRED_BYTES = 1 << 6
-MIN_DEFERRED_TEXT = 1 << 10  # bytes, and bytes of a text, that are not read before they are needed; names are shorter
 MAX_NESTED = 50_000  # lists and dictionaries that are open at once, or within one another
 MAX_UNKNOWN = 32  # distinct names of other classes that are recorded
 MAX_ARGUMENTS = 32  # of a function that rebuilds a tensor
@@ -258,8 +259,8 @@ def load(
     stream: BinaryIO,
     location: str,
     names: Names,
-    persistent: Callable[[Any], Any] | None = None,
-    unknown: dict[str, None] | None = None,
+    persistent: Persistent = None,
+    unknown: Unknown | None = None,
     *,
     deferring: bool = False,
 ) -> Any:
@@ -267,7 +268,7 @@ def load(
     bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _BoundedStream(stream))
     kind = _DeferringUnpickler if deferring else _Unpickler
     try:
-        return kind(bounded, location, names, persistent, unknown).load()
+        return kind(bounded, location, names, persistent, {} if unknown is None else unknown).load()
     except CheckpointError:
         raise
     except Exception as error:
@@ -330,19 +331,11 @@ class _Unpickler(pickle._Unpickler):
     read: Callable[[int], bytes]
     readline: Callable[[], bytes]
 
-    def __init__(
-        self,
-        stream: BinaryIO,
-        location: str,
-        names: Names,
-        persistent: Callable[[Any], Any] | None = None,
-        unknown: dict[str, None] | None = None,
-    ) -> None:
+    def __init__(self, stream: Any, location: str, names: Names, persistent: Persistent, unknown: Unknown) -> None:
         # Texts of Python 2 may hold the bytes of an array.
         super().__init__(stream, encoding="latin1")
         self.stream: Any = stream
-        self._location, self._names, self._persistent = location, names, persistent
-        self._unknown = {} if unknown is None else unknown
+        self._location, self._names, self._persistent, self._unknown = location, names, persistent, unknown
 
     def load(self) -> Any:
         # The loop of the base class without its layer for frames, which takes a fifth of the time.

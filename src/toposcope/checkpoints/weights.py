@@ -14,9 +14,9 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
+from toposcope.checkpoints.tuning import NAMED_SHARE
 from toposcope.wording import examples
 
-NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""

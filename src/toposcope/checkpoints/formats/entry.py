@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import DTYPES, MANTISSA_BITS, from_tensor, itemsize, without_8_bits
 from toposcope.checkpoints.sources import Bytes, StoredFile
+from toposcope.checkpoints.tuning import BLOCK_BYTES
 from toposcope.kernels.magnitudes import widened
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
-
-BLOCK_BYTES = 1 << 24  # bytes of a tensor in memory at a time where it is read block by block
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from toposcope.checkpoints.formats.contents import Inside, Key
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, reshaped, stacked
 from toposcope.checkpoints.formats.model_folder import is_only, lone_file
-from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, Unknown, array_entry, stream_of
+from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, natural_numbers
+from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, Unknown, natural_numbers
 
 USUAL = "flax_model.msgpack"
 _SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")

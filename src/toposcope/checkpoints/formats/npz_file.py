@@ -20,7 +20,6 @@ from toposcope.checkpoints.formats.model_folder import lone_file
 from toposcope.checkpoints.formats.pickles import (
     StoredArray,
     StoredDtype,
-    Unknown,
     array_entry,
     stream_of,
     strided_entry,
@@ -28,7 +27,7 @@ from toposcope.checkpoints.formats.pickles import (
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import Deferred
+from toposcope.checkpoints.unpickling import Deferred, Unknown
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # as in NumPy; only records need more

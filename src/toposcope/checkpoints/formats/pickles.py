@@ -23,6 +23,7 @@ from toposcope.checkpoints.unpickling import (
     Placeholder,
     StoredStorage,
     StoredTensor,
+    Unknown,
     load,
     natural_numbers,
     placeholder,
@@ -43,7 +44,6 @@ MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
 Data = Callable[[int, int], Bytes]  # reads a range of the bytes of a storage
 MAGIC = 0x1950A86A20F9469CFC6C  # pickled first in files from before torch 1.6
-Unknown = dict[str, None]  # names of other classes, as `toposcope.checkpoints.unpickling.load` records them
 
 
 class StoredDtype:

@@ -12,6 +12,7 @@ from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.sources import Files, StoredFile
 from toposcope.checkpoints.sources.source import damaged, truncated
 from toposcope.checkpoints.steps import COUNTERS
+from toposcope.checkpoints.tuning import READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 from toposcope.errors import message_of
 
@@ -23,8 +24,6 @@ DTYPES = {
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
-READ_AHEAD = 1 << 16
-"""Bytes of the first read, which holds most headers; headers up to this length are parsed once and cached."""
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 

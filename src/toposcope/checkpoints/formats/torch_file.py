@@ -32,7 +32,6 @@ from toposcope.checkpoints.formats.pickles import (
     Legacy,
     Plain,
     StoredArray,
-    Unknown,
     array_entry,
     not_weights,
     opened,
@@ -43,13 +42,12 @@ from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at,
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
+from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD
+from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, Unknown, load
 from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
 MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
-CHECKED_BYTES = 1 << 24  # bytes of a record in memory at a time while its checksum is computed
-MAX_READ_AHEAD = 1 << 15  # bytes of a record that are read together with its header
 SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
 _BEGINNINGS = {
     b"\x89PNG": "a PNG image",

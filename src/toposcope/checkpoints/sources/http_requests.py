@@ -15,6 +15,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from toposcope.checkpoints.sources.source import Bytes, CheckpointError
+from toposcope.checkpoints.tuning import (
+    ANSWER_SECONDS,
+    FIRST_WAIT,
+    MAX_REQUESTED_WAIT,
+    MAX_TRIES,
+    MAX_WAIT,
+    MIN_WINDOW_BYTES,
+    RESET_BYTES,
+    TIMEOUT,
+    WINDOW_SECONDS,
+)
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -22,17 +33,8 @@ if TYPE_CHECKING:
 
     from httpx2 import Auth, Response
 
-MAX_TRIES = 6
-FIRST_WAIT = 0.5  # seconds; each further wait is twice as long, up to `MAX_WAIT`
-MAX_WAIT = 8.0  # seconds
-MAX_REQUESTED_WAIT = 330.0  # seconds that a server may request: a little more than the five minutes of a rate limit
-ANSWER_SECONDS = 120.0  # from a request to the end of the headers of its response
-WINDOW_SECONDS = 60.0
-MIN_WINDOW_BYTES = 60_000  # bytes of a body that have to arrive in a window: a kilobyte a second
-TIMEOUT = 30.0  # seconds without a byte
 TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)  # responses after which another try may help
 MAX_WHOLE_FILE = 1_000_000  # bytes of a file that is read whole from a server without ranges
-RESET_BYTES = 1_000_000  # bytes to receive before the tries are counted again
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 

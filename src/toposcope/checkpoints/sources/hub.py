@@ -185,11 +185,10 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
         # A branch precedes a tag of the same name.
         found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
         found |= {str(ref.name): str(ref.target_commit) for ref in refs.tags if str(ref.name) not in found}
-        for name, commit in found.items():
-            if not _COMMIT.fullmatch(commit) or not name.isprintable():
-                raise CheckpointError(
-                    f"{location}: the hub lists no commit for the revision {name[:80]!r}", "unreachable"
-                )
+        if wrong := [name for name, c in found.items() if not _COMMIT.fullmatch(c) or not name.isprintable()]:
+            raise CheckpointError(
+                f"{location}: the hub lists no commit for the revision {wrong[0][:80]!r}", "unreachable"
+            )
         return found
 
     return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, ask, immutable=False)

@@ -19,25 +19,24 @@ import msgspec
 import numpy as np
 
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, StoredFile, check_range
+from toposcope.checkpoints.tuning import (
+    CHUNK_BYTES,
+    LOCK_POLL_SECONDS,
+    MAX_MEMORY_BYTES,
+    MAX_SMALL_BYTES,
+    PAGE_BYTES,
+    STALE_SECONDS,
+    TARGET_FILL,
+)
 from toposcope.errors import ToposcopeError
 
 CHECKSUM_BYTES = 4  # of the checksum after a cached range
-TARGET_FILL = 0.9
-"""Share of the limit down to which ranges are dropped once it is reached, so that not every write has to."""
-STALE_SECONDS = 3600.0  # age after which a partial file belongs to a process that was killed
-LOCK_POLL_SECONDS = 0.002  # interval at which a lock is tried again; it is held for less than that
 _PARTIAL = ".partial"
 _SETTING = re.compile(r"lru:(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 Answer = TypeVar("Answer")
 Fill = Callable[[int, int, Bytes], Iterator[int]]
 """``fill(start, stop, buffer)`` fills a buffer with bytes start to stop and yields how many it holds so far."""
-CHUNK_BYTES = 1 << 24  # bytes written to the cache at a time, so that little is fetched again after a kill
-PAGE_BYTES = 1 << 15
-"""Shorter ranges are extended to whole pages: opening an archive takes many small reads near each other, and a request
-costs more than a page."""
-MAX_SMALL_BYTES = 1 << 20  # length of a range, such as a header, up to which it is cached in memory too
-MAX_MEMORY_BYTES = 1 << 25  # of all ranges cached in memory
 
 
 def parse_keep(text: str) -> int | None:

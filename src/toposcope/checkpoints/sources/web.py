@@ -34,6 +34,7 @@ from toposcope.checkpoints.sources.source import (
     checked_size,
     is_relative_name,
 )
+from toposcope.checkpoints.tuning import INDEX_THREADS
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_PAGE_BYTES = 20_000_000
-INDEX_THREADS = 8  # index pages requested at the same time
 MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
 _folders: set[str] = set()  # addresses known to be folders, which are listed without a request that finds out
 _NO_HEAD = (400, 403, 405, 501)  # statuses of servers that only know GET
