@@ -23,7 +23,6 @@ from small_checkpoints import (
     model_folder,
     random_weights,
     refused,
-    torch_file,
 )
 from small_checkpoints import safetensors_file as write_safetensors
 from stored_tensors import tensor_of
@@ -121,14 +120,6 @@ def test_only_floating_point_matrices_are_layers(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         checkpoint = Checkpoint(write(tmp_path / name, 1, weights), 1)
         assert [layer.name for layer in checkpoint.layers()] == ["a.weight"], name
-
-
-@every_format
-def test_without_a_matrix_there_is_nothing_to_measure(write: Writer, tmp_path: Path) -> None:
-    path = write(tmp_path, 1, {"ln.weight": torch.ones(4), "ln.bias": torch.zeros(4)})
-    assert Checkpoint(path, 1).layers() == []
-    with refused(path, "nothing to measure"):
-        Checkpoint(path, 1).analysed()
 
 
 def test_a_fingerprint_changes_with_a_file(tmp_path: Path) -> None:
@@ -310,6 +301,8 @@ NOT_CHECKPOINTS: dict[str, bytes] = {
     "pickled number": pickle.dumps(5),
     "pickled list": pickle.dumps([1, 2]),
     "zip without end": b"PK\x03\x04" + bytes(500),
+    "a text that begins as a pickle does": b"Repository not found",
+    "a pickle without a value": b"\x80\x02.",
 }
 
 
@@ -318,14 +311,6 @@ NOT_CHECKPOINTS: dict[str, bytes] = {
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_what_is_no_checkpoint_is_refused(content: bytes, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"step_1{suffix}"
-    path.write_bytes(content)
-    with refused(path):
-        Checkpoint(path, 1).layers()
-
-
-@pytest.mark.parametrize("content", [b"Repository not found", b".", b"\x80\x02."])
-def test_what_the_unpickler_stumbles_over_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "step_1.pt"
     path.write_bytes(content)
     with refused(path):
         Checkpoint(path, 1).layers()
@@ -341,24 +326,6 @@ def test_truncated_files_are_refused(name: str, tmp_path: Path) -> None:
             Checkpoint(path, 1).layers()
 
 
-def test_a_truncated_file_is_not_called_unsafe(tmp_path: Path) -> None:
-    path = torch_file(zipped=False)(tmp_path, 1, family_weights())
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.index(b"_rebuild_tensor_v2") + 10])
-    with refused(path, "damaged"):
-        Checkpoint(path, 1).layers()
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-@pytest.mark.parametrize("n_shards", [1, 3])
-def test_a_damaged_shard_is_named(n_shards: int, suffix: str, tmp_path: Path) -> None:
-    folder = model_folder(suffix, n_shards=n_shards)(tmp_path, 1, family_weights())
-    shard = sorted(folder.glob(f"*{suffix}"))[-1]
-    shard.write_bytes(shard.read_bytes()[:-5])
-    with refused(shard, "damaged"):
-        Checkpoint(folder, 1).layers()
-
-
 @pytest.mark.parametrize(
     "content",
     [{}, {"epoch": 3}, {"head.weight": [[1.0]]}, {"model_state_dict": {}}, [torch.ones(2, 2)], torch.ones(2, 2)],
@@ -367,22 +334,6 @@ def test_a_torch_file_without_weights_is_refused(content: object, tmp_path: Path
     path = tmp_path / "step_1.pt"
     torch.save(content, path)
     with refused(path, "no tensors", "model_state_dict, state_dict, model"):
-        Checkpoint(path, 1).layers()
-
-
-@pytest.mark.parametrize("beside", [{}, {"epoch": 3, "loss": torch.tensor(1.5), "optimizer": {"a": torch.ones(2, 2)}}])
-@pytest.mark.parametrize("key", ["net", "weights", "model_ema"])
-def test_the_one_dictionary_of_tensors_is_the_model(key: str, beside: dict[str, object], tmp_path: Path) -> None:
-    torch.save({**beside, key: family_weights()}, tmp_path / "step_1.pt")
-    found = Checkpoint(tmp_path / "step_1.pt", 1).tensors()
-    assert found.keys() == family_weights().keys()
-
-
-@pytest.mark.parametrize("beside", [{}, {"loss": torch.tensor(1.5)}])
-def test_which_of_two_models_is_meant_is_not_guessed(beside: dict[str, object], tmp_path: Path) -> None:
-    path = tmp_path / "step_1.pt"
-    torch.save({**beside, "generator": family_weights(), "discriminator": family_weights()}, path)
-    with refused(path, "2 models", "'generator', 'discriminator'", f"{path}:generator"):
         Checkpoint(path, 1).layers()
 
 
@@ -398,12 +349,6 @@ def test_other_files_and_folders_are_no_checkpoints(name: str, tmp_path: Path) -
     assert not is_checkpoint(files)
     with refused(path, "not a checkpoint in a known format"):
         entries(str(path), files)
-
-
-def test_a_folder_is_not_claimed_by_its_ending(tmp_path: Path) -> None:
-    for suffix in (".pt", ".safetensors"):
-        (tmp_path / f"step_1{suffix}").mkdir()
-        assert not is_checkpoint(LocalSource(tmp_path / f"step_1{suffix}").files())
 
 
 # The index of shards
@@ -427,49 +372,12 @@ def test_a_missing_shard_is_named(which: int, suffix: str, tmp_path: Path) -> No
         Checkpoint(folder, 1).layers()
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-@pytest.mark.parametrize("name", ["../evil", "../../evil", "sub/evil", "./evil", "/etc/evil", "{}/evil"])
-def test_an_index_names_files_beside_it_alone(name: str, suffix: str, tmp_path: Path) -> None:
-    # The file is there and would be a good shard.
-    (tmp_path / "sub").mkdir()
-    for place in (tmp_path, tmp_path / "sub"):
-        save_file(family_weights(), place / "evil")
-    name = name.format(tmp_path)
-    folder, index = indexed(tmp_path, {"weight_map": {"head.weight": name}}, suffix)
-    with refused(index, "outside its folder", name):
-        Checkpoint(folder, 1).layers()
-
-
-@pytest.mark.parametrize("name", ["..", ".", ""])
-def test_an_index_names_files_and_not_folders(name: str, tmp_path: Path) -> None:
-    folder, _ = indexed(tmp_path, {"weight_map": {"head.weight": name}})
-    with refused(folder):
-        Checkpoint(folder, 1).layers()
-
-
 @pytest.mark.parametrize(
     "index", ["", "{", "[]", "null", "3", "{}", '{"weight_map": []}', '{"weight_map": {"a": {}}}', "\0"]
 )
 def test_a_broken_index_is_named(index: str, tmp_path: Path) -> None:
     folder, file = indexed(tmp_path, index)
     with refused(file, "not a shard index"):
-        Checkpoint(folder, 1).layers()
-
-
-@pytest.mark.parametrize("name", [1, "x" * 300, "two\nlines"], ids=["number", "too long", "line break"])
-def test_a_strange_name_in_an_index_is_refused(name: object, tmp_path: Path) -> None:
-    folder, _ = indexed(tmp_path, {"weight_map": {"head.weight": name}})
-    with refused(folder):
-        Checkpoint(folder, 1).layers()
-
-
-def test_an_index_that_promises_more_than_the_shards_hold(tmp_path: Path) -> None:
-    folder = model_folder(".safetensors", n_shards=2)(tmp_path, 1, family_weights())
-    (file,) = folder.glob("*.index.json")
-    index = json.loads(file.read_bytes())
-    index["weight_map"]["layers.2.attn.qkv.weight"] = index["weight_map"]["head.weight"]
-    file.write_text(json.dumps(index))
-    with refused(folder, "layers.2.attn.qkv.weight"):
         Checkpoint(folder, 1).layers()
 
 

@@ -88,21 +88,7 @@ def test_several_runs_are_named(tmp_path: Path) -> None:
         series(tmp_path)
 
 
-def test_a_folder_of_deepspeed(tmp_path: Path) -> None:
-    for step in (100, 200):
-        folder = tmp_path / f"global_step{step}"
-        folder.mkdir()
-        torch.save({"module": family_weights(), "global_steps": step}, folder / "mp_rank_00_model_states.pt")
-        for rank in range(3):
-            name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-            torch.save({"optimizer_state_dict": {}}, folder / name)
-    (tmp_path / "latest").write_text("global_step200")
-    opened = series(tmp_path)
-    assert opened.steps == [100, 200]
-    assert len(opened[0].analysed()) == 9
-
-
-@pytest.mark.parametrize("names", [[], ["checkpoints/config.json"], ["notes.txt", "a/b/c.json"]])
+@pytest.mark.parametrize("names", [[], ["checkpoints/config.json"], ["notes.txt", "a/b/c.json", ".hidden.pt"]])
 def test_an_empty_run_says_what_was_expected(names: list[str], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

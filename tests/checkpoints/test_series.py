@@ -66,15 +66,6 @@ def test_steps_are_sorted_as_numbers(names: str, tmp_path: Path) -> None:
     assert [Path(checkpoint.location).name for checkpoint in found] == [names.format(step) for step in STEPS]
 
 
-def test_formats_may_be_mixed(tmp_path: Path) -> None:
-    for step, write in enumerate(WRITERS.values()):
-        write(tmp_path, step, family_weights(seed=step))
-    found = series(tmp_path)
-    assert found.steps == list(range(len(WRITERS)))
-    for checkpoint in found:
-        assert torch.equal(checkpoint.tensors()["head.weight"], family_weights(seed=checkpoint.step)["head.weight"])
-
-
 def test_a_run_of_ours(tmp_path: Path) -> None:
     write_run(tmp_path / "small-1" / "checkpoints", write_safetensors)
     touch(tmp_path / "small-1", "log.csv", "config.json", "state.safetensors", "state.pt")
@@ -120,17 +111,6 @@ def test_files_without_a_step_are_ignored_and_listed(tmp_path: Path) -> None:
     assert list(found.ignored) == ["best.pt", "last.ckpt"]
 
 
-def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
-    for step in (500, 1000):
-        model_folder(".safetensors")(tmp_path, step, family_weights(seed=step))
-    save_file(family_weights(), tmp_path / "model.safetensors")
-    touch(tmp_path, "training_args.bin", "config.json")
-    touch(tmp_path / "runs" / "Jan01", "events.out")
-    found = series(tmp_path)
-    assert found.steps == [500, 1000]
-    assert list(found.ignored) == ["model.safetensors"]
-
-
 def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
     for step in (500, 1000):
         model_folder(".safetensors", n_shards=3)(tmp_path, step, family_weights(seed=step))
@@ -153,11 +133,6 @@ def test_one_checkpoint_alone(write: Writer, tmp_path: Path) -> None:
     assert found.steps == [300]
     assert (found.name, found.spec, found[0].location) == (path.name, str(path), str(path))
     assert torch.equal(tensor_of(found[0].analysed()[0]), family_weights(seed=300)["head.weight"])
-
-
-@every_format
-def test_a_folder_of_one_checkpoint(write: Writer, tmp_path: Path) -> None:
-    write(tmp_path, 300, family_weights())
     assert series(tmp_path).steps == [300]
 
 
@@ -352,11 +327,6 @@ def test_a_path_as_text_with_a_home_or_relative(tmp_path: Path, monkeypatch: pyt
         assert_is_the_run(found)
 
 
-def test_a_model_folder_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(model_folder(".safetensors")(tmp_path, 500, family_weights()))
-    assert series(".").steps == [500]
-
-
 def test_opening_a_series_opens_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def entries(path: Path) -> None:
         raise AssertionError(f"{path} was opened")
@@ -366,41 +336,21 @@ def test_opening_a_series_opens_no_checkpoint(tmp_path: Path, monkeypatch: pytes
     assert series(tmp_path).steps == STEPS
 
 
-def test_a_damaged_checkpoint_spares_the_others(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    damaged = tmp_path / "step_000040.pt"
-    damaged.write_bytes(b"")
-    found = series(tmp_path)
-    assert found.steps == STEPS
-    with refused(damaged):
-        found[2].analysed()
-    assert [layer.name for layer in found[3].analysed()] == ANALYSED
-
-
 # A series is a sequence
 
 
 def test_slices(tmp_path: Path) -> None:
     touch(tmp_path, "best.pt", *(f"step_{step}.pt" for step in STEPS))
     whole = series(tmp_path)
+    assert isinstance(whole, Sequence)
+    assert whole[0] == Checkpoint(tmp_path / "step_0.pt", 0)
+    with pytest.raises(IndexError):
+        whole[len(STEPS)]
     for part in (slice(2), slice(1, -1), slice(None, None, 2), slice(-2, None), slice(None, None, -1), slice(9, None)):
         found = whole[part]
         assert isinstance(found, Series)
         assert found.steps == STEPS[part]
         assert (found.name, found.spec, found.ignored) == (whole.name, whole.spec, whole.ignored)
-
-
-def test_a_sequence_of_checkpoints(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"step_{step}.pt" for step in STEPS))
-    found = series(tmp_path)
-    assert isinstance(found, Sequence)
-    assert len(found) == len(STEPS)
-    assert found[0] == Checkpoint(tmp_path / "step_0.pt", 0)
-    assert found[-1].step == 20000
-    assert [checkpoint.step for checkpoint in reversed(found)] == STEPS[::-1]
-    assert found[2] in found
-    with pytest.raises(IndexError):
-        found[len(STEPS)]
 
 
 def test_one_line_for_a_series_and_a_checkpoint(tmp_path: Path) -> None:
@@ -427,16 +377,6 @@ def test_two_checkpoints_of_one_step_are_refused(first: str, second: str, tmp_pa
     touch(tmp_path, "step_0.pt", first, second, "step_2.pt")
     with refused(tmp_path, first, second, "step 1;"):
         series(tmp_path)
-
-
-@pytest.mark.parametrize("names", [[], ["notes.txt", "config.json", ".hidden.pt"]])
-def test_a_folder_without_checkpoints_is_refused(names: list[str], tmp_path: Path) -> None:
-    touch(tmp_path / "run", *names)
-    with refused(tmp_path / "run", "no checkpoints", ".safetensors"):
-        series(tmp_path / "run")
-    (tmp_path / "run" / "checkpoints").mkdir()
-    with refused(tmp_path / "run", "no checkpoints"):
-        series(tmp_path / "run")
 
 
 def test_several_checkpoints_without_a_step_are_refused(tmp_path: Path) -> None:

@@ -270,15 +270,14 @@ def _refuse_one_rank(root: Source) -> None:
         path = root.path.absolute()
         for place in (path, path.parent):
             if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
-                raise unsupported(
-                    root.spec, f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
-                )
+                reason = f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
+                raise unsupported(root.spec, reason)
 
 
 def _is_in_a_folder(names: list[str]) -> bool:
     """Return whether a lone file has a step in its name that the folder, in which it lies, has not."""
     first, _, last = names[0].rpartition("/") if len(names) == 1 else ("", "", "")
-    return bool(first) and step_of(_stem(last)) is not None and step_of(first) is None
+    return bool(first) and step_of(Path(last).stem) is not None and step_of(first) is None
 
 
 def _runs_below(names: list[str]) -> list[str]:
@@ -322,7 +321,7 @@ def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple
         whole = name.rstrip("/")
         first = whole.partition("/")[0]
         part = first if escaped(first) != first else whole
-        if is_checkpoint([whole]) or (part == first and step_of(_stem(first), own) is not None):
+        if is_checkpoint([whole]) or (part == first and step_of(Path(first).stem, own) is not None):
             unusable[escaped(part)] = None
     return names, tuple(unusable)
 
@@ -332,7 +331,7 @@ def _single(
 ) -> Series:
     """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
     if names == [name] and is_checkpoint(names):
-        where, stem = folder, _stem(name)
+        where, stem = folder, Path(name).stem
     elif is_checkpoint(names) and (len(names) > 1 or any(map(MEGATRON_RANK.fullmatch, names))):
         where, stem = folder, name
     elif len(candidates) == 1:
@@ -384,10 +383,8 @@ def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Co
     if others:
         listed = ", ".join(f"{text_of(key)}: {where.spec}:{text_of(key)}" for key in others[:3])
         note += f"; it also holds {listed}"
-    checkpoints = [
-        Checkpoint(where, step, None, options.roles, key)
-        for key, step in zip(keys, steps or range(len(keys)), strict=True)
-    ]
+    numbered = zip(keys, steps or range(len(keys)), strict=True)
+    checkpoints = [Checkpoint(where, step, None, options.roles, key) for key, step in numbered]
     return replace(opened, checkpoints=_in_order(where.spec, checkpoints), notes=(note,))
 
 
@@ -466,7 +463,7 @@ def _candidates(names: list[str]) -> dict[str, str]:
     candidates, plain = {}, []
     for first, within in sorted(inside.items()):
         is_file = within == [""]
-        stem = _stem(first) if is_file else first
+        stem = Path(first).stem if is_file else first
         if not is_file and _is_in_a_folder([f"{first}/{name}" for name in within]):
             continue
         if SECOND_MODEL.fullmatch(first) and {"model.safetensors", "pytorch_model.bin"} & inside.keys():
@@ -500,7 +497,3 @@ def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...
 
 def _last_part(spec: str) -> str:
     return spec.rstrip("/").rpartition("/")[2] or spec
-
-
-def _stem(name: str) -> str:
-    return Path(name).stem
