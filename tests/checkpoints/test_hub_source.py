@@ -137,19 +137,6 @@ def test_what_lies_beside_a_file_and_three_folders_down(model: Hub, access: Acce
     assert {"a/b/c/seen.txt"} == {name for name in source.files() if name.startswith("a/")}
 
 
-@pytest.mark.slow
-def test_one_tensor_moves_little_more_than_itself(model: Hub, access: Access) -> None:
-    weights = {f"layers.{k}.mlp.fc1.weight": torch.randn(2048, 2048) for k in range(3)}
-    for step, name in ((1, "stepN safetensors"), (2, "checkpoint-N sharded safetensors")):
-        WRITERS[name](model.folder, step, weights)
-    for branch in ("step1", "checkpoint-2"):
-        (checkpoint,) = series(f"hf:owner/name@{branch}", access=access)
-        before = model.storage.sent + model.sent
-        layer = checkpoint.layers()[1]
-        assert torch.equal(tensor_of(layer), weights[layer.name])
-        assert 2048 * 2048 * 4 <= model.storage.sent + model.sent - before < 17 * MB
-
-
 def test_equal_files_of_two_revisions_are_fetched_once(model: Hub, access: Access) -> None:
     (last,) = series("hf:owner/name@step2000", access=access)
     (main,) = series("hf:owner/name@main", access=access)

@@ -202,15 +202,6 @@ def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
     assert sorted(by_name(tmp_path / "epoch=0-step=1.ckpt")) == sorted(two)
 
 
-def test_older_and_newer_protocols(tmp_path: Path) -> None:
-    for protocol in (2, 3, 4, 5):
-        for zipped in (True, False):
-            weights = family_weights()
-            path = tmp_path / f"{protocol}_{zipped}.pt"
-            torch.save({"model": weights}, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-            assert all(same(tensor_of(entry), weights[name]) for name, entry in by_name(path).items())
-
-
 def test_float8_stays_as_it_is_and_is_widened_for_a_probe(tmp_path: Path) -> None:
     every = torch.arange(256, dtype=torch.uint8).view(16, 16)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
