@@ -61,7 +61,9 @@ def matrices(
     }
     result: dict[str, list[Matrix]] = {}
     for stored, role in found:
-        entry = stored if role in {"conv", "other"} else _without_outer_ones(stored)
+        entry, shape = stored, stored.shape
+        if role not in {"conv", "other"} and len(shape) == 3 and shape[1] != 1 and 1 in (shape[0], shape[2]):
+            entry = reshaped(stored.name, shape[1:] if shape[0] == 1 else shape[:2], stored)
         if len(entry.shape) == 2:
             result[entry.name] = _experts_in_rows(entry, routers) or [Matrix(entry)]
         elif role in {"mlp.in", "mlp.out"} and len(entry.shape) == 3 and _holds_experts(entry, width):
@@ -74,22 +76,12 @@ def matrices(
     return _turned(result, {entry.name: role for entry, role in found}, width, biases)
 
 
-def _without_outer_ones(entry: Entry) -> Entry:
-    """Return a tensor of three axes, of which the first or the last has one entry, without it."""
-    shape = entry.shape
-    if len(shape) != 3 or 1 not in (shape[0], shape[2]) or shape[1] == 1:
-        return entry
-    return reshaped(entry.name, shape[1:] if shape[0] == 1 else shape[:2], entry)
-
-
 def _turned(
     found: Mapping[str, Sequence[Matrix]], roles: Mapping[str, str], width: int | None, biases: Mapping[str, int]
 ) -> dict[str, list[Matrix]]:
     """Mark the matrices stored as (inputs, outputs): by their own shapes, or as the others of the same style."""
     own = {
-        name: _vote(name, parts[0].entry.shape, roles[name], width, biases.get(_bias_of(name)))
-        for name, parts in found.items()
-        if parts
+        name: _vote(name, parts[0].entry.shape, roles[name], width, biases) for name, parts in found.items() if parts
     }
     votes: dict[str, set[bool | None]] = {}
     for name, vote in own.items():
@@ -98,12 +90,6 @@ def _turned(
         name: [replace(part, transposed=_is_turned(name, part, roles[name], own[name], votes, width)) for part in parts]
         for name, parts in found.items()
     }
-
-
-def _bias_of(name: str) -> str:
-    """Return the name that the bias of a raw parameter has: ``b1`` of ``W1``, ``fc.b`` of ``fc.w``."""
-    outer, dot, leaf = name.rpartition(".")
-    return f"{outer}{dot}b{leaf[1:]}" if leaf[:1] in {"w", "W"} else ""
 
 
 def _is_turned(
@@ -125,8 +111,13 @@ def _is_turned(
     return of_style == {True} or (not of_style and is_usual)
 
 
-def _vote(name: str, shape: tuple[int, ...], role: str, width: int | None, bias: int | None) -> bool | None:
-    """Return whether a shape shows (inputs, outputs), also next to a bias, whose length is that of the outputs."""
+def _vote(name: str, shape: tuple[int, ...], role: str, width: int | None, biases: Mapping[str, int]) -> bool | None:
+    """Return whether a shape shows (inputs, outputs), also next to a bias, whose length is that of the outputs.
+
+    The bias of a raw parameter is ``b1`` of ``W1``, ``fc.b`` of ``fc.w``.
+    """
+    outer, dot, leaf = name.rpartition(".")
+    bias = biases.get(f"{outer}{dot}b{leaf[1:]}") if leaf[:1] in {"w", "W"} else None
     if role == "other" and _ROUTER.search(name):
         role = "mlp.in"  # a router of experts reads the stream
     if bias in shape and shape[0] != shape[1]:

@@ -100,15 +100,11 @@ def _held(entry: Entry, *, is_mask: bool) -> str:
     """
     if len(entry.shape) != 2 or not entry.is_float or min(entry.shape) < 3:
         return ""
-    if _is_triangle(entry) or (is_mask and _has_two_values(entry)):
+    places = sorted({0, 1, entry.shape[0] // 2, entry.shape[0] - 1}) if is_mask else ()
+    values = {value for k in places for value in entry.numbers(k, k + 1).ravel().tolist()}
+    if _is_triangle(entry) or (is_mask and len(values) <= 2):
         return MASK
     return TABLE if entry.shape[0] > 3 and _turns_evenly(entry.numbers(0, 4)) else ""
-
-
-def _has_two_values(entry: Entry) -> bool:
-    count = entry.shape[0]
-    rows = [entry.numbers(k, k + 1) for k in sorted({0, 1, count // 2, count - 1})]
-    return len(set(np.concatenate(rows).ravel().tolist())) <= 2
 
 
 def _is_triangle(entry: Entry) -> bool:
@@ -168,7 +164,11 @@ def weight_matrices(
                 rest[entry.name] = kind
                 del candidates[entry.name]
     vectors = {e.name: e.shape[0] for e in entries if len(e.shape) == 1}
-    _name_projections(candidates, vectors)
+    for name, (entry, role, why) in candidates.items():
+        # A linear map that is called an embedding: a table has no bias.
+        bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
+        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[0]:
+            candidates[name] = (entry, "other", roles.BY_NAME)
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
     others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
     width = layouts.residual_width(entries, [e for e in tables if not _EXTRA_TABLE.search(e.name)] or tables, others)
@@ -206,14 +206,6 @@ def _copies(entries: Sequence[Entry]) -> set[str]:
         ):
             copies.add(name)
     return copies
-
-
-def _name_projections(candidates: dict[str, tuple[Entry, str, str]], vectors: Mapping[str, int]) -> None:
-    """Take linear maps that are called embeddings for what they are: a table has no bias."""
-    for name, (entry, role, why) in candidates.items():
-        bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
-        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[0]:
-            candidates[name] = (entry, "other", roles.BY_NAME)
 
 
 def _no_matrix(entry: Entry) -> str:
@@ -257,14 +249,17 @@ def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | Non
     for name, (entry, role, why) in candidates.items():
         block = _block(name)
         if why == roles.UNKNOWN and len(entry.shape) == 2 and name.endswith("weight"):
-            by_shape = (
-                _outside_blocks(entry.shape, heads, tables)
-                if block is None
-                else _inside_block(entry.shape, width, blocks[block])
-            )
+            if block is not None:
+                by_shape = _inside_block(entry.shape, width, blocks[block])
+            elif not tables and entry.shape[0] in {head[0] for head in heads}:
+                by_shape = "embed"
+            else:
+                by_shape = "head" if entry.shape in tables and not heads else ""
             role, why = (by_shape, roles.BY_SHAPE) if by_shape else (role, why)
         elif role in {"mlp.in", "mlp.out"} and why == roles.BY_NAME and name.endswith(".weight"):
-            role = _half(entry.shape, width, role, name)
+            shape = entry.shape
+            if len(shape) == 2 and shape[0] != shape[1] and width in shape and ".c_" not in name:
+                role = "mlp.in" if shape[1] == width else "mlp.out"  # the half that it is, whatever its name says
         known[name] = (entry, role, why)
     return known
 
@@ -272,13 +267,6 @@ def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | Non
 def _block(name: str) -> int | None:
     """Return the number of a tensor's block; None for a module of a sequence at the top, such as ``0.weight``."""
     return roles.block_of(name) if name.count(".") > 1 else None
-
-
-def _outside_blocks(shape: tuple[int, ...], heads: set[tuple[int, ...]], tables: set[tuple[int, ...]]) -> str:
-    """Return the role of a matrix outside all blocks that has the shape of the head, or of the embedding."""
-    if not tables and shape[0] in {head[0] for head in heads}:
-        return "embed"
-    return "head" if shape in tables and not heads else ""
 
 
 def _inside_block(shape: tuple[int, ...], width: int | None, block: Mapping[tuple[int, ...], int]) -> str:
@@ -291,10 +279,3 @@ def _inside_block(shape: tuple[int, ...], width: int | None, block: Mapping[tupl
     if out == inputs or shape[::-1] not in block or width not in shape:
         return ""
     return "mlp.in" if inputs == width and out > width else "mlp.out" if out == width and inputs > width else ""
-
-
-def _half(shape: tuple[int, ...], width: int | None, role: str, name: str) -> str:
-    """Return the half of an MLP that a linear map's shape shows, where its name says the other."""
-    if len(shape) != 2 or shape[0] == shape[1] or width not in shape or ".c_" in name:
-        return role
-    return "mlp.in" if shape[1] == width else "mlp.out"

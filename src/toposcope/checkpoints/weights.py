@@ -148,7 +148,9 @@ def weights_of(
     refused: dict[str, str] = {}
     sizes: dict[str, int] = {}
     plain = {e.name for e in entries}
-    if any(_may_be_packed(entry) for entry in entries):
+    plain_floats = ("float16", "float32", "float64", "bf", "bool", "comp")
+    # Whole numbers, floats of 8 and 4 bits, or factors.
+    if any(e.name.endswith(_FACTORS) or (len(e.shape) > 1 and not e.dtype.startswith(plain_floats)) for e in entries):
         decoded = quantisation.dequantised(entries, _quantisation(configuration))
         how |= decoded.how
         parts |= {name: f"part of {scheme}" for name, scheme in decoded.parts.items()}
@@ -159,7 +161,9 @@ def weights_of(
     if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
         entries, ways, made_of = put_together(entries)
         how, parts = how | ways, parts | made_of
-    remarks = _quantisation_remarks(how, entries)
+    remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
+    if bare := sum("float8" in e.dtype and len(e.shape) > 1 for e in entries):
+        remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
     adapter = configuration("adapter_config.json") if any("lora" in entry.name for entry in entries) else {}
     adapted = adapters.combined(entries, adapter, base(adapter.get("base_model_name_or_path")) if adapter else None)
     if adapted.how and not any(words.startswith("base") for words in adapted.how.values()):
@@ -195,21 +199,6 @@ def _are_tied(table: Entry, head: Entry) -> bool:
         return False
     rows = {0, table.shape[0] // 2, table.shape[0] - 1}
     return all(table.read(k, k + 1).tobytes() == head.read(k, k + 1).tobytes() for k in rows)
-
-
-def _quantisation_remarks(how: Mapping[str, str], entries: Sequence[Entry]) -> list[str]:
-    """Say how many weights were dequantised, by scheme, and how many floats of 8 bits have no scale."""
-    schemes = Counter(how.values())
-    remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in schemes.items()]
-    bare = sum("float8" in entry.dtype and len(entry.shape) > 1 for entry in entries)
-    return remarks + ([f"weights of 8-bit floats without a scale, read as stored: {bare}"] if bare else [])
-
-
-def _may_be_packed(entry: Entry) -> bool:
-    """Return whether a tensor may hold packed or scaled weights: whole numbers, floats of 8 and 4 bits, or factors."""
-    if entry.name.endswith(_FACTORS):
-        return True
-    return len(entry.shape) > 1 and not entry.dtype.startswith(("float16", "float32", "float64", "bf", "bool", "comp"))
 
 
 def _quantisation(configuration: Configuration) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 import math
 import re
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, BinaryIO, NamedTuple
@@ -51,7 +51,10 @@ def entries(spec: str, files: Files) -> list[Entry]:
     names = [entry.name for entry in listed]
     if len(set(names)) < len(names):
         raise damaged(headers[0].file, "two tensors have the same name")
-    _refuse_factors(headers[0].file, listed)
+    for name in names:
+        if name.endswith(".scale") and f"{name.removesuffix('.scale')}.weight" in names:  # llama.cpp multiplies by it
+            reason = f"a weight has a factor of its own in {name[:80]!a}; convert the model to F16 or BF16"
+            raise unsupported(headers[0].file, reason)
     return listed
 
 
@@ -83,16 +86,6 @@ def _check_parts(spec: str, names: Sequence[str], headers: Sequence["_Header"]) 
     raise CheckpointError(
         f"{spec}: {len(headers)} of {count} parts of a model; fetch the others ({', '.join(lost)})", "missing shard"
     )
-
-
-def _refuse_factors(file: StoredFile, listed: Iterable[Entry]) -> None:
-    """Refuse weights that have a factor of their own next to them, which llama.cpp multiplies by."""
-    names = {entry.name for entry in listed}
-    for name in names:
-        if name.endswith(".scale") and f"{name.removesuffix('.scale')}.weight" in names:
-            raise unsupported(
-                file, f"a weight has a factor of its own in {name[:80]!a}; convert the model to F16 or BF16"
-            )
 
 
 class _Tensor(NamedTuple):

@@ -124,20 +124,19 @@ class RangeCache:
                 self._range(file, start, stop).unlink()
 
     def _reserve(self, size: int) -> None:
-        """Add to the total the bytes that will be written, after making room for them."""
-        total = self._reserved()
-        if self.limit is not None and total + size > self.limit:
-            total = self._make_room(size)
-        (self.folder / "reserved").write_text(f"{total + size:020d}")
+        """Add to the total the bytes that will be written, after making room for them.
 
-    def _reserved(self) -> int:
-        """Return the total of reserved bytes; never less than is stored, as a process may die before it writes."""
+        The total is never less than is stored, as a process may die before it writes.
+        """
         try:
             text = (self.folder / "reserved").read_text()
         except FileNotFoundError:
             text = ""
         # It may be half written after a crash of the machine.
-        return int(text) if re.fullmatch(r"\d{20}", text) else sum(size for _, size, _ in self._all())
+        total = int(text) if re.fullmatch(r"\d{20}", text) else sum(size for _, size, _ in self._all())
+        if self.limit is not None and total + size > self.limit:
+            total = self._make_room(size)
+        (self.folder / "reserved").write_text(f"{total + size:020d}")
 
     def _make_room(self, size: int) -> int:
         """Drop the least recently used ranges, and return the total of the rest."""
@@ -265,8 +264,17 @@ def _read_exactly(file: StoredFile, start: int, stop: int, key: str, access: Acc
         longest = max((r for r in cached_ranges if r[0] <= at < r[1]), key=lambda r: r[1], default=None)
         if longest is None:
             end = min((first for first, _ in cached_ranges if at < first < stop), default=stop)
-            into = buffer[at - start : end - start]
-            _fetch(file, at, end, into, fill, access, cache, name)
+            if access.offline:
+                raise CheckpointError(
+                    f"{file.location}: bytes {at} to {end} are not in the cache, and this is offline; run once online",
+                    "unreachable",
+                )
+            into, saved = buffer[at - start : end - start], 0
+            for reached in fill(at, end, into):
+                while cache and (reached - saved >= CHUNK_BYTES or saved < reached == len(into)):
+                    upto = min(saved + CHUNK_BYTES, reached)
+                    cache.save(name, at + saved, into[saved:upto])
+                    saved = upto
             at = end
         elif cache and (part := cache.load(name, *longest)) is not None:
             end = min(longest[1], stop)
@@ -301,29 +309,6 @@ def cached_lookup(
     answer = fetch()
     cache.save_listing(key, msgspec.json.encode(answer))
     return answer
-
-
-def _fetch(
-    file: StoredFile,
-    start: int,
-    stop: int,
-    into: Bytes,
-    fill: Fill,
-    access: Access,
-    cache: RangeCache | None,
-    name: str,
-) -> None:
-    if access.offline:
-        raise CheckpointError(
-            f"{file.location}: bytes {start} to {stop} are not in the cache, and this is offline; run once online",
-            "unreachable",
-        )
-    saved = 0
-    for reached in fill(start, stop, into):
-        while cache and (reached - saved >= CHUNK_BYTES or saved < reached == len(into)):
-            upto = min(saved + CHUNK_BYTES, reached)
-            cache.save(name, start + saved, into[saved:upto])
-            saved = upto
 
 
 def _name(file: StoredFile, key: str) -> str:
