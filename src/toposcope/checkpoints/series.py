@@ -11,7 +11,7 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
-from toposcope.checkpoints.formats.series_inside import counters_beside
+from toposcope.checkpoints.formats.series_inside import counters_in_folder
 from toposcope.checkpoints.formats.weight_names import (
     ARRAYS,
     ENDINGS,
@@ -23,18 +23,9 @@ from toposcope.checkpoints.formats.weight_names import (
     WHOLE_OR_INDEX,
     known_foreign,
 )
-from toposcope.checkpoints.sources import (
-    Access,
-    CheckpointError,
-    Files,
-    LocalSource,
-    Source,
-    is_remote,
-    linked_files,
-    roots,
-)
-from toposcope.checkpoints.sources.local import escaped, local_path
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources import is_remote, roots
+from toposcope.checkpoints.sources.local import LocalSource, escaped, linked_files, local_path
+from toposcope.checkpoints.sources.source import Access, CheckpointError, Files, Source, unsupported
 from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
@@ -370,7 +361,7 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
     if found.series is not None:
         return _series_inside(opened, where, found.series, found.models, options)
     if step is None and (step := _step_as_part(where, options.key)) is None:
-        step = step_within(found.stated or (counters_beside(where) if is_local else {}))
+        step = step_within(found.stated or (counters_in_folder(where) if is_local else {}))
     return replace(opened, checkpoints=(options.checkpoint(where, stem, options.numbered(step, stem, where.spec)),))
 
 

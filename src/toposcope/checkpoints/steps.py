@@ -24,7 +24,7 @@ COUNTERS = (*STEP_COUNTERS, *EPOCH_COUNTERS, *TOKEN_COUNTERS)
 _STEP = r"(?![1-9]\d{0,2}(?:[_ ']\d{3})+(?!\d))(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
 # After a word that need not mean a step, eight digits may be a date: 20240501, 2024-05-01, or with a time.
 _NO_DATE = r"(?!(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?:[-_T]?\d{4,6})?(?!\d))"
-# The most specific word wins: an epoch beside a step is not the step. Those from the third on may count epochs.
+# The most specific word wins: an epoch next to a step is not the step. Those from the third on may count epochs.
 _WORDS = (
     "steps?[-_= ]?+",
     rf"(?<![a-z])(?:iter(?:ation)?s?[-_= ]?+|ba){_NO_DATE}",

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 import msgspec
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
-from toposcope.checkpoints.sources import CheckpointError
-from toposcope.checkpoints.sources.source import damaged
+from toposcope.checkpoints.sources.source import CheckpointError, damaged
 from toposcope.checkpoints.tuning import MIN_DEFERRED_BYTES, MIN_DEFERRED_TEXT
 
 Names = Mapping[tuple[str, str], Any]

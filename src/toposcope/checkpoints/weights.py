@@ -24,7 +24,7 @@ PACKED = "packed weights and adapters"
 _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
 """Names of the factors of an adapter; models have modules called lora of their own."""
 _ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
-Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file beside the weights, by its name
+Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
 Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
 _FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
 _STATED_IN = {
@@ -202,7 +202,7 @@ def _are_tied(table: Entry, head: Entry) -> bool:
 
 
 def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
-    """Return what the files beside the weights say of their packing."""
+    """Return what the files next to the weights say of their packing."""
     for name, keys in _STATED_IN.items():
         content = configuration(name)
         inner = content.get("text_config")
@@ -217,7 +217,7 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
 def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, Any]) -> bool:
     """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream.
 
-    What the configuration calls a language model has a head, whatever lies beside it.
+    What the configuration calls a language model has a head, whatever lies next to it.
     """
     architectures = stated.get("architectures")
     if isinstance(architectures, list) and any(re.search("LM|Causal", str(name)) for name in architectures):

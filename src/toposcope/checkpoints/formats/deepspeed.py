@@ -10,14 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
-from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import fields_of, without_attribute
 from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, reshaped, stacked
 from toposcope.checkpoints.formats.series_inside import stated_along
-from toposcope.checkpoints.formats.torch_file import RankFile
+from toposcope.checkpoints.formats.torch_file import RankFile, listing, open_file
 from toposcope.checkpoints.formats.weight_names import is_transformers_folder
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, unsupported
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
 MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
@@ -51,7 +49,7 @@ def entries(spec: str, files: Files) -> Listing:
     name = _matches(MODULE, inner)[0][0]
     if reason := missing_ranks(RankFile(inner[name]).content):
         raise unsupported(inner[name], reason)
-    return torch_file.entries(spec, {name: inner[name]})
+    return listing(inner[name], open_file(inner[name]))
 
 
 def stated(_spec: str, files: Files) -> dict[str, int]:

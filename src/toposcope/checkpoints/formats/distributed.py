@@ -21,8 +21,7 @@ from toposcope.checkpoints.formats.entry import Entry, slice_of
 from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
 from toposcope.checkpoints.formats.torch_file import Archive
 from toposcope.checkpoints.formats.weight_names import WHOLE_OR_INDEX, is_file_name
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,
     TENSOR_NAMES,

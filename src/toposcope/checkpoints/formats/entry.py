@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import DTYPES, MANTISSA_BITS, from_tensor, itemsize, without_8_bits
-from toposcope.checkpoints.sources import Bytes, StoredFile
+from toposcope.checkpoints.sources.source import Bytes, StoredFile
 from toposcope.checkpoints.tuning import BLOCK_BYTES
 from toposcope.kernels.magnitudes import widened
 

@@ -15,8 +15,7 @@ from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
 from toposcope.extras import install, is_installed
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")

@@ -13,8 +13,7 @@ from toposcope.checkpoints.formats.contents import fields_of
 from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, side_by_side, stacked
 from toposcope.checkpoints.formats.torch_file import RankFile
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
-from toposcope.checkpoints.sources import CheckpointError, Files
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources.source import CheckpointError, Files, unsupported
 from toposcope.checkpoints.steps import MAX_STEP
 
 _Place = tuple[int, int]  # the rank among tensor-parallel ones, and the pipeline stage

@@ -1,4 +1,4 @@
-"""Llama as Meta distributes it: ``params.json`` beside ``consolidated.00.pth``, a file for each model-parallel rank."""
+"""Llama as Meta distributes it: ``params.json`` and ``consolidated.00.pth``, a file for each model-parallel rank."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -10,8 +10,7 @@ import msgspec
 from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, side_by_side, stacked
 from toposcope.checkpoints.formats.torch_file import RankFile
 from toposcope.checkpoints.formats.weight_names import is_transformers_folder, refuse_pointers
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, unsupported
 
 PARAMS = "params.json"
 _RANK = re.compile(r"consolidated\.(\d\d)\.pth")

@@ -34,7 +34,7 @@ from toposcope.checkpoints.formats.weight_names import (
     is_transformers_folder,
     refuse_pointers,
 )
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile
 
 MAX_INDEX_BYTES = 100_000_000
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
@@ -111,7 +111,7 @@ def _entries(spec: str, name: str, files: Files, key: Key = ()) -> list[Entry]:
     if name.endswith(".safetensors"):
         refuse_key(spec, key)
         return safetensors_file.entries(spec, {name: files[name]})
-    return torch_file.entries(spec, {name: files[name]}, key)
+    return torch_file.listing(files[name], torch_file.open_file(files[name]), key)
 
 
 def _sharded(spec: str, files: Files, name: str) -> Listing:
@@ -141,7 +141,7 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     name = _main(files)
     if name.endswith((*TORCH, *PICKLES)):
-        found = torch_file.inside(spec, {name: files[name]}, key)
+        found = torch_file.within(files[name], torch_file.open_file(files[name]), key)
         return replace(found, stated=trainer_counters(files) | found.stated)
     refuse_key(spec, key)
     own = safetensors_file.stated(spec, {name: files[name]}) if name.endswith(".safetensors") else {}

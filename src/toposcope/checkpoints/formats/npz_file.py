@@ -12,10 +12,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from toposcope.checkpoints.formats import torch_file
-from toposcope.checkpoints.formats.contents import Inside, Key, is_state
+from toposcope.checkpoints.formats.contents import is_state
 from toposcope.checkpoints.formats.dtypes import itemsize
-from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.model_folder import lone_file
 from toposcope.checkpoints.formats.pickles import (
     StoredArray,
@@ -25,12 +24,18 @@ from toposcope.checkpoints.formats.pickles import (
     strided_entry,
 )
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Bytes,
+    CheckpointError,
+    Files,
+    RangeStream,
+    StoredFile,
+    damaged,
+    truncated,
+    unsupported,
+)
 from toposcope.checkpoints.unpickling import Deferred, Unknown
 
-MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_000  # as in NumPy; only records need more
 MAX_ARRAYS = 100_000
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE = {
@@ -49,21 +54,10 @@ def claims(names: Collection[str]) -> bool:
     return bool(lone_file(names, ".npz"))
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def opened(_spec: str, files: Files) -> tuple[StoredFile, "_Arrays"]:
     """List the arrays by their headers."""
-    file = _file(files)
-    return torch_file.listing(file, _Arrays(file), key)
-
-
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
-    """Return the series in the file, and the counters that it states."""
-    file = _file(files)
-    return torch_file.within(file, _Arrays(file), key)
-
-
-def _file(files: Files) -> StoredFile:
     (file,) = files.values() if len(files) == 1 else [files[lone_file(files, ".npz")]]
-    return file
+    return file, _Arrays(file)
 
 
 class _Deflated(StoredArray):
@@ -151,8 +145,10 @@ def _describe(file: StoredFile, name: str, array: StoredArray, stream: IO[bytes]
             warnings.simplefilter("ignore")
             shape, is_fortran, stored = read[read_magic(stream)](stream)
     except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
-        raise damaged(file, f"{name} does not begin as an array does") from error
-    if stored.names is not None:
+        if "max_header_size" not in str(error):  # which only records exceed
+            raise damaged(file, f"{name} does not begin as an array does") from error
+        stored = None
+    if stored is None or stored.names is not None:
         raise unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
     dtype = StoredDtype(stored.str)
     if not dtype.name and not dtype.code.startswith(_NOT_NUMBERS):

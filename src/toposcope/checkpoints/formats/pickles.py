@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry, as_array
-from toposcope.checkpoints.sources import Bytes, CheckpointError, StoredFile
-from toposcope.checkpoints.sources.source import RangeStream, truncated, unsupported
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError, RangeStream, StoredFile, truncated, unsupported
 from toposcope.checkpoints.unpickling import (
     TENSOR_NAMES,
     Deferred,
@@ -359,7 +358,7 @@ class Plain:
         return inner.entry(name, StoredTensor(storage, tensor.dtype, tensor.offset, tensor.shape, tensor.strides))
 
 
-def opened(file: StoredFile) -> Legacy | Plain:
+def opened_pickle(file: StoredFile) -> Legacy | Plain:
     """Return a file that begins with a pickle, as what it is."""
     stream = stream_of(file)
     plain = Plain(file, stream)

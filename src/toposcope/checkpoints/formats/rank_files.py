@@ -12,8 +12,7 @@ from toposcope.checkpoints.formats import deepspeed, megatron, meta_llama
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.torch_file import RankFile
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other, is_transformers_folder
-from toposcope.checkpoints.sources import Files
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources.source import Files, unsupported
 
 _PART = re.compile(r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model)[._-]?)(\d+)(.*)", re.IGNORECASE)
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")

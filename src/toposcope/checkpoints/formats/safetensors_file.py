@@ -9,8 +9,7 @@ import msgspec
 
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.sources import Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated
+from toposcope.checkpoints.sources.source import Files, StoredFile, damaged, truncated
 from toposcope.checkpoints.steps import COUNTERS
 from toposcope.checkpoints.tuning import READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS

@@ -34,14 +34,22 @@ from toposcope.checkpoints.formats.pickles import (
     StoredArray,
     array_entry,
     not_weights,
-    opened,
+    opened_pickle,
     storage_of,
     strided_entry,
 )
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
-from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Bytes,
+    CheckpointError,
+    Files,
+    RangeStream,
+    StoredFile,
+    damaged,
+    truncated,
+    unsupported,
+)
 from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, Unknown, load
 from toposcope.wording import examples
@@ -114,10 +122,10 @@ def claims(names: Collection[str]) -> bool:
     return name.endswith((*TORCH, *PICKLES)) and not is_other(name)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
-    """List the tensors without reading their data."""
+def opened(_spec: str, files: Files) -> tuple[StoredFile, "Saved"]:
+    """Open the one file, without reading the data of its tensors."""
     (file,) = files.values()
-    return listing(file, open_file(file), key)
+    return file, open_file(file)
 
 
 def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
@@ -143,12 +151,6 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
     return Listing((saved.entry(name, tensor) for name, tensor in tensors.items()), notes, stated)
 
 
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
-    """Return the series in a file, or below a key of it, and the counters that it states."""
-    (file,) = files.values()
-    return within(file, open_file(file), key)
-
-
 def within(file: StoredFile, saved: Saved, key: Key = ()) -> Inside:
     """Return the series in what a file saves, and the counters that it states."""
     content = _content(file, saved)
@@ -172,7 +174,7 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
     if begin.startswith(SIGNATURES["zip"]):
         return Archive(file)
     if begin.startswith(SIGNATURES["pickle"]):
-        return opened(file)
+        return opened_pickle(file)
     if len(begin) < 4:
         raise truncated(file, f"a file of {file.size} bytes")
     what = next((text for start, text in _BEGINNINGS.items() if begin.lstrip().startswith(start)), "")

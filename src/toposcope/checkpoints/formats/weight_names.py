@@ -4,8 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from toposcope.checkpoints.sources import Files
-from toposcope.checkpoints.sources.source import is_relative_name, unsupported
+from toposcope.checkpoints.sources.source import Files, is_relative_name, unsupported
 
 File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")

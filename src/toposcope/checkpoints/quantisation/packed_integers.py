@@ -22,7 +22,7 @@ from toposcope.checkpoints.quantisation.packed import (
     single,
 )
 from toposcope.checkpoints.quantisation.scaled import bystanders, group_weights
-from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.sources.source import CheckpointError
 
 Groups = Callable[[], NDArray[np.intp]]  # returns the group of every input
 _WORDS = ("int32", "uint32")
