@@ -15,6 +15,7 @@ from range_server import RangeServer, running
 
 from toposcope.checkpoints import Access, series
 from toposcope.checkpoints.sources import CheckpointError, StoredFile, http_requests, roots
+from toposcope.checkpoints.tuning import MAX_TRIES
 from toposcope.errors import ToposcopeError
 
 MB = 1_000_000
@@ -69,8 +70,8 @@ def test_a_cut_range_is_resumed_where_it_was_cut(server: RangeServer) -> None:
 def test_a_connection_that_is_cut_every_time_is_given_up(server: RangeServer) -> None:
     file = opened(server)
     server.conduct.cut_after, server.conduct.n_cuts = 1000, 10**9
-    refused(file, "unreachable", "the connection was cut at byte", f"{http_requests.MAX_TRIES} times", "again later")
-    assert len(server.requests) == 1 + http_requests.MAX_TRIES
+    refused(file, "unreachable", "the connection was cut at byte", f"{MAX_TRIES} times", "again later")
+    assert len(server.requests) == 1 + MAX_TRIES
     # Where each try brings a good part, it goes on.
     server.conduct.cut_after = MB
     assert file.read(0, SIZE).tobytes() == CONTENT
@@ -79,10 +80,10 @@ def test_a_connection_that_is_cut_every_time_is_given_up(server: RangeServer) ->
 @pytest.mark.parametrize(("status", "headers"), [(429, {"Retry-After": "0"}), (503, {}), (500, {}), (408, {})])
 def test_a_server_that_is_busy_is_asked_again(server: RangeServer, status: int, headers: dict[str, str]) -> None:
     file = opened(server)
-    server.conduct.statuses = [(status, headers)] * (http_requests.MAX_TRIES - 1)
+    server.conduct.statuses = [(status, headers)] * (MAX_TRIES - 1)
     assert file.read(5, 5 * MB).tobytes() == CONTENT[5 : 5 * MB]
-    server.conduct.statuses = [(status, headers)] * http_requests.MAX_TRIES
-    refused(file, "unreachable", f"the server answers {status}, {http_requests.MAX_TRIES} times")
+    server.conduct.statuses = [(status, headers)] * MAX_TRIES
+    refused(file, "unreachable", f"the server answers {status}, {MAX_TRIES} times")
 
 
 def test_the_wait_is_what_the_server_asks_for(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +195,7 @@ def test_a_server_that_falls_silent(server: RangeServer, monkeypatch: pytest.Mon
     file = opened(server)
     monkeypatch.setattr(http_requests, "TIMEOUT", 0.02)
     server.conduct.pause = 2.0
-    refused(file, "unreachable", "no answer in time at byte 5", f"{http_requests.MAX_TRIES} times")
+    refused(file, "unreachable", "no answer in time at byte 5", f"{MAX_TRIES} times")
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, str(1 << 63), "-1", "many"])

@@ -9,11 +9,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import layouts, roles
+from toposcope.checkpoints import layouts, roles, tuning
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.roles import leaf_of
-from toposcope.checkpoints.tuning import MAX_SMALL, SMALL_SIZE
+from toposcope.checkpoints.tuning import SMALL_SIZE
 
 _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
@@ -154,7 +154,7 @@ def weight_matrices(
         else:
             candidates[entry.name] = (entry, *roles.recognised(entry.name, rules))
     small = {n: _n_small(e, role) for n, (e, role, why) in candidates.items() if why != roles.OWN_RULE}
-    for name in [name for name, n in small.items() if n] if sum(small.values()) > MAX_SMALL else ():
+    for name in [name for name, n in small.items() if n] if sum(small.values()) > tuning.MAX_SMALL else ():
         rest[name] = SMALL
         del candidates[name]
     if not all_weights:

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints import adapters, matrices, quantisation, roles
+from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
-from toposcope.checkpoints.tuning import NAMED_SHARE
+from toposcope.checkpoints.tuning import NAMED_SHARE, SMALL_SIZE
 from toposcope.wording import examples
 
 MAX_NAMES = 3
@@ -187,8 +187,8 @@ def weights_of(
     others |= parts
     if n_small := sum(kind == matrices.SMALL for kind in others.values()):
         remarks.append(
-            f"{n_small:,} tensors with matrices of at most {matrices.SMALL_SIZE:,} numbers are not measured, as these "
-            f"are more than {matrices.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
+            f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
+            f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
         )
     return Weights(entries, _with_tied_head(found, configuration), others, refused, sizes, remarks)
 

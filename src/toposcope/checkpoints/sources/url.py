@@ -15,7 +15,7 @@ import numpy as np
 
 from toposcope.checkpoints.sources.http_requests import Retry, changed_error
 from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
-from toposcope.checkpoints.sources.range_cache import CHUNK_BYTES, cached_lookup, read_cached
+from toposcope.checkpoints.sources.range_cache import cached_lookup, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
@@ -28,6 +28,7 @@ from toposcope.checkpoints.sources.source import (
     checked_size,
     is_hidden,
 )
+from toposcope.checkpoints.tuning import CHUNK_BYTES
 from toposcope.errors import ToposcopeError
 
 Answer = TypeVar("Answer")
