@@ -193,7 +193,7 @@ def test_more_is_asked_for_than_the_file_holds(server: RangeServer) -> None:
 
 def test_a_server_that_falls_silent(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     file = opened(server)
-    monkeypatch.setattr(http_requests, "TIMEOUT", 0.02)
+    monkeypatch.setattr(http_requests, "TIMEOUT", 0.1)
     server.conduct.pause = 2.0
     refused(file, "unreachable", "no answer in time at byte 5", f"{MAX_TRIES} times")
 
