@@ -82,35 +82,6 @@ def test_a_study_of_one_run(tmp_path: Path) -> None:
     assert_is_the_run(series(tmp_path))
 
 
-def test_a_study_of_several_runs_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "study.toml")
-    for run in ("small-1", "small-2"):
-        touch(tmp_path / "runs" / run / "checkpoints", "step_1.pt")
-    with refused(tmp_path, "small-1, small-2", "2 runs", str(tmp_path / "runs")):
-        series(tmp_path)
-
-
-def test_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        touch(tmp_path / name, "run.json", "state.safetensors")
-        touch(tmp_path / name / "checkpoints", "step_1.pt")
-    with refused(tmp_path, "a folder of 2 runs, among them a, b; name one, such as", str(tmp_path / "a")):
-        series(tmp_path)
-
-
-def test_a_study_without_checkpoints_of_its_own_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "study.toml")
-    with refused(tmp_path, "keeps no checkpoints itself", "name the folder that they are saved in"):
-        series(tmp_path)
-
-
-def test_files_without_a_step_are_ignored_and_listed(tmp_path: Path) -> None:
-    touch(tmp_path, "step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "notes.txt", "config.json", ".step_3.pt")
-    found = series(tmp_path)
-    assert found.steps == [1, 2]
-    assert list(found.ignored) == ["best.pt", "last.ckpt"]
-
-
 def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
     for step in (500, 1000):
         model_folder(".safetensors", n_shards=3)(tmp_path, step, family_weights(seed=step))
@@ -188,13 +159,6 @@ def test_listing_is_quick(name: str, tmp_path: Path) -> None:
     assert count == 12 * 150
 
 
-def test_a_model_folder_with_what_a_trainer_leaves_beside_it(tmp_path: Path) -> None:
-    folder = model_folder(".safetensors")(tmp_path, 500, family_weights())
-    touch(folder, "rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
-    assert series(folder).steps == [500]
-    assert series(folder)[0].location == str(folder)
-
-
 @pytest.mark.parametrize(
     ("folder", "names", "weights"),
     [
@@ -224,13 +188,6 @@ def test_a_folder_that_holds_one_file_of_weights(folder: str, names: list[str], 
         assert (checkpoint.step, checkpoint.location) == (100, str(where))
         if not (where / "config.json").exists():
             assert [layer.name for layer in checkpoint.analysed()] == ANALYSED
-
-
-@pytest.mark.parametrize("names", [["a.pt", "b.pt"], ["optim.pt", "train.pt"], ["w-00001-of-00002.pt", "c.json"]])
-def test_a_folder_of_several_files_of_weights_or_none_is_no_checkpoint(names: list[str], tmp_path: Path) -> None:
-    touch(tmp_path / "step_1", *names)
-    with refused(tmp_path, "none with a step in its name" if "a.pt" in names else "no checkpoints"):
-        series(tmp_path)
 
 
 # Links
@@ -291,6 +248,8 @@ def test_a_folder_that_may_not_be_read_spares_the_others(tmp_path: Path, monkeyp
 
 # Where a run keeps its checkpoints
 
+OF_A_TRAINER = ("rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
+
 
 @pytest.mark.parametrize(
     ("names", "steps", "ignored"),
@@ -302,6 +261,8 @@ def test_a_folder_that_may_not_be_read_spares_the_others(tmp_path: Path, monkeyp
         (["checkpoints/step_2.pt", "checkpoint/step_3.pt"], [2], ["checkpoint"]),
         (["model.safetensors.index.json", "checkpoints/step_2.pt"], [2], ["model.safetensors.index.json"]),
         (["last.pt", "checkpoint/model.safetensors", "checkpoint/config.json"], [0], ["last.pt"]),
+        (["step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "a.txt", ".step_3.pt"], [1, 2], ["best.pt", "last.ckpt"]),
+        ([f"checkpoint-5/{name}" for name in ("model.safetensors", *OF_A_TRAINER)], [5], []),
     ],
 )
 def test_what_lies_beside_a_folder_of_checkpoints(
@@ -365,36 +326,40 @@ def test_one_line_for_a_series_and_a_checkpoint(tmp_path: Path) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("step_1.pt", "step_000001.pt"),
-        ("step_1.pt", "step_1.safetensors"),
-        ("checkpoint-1.pt", "step1.pt"),
-    ],
-)
-def test_two_checkpoints_of_one_step_are_refused(first: str, second: str, tmp_path: Path) -> None:
-    touch(tmp_path, "step_0.pt", first, second, "step_2.pt")
-    with refused(tmp_path, first, second, "step 1;"):
+REFUSED: dict[str, tuple[list[str], list[str]]] = {
+    "a study of several runs": (
+        ["study.toml", "runs/small-1/checkpoints/step_1.pt", "runs/small-2/checkpoints/step_1.pt"],
+        ["small-1, small-2", "2 runs", "runs/NAME"],
+    ),
+    "a folder of runs": (
+        [f"{run}/{name}" for run in "ab" for name in ("run.json", "state.safetensors", "checkpoints/step_1.pt")],
+        ["a folder of 2 runs, among them a, b; name one, such as"],
+    ),
+    "a study without checkpoints": (["study.toml"], ["keeps no checkpoints itself", "name the folder that they are"]),
+    "several without a step": (["best.pt", "last.pt"], ["2 checkpoints", "none with a step", "step_000100"]),
+    "several files of weights in a folder": (["step_1/a.pt", "step_1/b.pt"], ["none with a step in its name"]),
+    "a folder of an optimizer": (["step_1/optim.pt", "step_1/train.pt"], ["no checkpoints"]),
+    "one shard": (["step_1/w-00001-of-00002.pt", "step_1/c.json"], ["no checkpoints"]),
+    "one step, padded": (["step_0.pt", "step_1.pt", "step_000001.pt"], ["step_1.pt", "step_000001.pt", "step 1;"]),
+    "one step, two formats": (["step_1.pt", "step_1.safetensors"], ["step_1.pt", "step_1.safetensors", "step 1;"]),
+    "one step, two words": (["checkpoint-1.pt", "step1.pt", "step_2.pt"], ["checkpoint-1.pt", "step1.pt", "step 1;"]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused(what: str, tmp_path: Path) -> None:
+    names, words = REFUSED[what]
+    for name in names:
+        touch((tmp_path / name).parent, Path(name).name)
+    with refused(tmp_path, *words):
         series(tmp_path)
 
 
-def test_several_checkpoints_without_a_step_are_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "best.pt", "last.pt")
-    with refused(tmp_path, "2 checkpoints", "none with a step", "step_000100"):
-        series(tmp_path)
-
-
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    for name in ("gone", "gone.pt"):
-        with refused(tmp_path / name, "no such file or folder"):
-            series(tmp_path / name)
-
-
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "step_1.json")
-    with refused(tmp_path / "step_1.json", "no checkpoints", ".safetensors"):
-        series(tmp_path / "step_1.json")
+    for name, words in (("gone", "no such file"), ("gone.pt", "no such file"), ("step_1.json", "no checkpoints")):
+        with refused(tmp_path / name, words):
+            series(tmp_path / name)
 
 
 @pytest.mark.reference
