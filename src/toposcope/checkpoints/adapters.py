@@ -137,9 +137,9 @@ class _Combination:
 
     def weight(self, module: str) -> Entry | None:
         """Return the plain weight of a module, None if it is not there."""
-        mine = next((self.own[module + tail] for tail in _BASES if module + tail in self.own), None)
+        own = next((self.own[module + tail] for tail in _BASES if module + tail in self.own), None)
         named = self.of_base.get(_bare(f"{module}.weight"), [])
-        return mine or (named[0] if len(named) == 1 else None)
+        return own or (named[0] if len(named) == 1 else None)
 
     def combine(self, pair: _Pair, weight: Entry | None) -> tuple[Entry, str]:
         """Return the combined weight, and what it is in words."""

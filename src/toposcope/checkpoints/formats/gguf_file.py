@@ -157,7 +157,10 @@ class _Header:
             raise ValueError("it does not begin as a GGUF file does")
         version = _whole(stream, 4)
         if version not in _VERSIONS:
-            raise unsupported(self.file, _other_version(version))
+            is_big = version.to_bytes(4, "big") in [known.to_bytes(4, "little") for known in _VERSIONS]
+            other = f"GGUF of version {version}; only 2 and 3 are read. Convert the model again"
+            big = "a big-endian GGUF file; convert it with gguf_convert_endian.py of llama.cpp"
+            raise unsupported(self.file, big if is_big else other)
         n_tensors, n_values = _whole(stream, 8), _whole(stream, 8)
         if max(n_tensors, n_values) > MAX_TENSORS:
             raise ValueError(f"its header lists {max(n_tensors, n_values)} tensors or values")
@@ -173,12 +176,6 @@ class _Header:
         self.begin = -(-stream.tell() // alignment) * alignment
         if unaligned := next((tensor for tensor in self.tensors if tensor.offset % alignment), None):
             raise ValueError(f"{unaligned.name[:80]!a} begins between two places of its alignment")
-
-
-def _other_version(version: int) -> str:
-    if version.to_bytes(4, "little")[::-1] in [known.to_bytes(4, "little") for known in _VERSIONS]:
-        return "a big-endian GGUF file; convert it with gguf_convert_endian.py of llama.cpp"
-    return f"GGUF of version {version}; only 2 and 3 are read. Convert the model again"
 
 
 def _bytes(stream: BinaryIO, size: int) -> bytes:
