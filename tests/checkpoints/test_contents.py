@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from safetensors.torch import save_file
-from small_checkpoints import OPTIMIZER, Weights, assert_refused, family_weights, random_weights, refused
+from small_checkpoints import OPTIMIZER, Weights, assert_refused, random_weights, refused
 from stored_tensors import assert_holds, saved
 from torch import nn
 
@@ -490,15 +490,3 @@ def test_a_key_of_many_digits_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError) as caught:
         _ = Checkpoint(tmp_path / "step_1.pkl", 1).entries
     assert "\n" not in str(caught.value)
-
-
-def test_the_folder_of_accelerate_is_its_first_model(tmp_path: Path) -> None:
-    save_file(family_weights(), tmp_path / "model.safetensors")
-    save_file(family_weights(1), tmp_path / "model_1.safetensors")
-    for name in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl"):
-        torch.save({"shadow_params": [torch.ones(3, 3)]}, tmp_path / name)
-    (checkpoint,) = series(tmp_path)
-    assert [entry.name for entry in checkpoint.entries] == [
-        e.name for e in Checkpoint(tmp_path / "model.safetensors", 0).entries
-    ]
-    assert checkpoint.notes == ["also holds other models: model_1.safetensors; name the file to read one"]

@@ -45,11 +45,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server  # type: ignore[misc]
 
 
-@pytest.fixture
-def access(tmp_path: Path) -> Access:
-    return Access(folder=tmp_path / "kept")
-
-
 def test_revisions_are_a_series(model: Hub, access: Access) -> None:
     opened = series("hf:owner/name@step*", access=access)
     assert opened.steps == [0, 1000, 2000]

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from small_checkpoints import family_weights, refused
 
-from toposcope.checkpoints import series
+from toposcope.checkpoints import Checkpoint, series
 
 
 def saved(path: Path, step: int = 0) -> None:
@@ -120,3 +120,15 @@ def test_the_step_of_the_one_checkpoint_of_a_run(place: str, tmp_path: Path) -> 
     saved(tmp_path / place / "epoch=0-step=100.ckpt", 100)
     assert series(tmp_path).steps == [100]
     assert series(tmp_path / place).steps == [100]
+
+
+def test_the_folder_of_accelerate_is_its_first_model(tmp_path: Path) -> None:
+    save_file(family_weights(), tmp_path / "model.safetensors")
+    save_file(family_weights(1), tmp_path / "model_1.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl"):
+        torch.save({"shadow_params": [torch.ones(3, 3)]}, tmp_path / name)
+    (checkpoint,) = series(tmp_path)
+    assert [entry.name for entry in checkpoint.entries] == [
+        e.name for e in Checkpoint(tmp_path / "model.safetensors", 0).entries
+    ]
+    assert checkpoint.notes == ["also holds other models: model_1.safetensors; name the file to read one"]

@@ -29,11 +29,6 @@ def server(served: Path) -> Iterator[RangeServer]:
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> Access:
-    return Access(folder=tmp_path / "kept")
-
-
-@pytest.fixture
 def bucket() -> Iterator[str]:
     filesystem = fsspec.filesystem("memory")
     yield "memory://bucket/series"
