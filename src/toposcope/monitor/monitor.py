@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
-from toposcope.integrity.finding import some_of
 from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters import innermost
 from toposcope.monitor.budget import Clock, Due, interval_at, schedule
@@ -26,6 +25,7 @@ from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.sinks.webhook import check_address
 from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
+from toposcope.wording import examples
 
 if TYPE_CHECKING:
     from torch import nn
@@ -387,7 +387,7 @@ def _say_unmeasured(model: "nn.Module") -> None:
     for name, reason in unmeasured(model).items():
         names.setdefault(reason, []).append(name)
     for reason, of_reason in names.items():
-        say(f"{some_of(of_reason)}: not measured, because {reason}")
+        say(f"{examples(of_reason, 1)}: not measured, because {reason}")
 
 
 def _step(step: Any) -> int:

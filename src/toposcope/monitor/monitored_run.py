@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
-from toposcope.integrity.finding import MAX_NAMED_LAYERS, some_of
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import START_SECONDS, Budget, Clock, Meter, Plan, Planner
 from toposcope.monitor.events import Note
@@ -28,6 +27,7 @@ from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import one_line
+from toposcope.wording import examples
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,7 +124,7 @@ class MonitoredRun:
         self._budget.step()
         for what, names in self.ranks.training_changes(is_due=is_due).items():
             are = "layer {} is" if len(names) == 1 else "layers {} are"
-            message = f"{are.format(some_of(names, MAX_NAMED_LAYERS))} {what.format(format(self._step, ','))}"
+            message = f"{are.format(examples(names))} {what.format(format(self._step, ','))}"
             self._session.logged.append((self._step, Note(self._step, names, message)))
 
     def abandon(self) -> None:
@@ -148,7 +148,7 @@ class MonitoredRun:
         """Warn once if the model has new parameters, which are not measured."""
         if not self._is_changed and (new := self.ranks.new_parameters()):
             self._is_changed = True
-            say(f"{some_of(new)}: added after attach, so not measured; attach the monitor once the model is complete")
+            say(f"{examples(new, 1)}: added after attach, so not measured; attach the monitor to the complete model")
 
     def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Measure before the first step or after the last, and wait for the result."""

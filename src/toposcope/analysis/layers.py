@@ -1,13 +1,52 @@
-"""Trained layers compared with random matrices of their shape (docs/methods/random-matrices.md)."""
+"""Layers of a run: which moves first, and how each compares with random matrices of its shape.
 
-from collections.abc import Iterator, Sequence
+Definitions: docs/methods/phases.md and docs/methods/random-matrices.md.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.homology.matrix_controls import ENSEMBLES
 from toposcope.probes.feature import TOPOLOGY, Feature
+from toposcope.typing import Vector
+
+
+def onset(steps: NDArray[np.int64], values: Vector) -> tuple[int, float] | None:
+    """Return when a feature of a layer has left its first value, and how far it goes."""
+    known = np.isfinite(values)
+    steps, values = steps[known], values[known]
+    distance = np.abs(values - values[:1])
+    departure = np.minimum(distance, np.append(distance[1:], np.inf))
+    if not len(values) or not departure.max() > 0:
+        return None
+    largest = float(departure.max())
+    return int(steps[np.argmax(departure > largest / 2)]), largest
+
+
+def onset_table(trajectories: Iterable[Trajectory], features: Sequence[Feature]) -> pl.DataFrame:
+    """Return when each layer has left its first value, by feature."""
+    rows = [
+        (t.run, str(feature), layer, t.roles.get(layer, ""), left[0], left[1] / start if start else np.inf)
+        for t in trajectories
+        for feature in features
+        for layer, of_layer in t.layers.items()
+        if (values := of_layer.get(feature.of_group(layer))) is not None
+        if (left := onset(t.steps, values)) is not None
+        if (start := abs(float(values[np.isfinite(values)][0]))) is not None
+    ]
+    texts = dict.fromkeys(("run", "feature", "layer", "role"), pl.String)
+    table = pl.DataFrame(rows, schema={**texts, "step": pl.Int64, "departure": pl.Float64}, orient="row")
+    finite = pl.when(pl.col("departure").is_finite()).then("departure")
+    largest = finite.max().over("run", "feature").fill_null(0.0)
+    moves = table.with_columns(moves=pl.col("departure") >= tuning.MIN_MOVE_SHARE * largest)
+    first = pl.when("moves").then("step").min().over("run", "feature")
+    return moves.with_columns(is_first=pl.col("moves") & (pl.col("step") == first))
+
 
 COMPARED = {
     "np_mean": Feature("neural_persistence", "", "np_mean", TOPOLOGY),

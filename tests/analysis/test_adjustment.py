@@ -1,4 +1,4 @@
-"""Pairing features with the losses of other runs: counted by hand, and its level where all runs share the cause."""
+"""p-values adjusted for many tests, and the pairing of features with other runs' losses: by hand, and their level."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from toposcope.analysis.adjustment import pairing_p
+from toposcope.analysis.adjustment import adjusted, pairing_p
 
 RNG = np.random.default_rng(11)
 
@@ -27,7 +27,7 @@ def test_too_few_runs_say_nothing() -> None:
     assert math.isnan(pairing_p(np.empty((0, 0)), 0))
 
 
-def test_runs_that_cannot_be_asked_are_left_out() -> None:
+def test_runs_that_cannot_be_compared_are_excluded() -> None:
     square = np.eye(6)
     square[5, :5] = math.nan
     assert pairing_p(square, 0) == pytest.approx(1 / 120)
@@ -37,3 +37,18 @@ def test_runs_that_cannot_be_asked_are_left_out() -> None:
 def test_level_where_no_pairing_is_special(n: int) -> None:
     p = np.array([pairing_p(RNG.uniform(size=(n, n)), seed) for seed in range(400)])
     assert np.mean(p <= 0.05) <= 0.08
+
+
+def test_adjustment_by_hand() -> None:
+    p = np.array([0.04, np.nan, 0.01, 0.03])
+    np.testing.assert_allclose(adjusted(p), [0.06, np.nan, 0.03, 0.06])
+    np.testing.assert_allclose(adjusted(p, "bonferroni"), [0.12, np.nan, 0.03, 0.09])
+    np.testing.assert_allclose(adjusted(p, "bh"), [0.04, np.nan, 0.03, 0.04])
+    assert len(adjusted(np.empty(0))) == 0
+
+
+def test_benjamini_hochberg_is_scipys() -> None:
+    from scipy.stats import false_discovery_control
+
+    p = RNG.uniform(size=200) ** 3
+    np.testing.assert_allclose(adjusted(p, "bh"), false_discovery_control(p))
