@@ -150,9 +150,9 @@ def _log_of(series: Series) -> "LogTable | None":
     """Return the log beside a series; None without one."""
     if series.source is None:
         return None
-    from toposcope.logs import log_beside  # Polars takes long to import
+    from toposcope.logs import find_log  # Polars takes long to import
 
-    return log_beside(series.source)
+    return find_log(series.source)
 
 
 def diagnose(

@@ -6,31 +6,30 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import ACCURACY, identify_columns, target_of
-from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-from toposcope.logs.evaluations.formats import EvaluationFile
+from toposcope.logs.columns import ACCURACY, target_of
+from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_raw
 from toposcope.logs.formats import read_raw, run_folder, study
 from toposcope.logs.log import Log
 from toposcope.logs.reading import read_logs
 from toposcope.logs.table import LogTable, sources
 
 
-def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
+def claims(file: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a study, a run's folder or its log."""
-    return study.claims(material.path) or run_folder.claims(material.path)
+    return study.claims(file.path) or run_folder.claims(file.path)
 
 
-def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
+def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return losses and accuracies of every run, step by step; of a run without any, its final training loss."""
-    logs, remarks = read_logs(material.path)
+    logs, remarks = read_logs(file.path)
     # the table calls the first of several validation losses so, whatever its column is called
-    raws = read_raw(material.path) or []
-    names = {sources(identify_columns(raw.table.columns)).get("validation_loss", "") for raw in raws}
+    raws = read_raw(file.path) or []
+    names = {sources(raw.columns).get("validation_loss", "") for raw in raws}
     name = names.pop() if len(names) == 1 else "validation_loss"
     parts = [part for log in logs if log.table is not None for part in _targets(log, log.table, name)]
     if not parts:
         raise ToposcopeError("its logs hold no loss and no accuracy")
-    return [RawEvaluations(material.path, as_raw(pl.concat(parts, how="diagonal")), remarks)]
+    return [RawEvaluations(file.path, as_raw(pl.concat(parts, how="diagonal")), remarks)]
 
 
 def _targets(log: Log, table: LogTable, validation: str) -> list[pl.DataFrame]:

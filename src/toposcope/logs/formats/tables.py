@@ -1,6 +1,7 @@
-"""CSV, and the same with tabs or semicolons."""
+"""Tables: CSV, the same with tabs, semicolons or bars, and Parquet."""
 
 import csv
+import io
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,8 +14,11 @@ from toposcope.logs.raw import MAX_COLUMNS, RawLog, numbers, one_line, plural
 from toposcope.logs.table import is_step
 from toposcope.logs.texts import decoded
 
-ENDINGS = (".csv", ".tsv")
+PARQUET = (".parquet", ".pq")
+ENDINGS = (".csv", ".tsv", *PARQUET)
 SEPARATORS = (",", ";", "\t", "|")
+MAGIC = b"PAR1"  # of Parquet
+MAX_CELLS = 500_000_000  # rows times columns; a Parquet file of a few bytes can hold any number of equal ones
 ROWS_COMPARED = 5  # rows that have as many cells as the header
 MIN_UNNAMED_ROWS = 2  # rows by which columns without names may be recognised
 _COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+")
@@ -23,7 +27,9 @@ _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")
 
 
 def looks_like(head: bytes) -> bool:
-    """Return whether a file could be a table: text, with a separator in its first line."""
+    """Return whether a file could be a table: Parquet, or text with a separator in its first line."""
+    if head.startswith(MAGIC):
+        return True
     try:
         first = decoded(head)[0].partition("\n")[0]
     except ToposcopeError:
@@ -32,8 +38,30 @@ def looks_like(head: bytes) -> bool:
 
 
 def runs(path: Path) -> list[RawLog]:
-    """Return the table of a file, every column as text."""
-    return parse(path.read_bytes(), path)
+    """Return the table of a file: of text every column as such."""
+    content = path.read_bytes()
+    is_parquet = path.suffix.lower() in PARQUET or (path.suffix.lower() not in ENDINGS and content.startswith(MAGIC))
+    return [RawLog(path, "", _of_parquet(content))] if is_parquet else parse(content, path)
+
+
+def _of_parquet(content: bytes) -> pl.DataFrame:
+    """Return the table in a file of Parquet; nested columns are named as in ``train/loss``."""
+    if not content:
+        raise ToposcopeError("the file is empty")
+    try:
+        n_columns = len(pl.read_parquet_schema(io.BytesIO(content)))
+        n_rows = int(pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item())
+        if n_rows * n_columns > MAX_CELLS:
+            raise ToposcopeError(f"{n_rows:,} rows of {n_columns} columns; a training log has fewer")
+        table = pl.read_parquet(content)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ToposcopeError(f"truncated or not Parquet ({one_line(error)})") from error
+    while nested := [name for name, dtype in table.schema.items() if isinstance(dtype, pl.Struct)]:
+        for name in nested:
+            fields = table[name].struct.unnest()
+            fields = fields.rename({field: f"{name}/{field}" for field in fields.columns})
+            table = table.drop(name).hstack(fields.drop(set(fields.columns) & set(table.columns)))
+    return table
 
 
 def parse(content: bytes, source: Path) -> list[RawLog]:
@@ -176,7 +204,7 @@ def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_cut(number: str, before: list[str]) -> bool:
-    """Return whether a number may have lost its end, beside those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
+    """Return whether a number may have lost its end, next to those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
     if before[-1].isdigit():
         return len(number) < len(before[-1])
     return len(number) < min(map(len, before)) or _CUT_EXPONENT.search(number) is not None

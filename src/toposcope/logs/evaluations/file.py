@@ -1,37 +1,108 @@
-"""Formats of evaluations, one a file.
-
-A format is a module with two functions; adding one means adding its file to this package, or naming it as an entry
-point of the group ``toposcope.evaluations`` in a package of one's own:
-
-- ``claims(material, columns) -> bool``: is this file or folder of the format, by what is in it?
-- ``evaluations(material, columns) -> list[RawEvaluations]``: what it says.
-
-``columns`` are those that the caller named.
-
-The first that claims a file reads it; the plain tables (``GENERAL = True``) are asked last. What is wrong with a file
-is raised as a `ToposcopeError` without its place, which `toposcope.logs.formats.refusing` adds.
-"""
+"""Evaluations in one form, as a tool wrote them, and the file or folder that they are read from."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import polars as pl
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.evaluations.evaluations import RawEvaluations
+from toposcope.logs.columns import Target
 from toposcope.logs.evaluations.tasks import standard_task
-from toposcope.logs.formats import delimited, json_rows, parquet, refusing
-from toposcope.logs.raw import plural
+from toposcope.logs.formats import json_rows, tables
+from toposcope.logs.raw import numbers, plural
 from toposcope.logs.texts import NO_VALUE, values_of_lines
-from toposcope.plugins import collect_modules
 
+SCHEMA: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("run", "recipe", "seed", "task", "metric", "date"), pl.String),
+    **dict.fromkeys(("N", "D", "tokens_per_step", "value", "standard_error", "chance"), pl.Float64),
+    **dict.fromkeys(("step", "shots", "n"), pl.Int64),
+    "corpus": pl.Boolean,
+}
+"""Columns of `RawEvaluations.table`: null where the tool says nothing. ``corpus`` is true of the loss on a corpus; of
+two values of one metric the one with the later ``date`` counts."""
+COLUMNS = {
+    name: SCHEMA.get(name, pl.String)
+    for name in "run recipe N D step seed task shots metric role value n standard_error".split()
+}
+"""Columns of `Evaluations.table` and their types."""
+ROLES = ("score", "loss", "likelihood", "corpus_loss", "other_score")
+"""What a metric is: the score people care for, the loss of a task's right answers, a quantity made of likelihoods that
+may stand for the score, the loss on a corpus (whose name is in the column ``task``), a further metric of a task that
+has a score."""
+MAX_SIZE = 1e30
+"""Parameters, and tokens, beyond which (or below its inverse) a number is a mistake; products of both stay finite."""
 MAX_BYTES = 10**9
-JSON = (".json", ".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations:
+    """What evaluations said about runs."""
+
+    table: pl.DataFrame
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if dict(self.table.schema) != COLUMNS:
+            raise ToposcopeError(f"evaluations: columns must be {', '.join(COLUMNS)}, with their types")
+        if unknown := set(self.table["role"].unique()) - set(ROLES):
+            raise ToposcopeError(f"evaluations: role {sorted(unknown)[0]!r}; expected one of {', '.join(ROLES)}")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks with scores, sorted."""
+        return tuple(sorted(self.table.filter(pl.col("role") == "score")["task"].unique()))
+
+
+@dataclass(frozen=True, eq=False)
+class RawEvaluations:
+    """Evaluations from one file or folder.
+
+    Attributes
+    ----------
+    source : Path
+    table : polars.DataFrame
+        Columns and types `SCHEMA`; a row for each value. Without tasks, a table of what is known of runs.
+    remarks : tuple of str
+    named : bool
+        Whether the runs have a model's full name, in which its family, size and checkpoint stand.
+    """
+
+    source: Path
+    table: pl.DataFrame
+    remarks: tuple[str, ...] = ()
+    named: bool = False
+
+
+def as_raw(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with the columns and types of `SCHEMA`; texts that are numbers count as such."""
+    columns = []
+    for name, dtype in SCHEMA.items():
+        if name not in table.columns:
+            columns.append(pl.Series(name, [None], dtype=dtype).new_from_index(0, len(table)))
+            continue
+        column = table[name]
+        if dtype.is_numeric() and column.dtype != dtype:
+            values = pl.Series(name, numbers(column).values, nan_to_null=name != "value")
+            # 1.5 is no step
+            column = values.set(values != values.round(), None) if dtype == pl.Int64 else values
+        columns.append(column.cast(dtype, strict=False).alias(name))
+    return pl.DataFrame(columns)
+
+
+def short_number(name: str) -> pl.Expr:
+    """Return a number as people write it: 19.5341M, 302M."""
+    value = pl.col(name)
+
+    def text(unit: float) -> pl.Expr:
+        return (value / unit).round_sig_figs(6).cast(pl.String).str.replace(r"\.0$", "")
+
+    large = pl.when(value >= 1e9).then(pl.format("{}B", text(1e9)))
+    return large.when(value >= 1e6).then(pl.format("{}M", text(1e6))).otherwise(text(1.0))
 
 
 @dataclass(frozen=True)
@@ -81,7 +152,7 @@ class EvaluationFile:
 
     @cached_property
     def _json(self) -> tuple[list[Any], tuple[str, ...]]:
-        if self.path.suffix.lower() not in JSON or not self.path.is_file():
+        if self.path.suffix.lower() not in (".json", ".jsonl", ".ndjson") or not self.path.is_file():
             return [], ()
         text = self.text
         try:
@@ -104,11 +175,9 @@ class EvaluationFile:
         suffix = self.path.suffix.lower()
         if not self.path.is_file():
             return None, ()
-        if suffix in delimited.ENDINGS:
-            (raw,) = delimited.parse(self._content, self.path)
-            return raw.table, raw.remarks
-        if suffix in parquet.ENDINGS:
-            (raw,) = parquet.runs(self.path)
+        if suffix in tables.ENDINGS:
+            is_parquet = suffix in tables.PARQUET
+            (raw,) = tables.runs(self.path) if is_parquet else tables.parse(self._content, self.path)
             return raw.table, raw.remarks
         if isinstance(self.document, dict):
             by_name = _by_name(self.document)
@@ -120,7 +189,7 @@ class EvaluationFile:
 
 
 def _columns(content: bytes, path: Path) -> pl.DataFrame | None:
-    """Return the table that one JSON object holds, as columns by name or as rows beside facts; None if it has none."""
+    """Return the table that one JSON object holds, as columns by name or as rows next to facts; None if it has none."""
     try:
         raws = json_rows.parse(content, path)
     except ToposcopeError:
@@ -146,7 +215,7 @@ def _by_name(document: dict[str, Any]) -> pl.DataFrame | None:
 
 
 def _are_tasks(names: list[str]) -> bool:
-    """Return whether a third of the names are those of standard tasks, as beside names of models and further tasks."""
+    """Return whether a third of the names are those of standard tasks, as next to names of models and further tasks."""
     return sum(standard_task(name) is not None for name in names) * 3 >= len(names) > 0
 
 
@@ -156,30 +225,14 @@ def as_number(value: object) -> float | None:
 
 
 def object_in(path: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file beside results; nothing if there is none."""
+    """Return the JSON object in a file next to results; nothing if there is none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
     except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{path and path.name} beside it is not JSON: {message_of(error)}") from error
+        raise ToposcopeError(f"{path and path.name} next to it is not JSON: {message_of(error)}") from error
     return dictionary(document)
 
 
 def dictionary(value: object) -> dict[str, Any]:
     """Return a JSON object; an empty one of anything else."""
     return value if isinstance(value, dict) else {}
-
-
-@cache
-def _formats() -> list[ModuleType]:
-    found = collect_modules(__name__, "toposcope.evaluations", "claims", "evaluations")
-    return sorted(found, key=lambda module: getattr(module, "GENERAL", False))
-
-
-def read_raw(path: Path, columns: Mapping[str, str]) -> list[RawEvaluations] | None:
-    """Return the evaluations in a file or folder, or None if no format claims it."""
-    known = _formats()
-    with refusing(path, "evaluations"):
-        material = EvaluationFile(path)
-        module = next((m for m in known if m.claims(material, columns)), None)
-        found: list[RawEvaluations] | None = module.evaluations(material, columns) if module else None
-    return found

@@ -1,11 +1,12 @@
 """Tables: a row for each task and metric, a row for each task with a column for each metric, or a column for each task.
 
-Beside these, tables of what is known of runs: their parameters, tokens and recipe.
+Next to these, tables of what is known of runs: their parameters, tokens and recipe. Tables in Markdown are those of
+model cards, of leaderboards in a README, and what lm-evaluation-harness prints.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,9 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import NAMES
-from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw, short_number
-from toposcope.logs.evaluations.formats import EvaluationFile, as_number
-from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of
-from toposcope.logs.evaluations.wide import (
+from toposcope.logs.evaluations.columns import (
     SPREAD,
     cells,
     is_error,
@@ -28,7 +27,9 @@ from toposcope.logs.evaluations.wide import (
     unread,
     upright,
 )
-from toposcope.logs.raw import join_names, numbers, one_line, plural
+from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_number, as_raw, short_number
+from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of, standard_task
+from toposcope.logs.raw import MULTIPLES, join_names, numbers, one_line, plural
 
 GENERAL = True
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -66,24 +67,48 @@ NUMERIC = frozenset({"N", "D", "step", "value", "n", "standard_error", "chance",
 OF_A_TASK = ("value", "metric", "metrics", "standard_error")
 """Columns that say nothing in a table without a column of tasks."""
 PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
-_UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
-MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
-MAX_CELL = 100_000  # characters of a cell of metrics
+MARKDOWN = (".md", ".markdown")
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")  # the line under the names of columns
+_CELL = re.compile(r"(?<!\\)\|")
+_STYLE = re.compile(r"\*\*|__|`|</?(?:b|br|i|sup|sub)\s*/?>")
+_HEADING = re.compile(r"(#{1,6}) +(.+?)[ #]*")
+_MODEL = re.compile(r"pretrained=[\"']?([^,\"'\s)]+)")
 
 
-def claims(material: EvaluationFile, columns: Mapping[str, str]) -> bool:
+def claims(file: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a table with scores, losses or sizes of runs, or with columns that the caller named."""
-    return material.table is not None and holds_evaluations(material.table, material.path, columns)
+    return any(holds_evaluations(table, file.path, columns) for _, table in _tables(file))
 
 
-def evaluations(material: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
-    """Return the values in a table."""
-    if material.table is None:
-        raise ToposcopeError("not a table")
-    return [read_table(material.table, material.path, columns, material.table_remarks)]
+def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
+    """Return the values in a table, or in each of several in Markdown, whose runs may be named above it."""
+    parts, others = [], []
+    for model, table in _tables(file):
+        if not holds_evaluations(table, file.path, columns):
+            others.append(table.columns[0] or "without a name")
+            continue
+        part = read_table(table, file.path, columns, file.table_remarks)
+        if model and part.table["run"].is_in([file.path.stem]).all():
+            part = RawEvaluations(part.source, part.table.with_columns(run=pl.lit(model)), part.remarks)
+        parts.append(part)
+    if not parts:
+        raise ToposcopeError("no table in it holds scores")
+    if others:
+        what = plural(len(others), "table holds", "tables hold")
+        remark = f"{what} no scores, not read (first columns: {join_names(others, 10)})"
+        parts.append(RawEvaluations(file.path, parts[0].table.clear(), (remark,)))
+    return parts
+
+
+def _tables(file: EvaluationFile) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield the tables in a file, and the model that is named above each."""
+    if file.path.suffix.lower() in MARKDOWN and file.path.is_file():
+        yield from _of_markdown(file.text)
+    elif file.table is not None:
+        yield "", file.table
 
 
 def holds_evaluations(table: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> bool:
@@ -110,7 +135,7 @@ def read_table(
     if not is_named:
         table = upright(table, remarks)
         if not _has_values(table, _identified(table.columns, {}), _is_of_runs(path)):
-            columns = {}  # a table of runs beside the one whose columns were named
+            columns = {}  # a table of runs next to the one whose columns were named
     for quantity, name in columns.items():
         if quantity != "score" and name not in table.columns:
             raise ToposcopeError(f"no column {one_line(name)!r} ({quantity}); there are {join_names(table.columns)}")
@@ -190,9 +215,9 @@ def _numbers(table: pl.DataFrame, found: Mapping[str, str], quantity: str, remar
         rows = plural(column.unreadable, "row", "rows")
         remarks.append(f"column {one_line(found[quantity])!r} ({quantity}) holds no number in {rows}: ignored there")
     unit = _UNIT.fullmatch(found[quantity]) if quantity in ("N", "D") else None
-    scale = _UNITS[unit[2][0].lower()] if unit else 1.0
+    scale = MULTIPLES[unit[2][0].upper()] if unit else 1.0
     # a cell 7B states its unit itself
-    values = np.where(column.values < MIN_WRITTEN_OUT, column.values * scale, column.values)
+    values = np.where(column.values < tuning.MIN_WRITTEN_OUT, column.values * scale, column.values)
     return pl.Series(quantity, values).set(pl.Series(~column.logged), None)
 
 
@@ -242,7 +267,7 @@ def _of_wide(
         value = facts.with_columns(values, task=pl.lit(task), metric=pl.lit(column.metric), corpus=column.is_corpus)
         parts.append(value.with_columns(chance=0.0) if f"{task} Raw" in names and "chance" not in found else value)
     if normalised := [task for task, _ in tasks if f"{task} Raw" in names]:
-        remarks.append(f"{join_names(normalised)} beside raw scores: taken as normalised, with 0 for guessing")
+        remarks.append(f"{join_names(normalised)} next to raw scores: taken as normalised, with 0 for guessing")
     texts = [c.name for c in columns if table[c.name].dtype == pl.String]
     unreadable = {name: n for name in texts if (n := n_unreadable(table[name]))}
     if unreadable:
@@ -306,7 +331,7 @@ def _of_cells(table: pl.DataFrame, found: Mapping[str, str], facts: pl.DataFrame
 
 def _cell(cell: str | None) -> dict[str, Any] | None:
     """Return the metrics in a cell, None if there are none; Python's quotes and names become JSON's."""
-    if cell is None or len(cell) > MAX_CELL:
+    if cell is None or len(cell) > 100_000:
         return None
     if "'" in cell and '"' not in cell:
         cell = re.sub(r"\bnan\b", "NaN", cell.replace("'", '"').replace("None", "null"))
@@ -328,3 +353,62 @@ def _with_runs(values: pl.DataFrame, path: Path) -> pl.DataFrame:
     if not sizes + texts + seeds:
         return values.with_columns(run=pl.lit(path.stem))
     return values.with_columns(run=pl.concat_str([*texts, *sizes, *seeds], separator=" ", ignore_nulls=True))
+
+
+def _of_markdown(text: str) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield each table with a rule under its names, cells as text, and the model that is named above it."""
+    lines, headings, model = text.split("\n"), dict[int, str](), ""
+    for i, line in enumerate(lines):
+        if heading := _HEADING.fullmatch(line.strip()):
+            headings = {level: name for level, name in headings.items() if level < len(heading[1])}
+            headings[len(heading[1])] = heading[2]
+            model = " ".join(name for level, name in headings.items() if level > 1)
+        if command := _MODEL.search(line):
+            model = command[1].rstrip("/")
+        if not i or "|" not in line or not _RULE.fullmatch(line) or "|" not in lines[i - 1]:
+            continue
+        end = next((j for j in range(i + 1, len(lines)) if "|" not in lines[j]), len(lines))
+        if rows := [_cells(row) for row in lines[i + 1 : end]]:
+            yield model, _of_harness(_table(_cells(lines[i - 1]), rows))
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line without marks of style."""
+    cells = _CELL.split(line.strip().removeprefix("|").removesuffix("|"))
+    return [_STYLE.sub("", cell).replace("\\|", "|").strip() for cell in cells]
+
+
+def _table(names: list[str], rows: list[list[str]]) -> pl.DataFrame:
+    """Return the columns with a name, and the first without."""
+    columns: dict[str, list[str | None]] = {}
+    for i, name in enumerate(names):
+        if name not in columns and (name or i == 0):
+            columns[name] = [row[i] if i < len(row) and row[i] else None for row in rows]
+    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
+
+
+def _of_harness(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table of lm-evaluation-harness with a task and a filter in each row; as it is, if it is another."""
+    first, plain = table.columns[0], {name.lower(): name for name in table.columns}
+    if first.lower() not in ("tasks", "groups") or not plain.keys() >= {"filter", "n-shot", "metric", "value"}:
+        return table
+    cells = [cell or "" for cell in table[first].forward_fill()]
+    groups: dict[str, list[str]] = {}
+    owners, group = [], ""
+    for cell in cells:
+        group = group if cell.startswith("-") else cell
+        owners.append(group)
+        groups.setdefault(group, []).extend([cell.lstrip("- ")] if cell.startswith("-") else [])
+    of_one_kind = {g for g, parts in groups.items() if standard_task(g) or all(p.startswith(g) for p in parts)}
+    names = []
+    for cell, owner in zip(cells, owners, strict=True):
+        part = cell.lstrip("- ").replace(" ", "_")
+        if not cell.startswith("-"):
+            names.append(f"{owner}:_average" if groups[owner] else owner)
+        else:
+            names.append(f"{owner}_{part}" if owner in of_one_kind and not part.startswith(owner) else part)
+    metric, filtered = pl.col(plain["metric"]), pl.col(plain["filter"])
+    named = pl.when(filtered.is_in(["none"]) | filtered.is_null()).then(metric).otherwise(metric + "," + filtered)
+    kept = table.select(shots=plain["n-shot"], metric=named, value=plain["value"])
+    error = table[plain["stderr"]] if "stderr" in plain else pl.Series([None] * len(table), dtype=pl.String)
+    return kept.with_columns(pl.Series("task", names), error.alias("standard_error"))

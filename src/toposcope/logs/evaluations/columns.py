@@ -7,17 +7,23 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from toposcope.logs import tuning
 from toposcope.logs.columns import AUXILIARY, NAMES, PREFIXES, identify_columns
-from toposcope.logs.evaluations.groups import is_average
-from toposcope.logs.evaluations.tasks import ERROR_WORDS, metric_of, plain_name, split_metric, standard_task, task_words
+from toposcope.logs.evaluations.tasks import (
+    ERROR_WORDS,
+    is_average,
+    metric_of,
+    plain_name,
+    split_metric,
+    standard_task,
+    task_words,
+)
 from toposcope.logs.raw import join_names, numbers, plural
 
 FOLDERS = re.compile(
     r"task|task_loss|downstream\w*|loss|lm|eval|evals|evaluations?|results?|scores|val|validation|metrics"
 )
 """Folders in names of columns that name neither a task nor a corpus: ``eval/downstream/piqa_acc``, ``loss/c4``."""
-OF_CORPORA, OF_TASKS = ("loss", "lm"), ("task", "downstream")
-"""Folders of corpora, and of tasks whose columns may name no metric."""
 NO_SCORES = frozenset(
     """
     likes like downloads hearts hub stars votes battles rank ranking elo rating price cost costs usd dollars license
@@ -36,16 +42,12 @@ NO_SCORE_NAMES = re.compile(
     r"(mt_?bench|(chatbot_)?arena|chat_template|alpaca_eval_len).*|t|generation|(num_|n_)?languages"
 )
 """Names of further such columns: grades from 1 to 10, ratings, settings."""
-LOGGED = frozenset({"learning_rate", "grad_norm", "weight_norm", "epoch"})
-"""What training logs hold: there, a column of an unknown name is no task."""
 RAW = "raw_score"  # the metric of ``IFEval Raw``: scores before chance is taken away, in a unit of their own
 _SYMBOLS = re.compile(r"[^\w\s()\[\]{}.,:;/|+\-&'%^*=<>!?@~]+")
 SPREAD = r"(?:±|\+/-|\+-|\().*$"  # what stands behind a score in its cell: ``45.1 ± 0.3``
 MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?", "tbd", "/", "x", "✗")
 """Cells without a score."""
 TASKS = ("task", "tasks", "benchmark", "benchmarks", "benchmark_name", "eval", "evals", "evaluation", "test_set")
-DATASETS = ("dataset", "datasets")
-"""Names of a column of tasks where one of metrics or of ways to ask stands behind it; else it names recipes."""
 METRIC, SHOTS = ("metric", "metric_name"), ("shots", "shot", "n_shot", "n_shots", "num_shots", "k_shot")
 ABOUT = {*METRIC, *SHOTS} | set(
     """
@@ -61,7 +63,6 @@ OF_VALUES = frozenset(
     )
 )
 """Names of columns of a table that is not turned: a row for each value."""
-MIN_KNOWN = 0.5  # of the cells in a column of tasks without a name of one: names of standard tasks or averages
 
 
 class Column(NamedTuple):
@@ -92,8 +93,8 @@ def score_columns(table: pl.DataFrame, found: Mapping[str, str]) -> list[Column]
         return []
     known = {column.name for column in named} | set(found.values())
     rest = [name for name in table.columns if name not in known]
-    if "step" in found and not LOGGED.isdisjoint(identify_columns(rest).named):
-        return []
+    if "step" in found and {"learning_rate", "grad_norm", "weight_norm", "epoch"} & set(identify_columns(rest).named):
+        return []  # in a training log, a column of an unknown name is no task
     return [
         Column(name, _without_folders(name), RAW if task_words(name)[-1:] == ["raw"] else "score", False)
         for name in rest
@@ -142,7 +143,7 @@ def _named(name: str) -> Column | None:
     others = [folder for folder in folders if not FOLDERS.fullmatch(folder)]
     task, metric = split_metric(last)
     kind = metric_of(metric).role if metric and not is_error(last) else ""
-    if folders and folders[-1] in OF_CORPORA:
+    if folders and folders[-1] in ("loss", "lm"):
         return Column(name, task, metric, True) if kind == "loss" else Column(name, last, "loss", True)
     if others and metric_of(last).role == "loss":
         return Column(name, "/".join(others), last, True)
@@ -155,7 +156,7 @@ def _named(name: str) -> Column | None:
         return Column(name, "/".join([*others, task]), metric, corpus)
     if is_error(last):
         return None
-    is_task = standard_task(last) is not None or (folders and folders[-1] in OF_TASKS)
+    is_task = standard_task(last) is not None or (folders and folders[-1] in ("task", "downstream"))
     return Column(name, last, RAW if task_words(last)[-1:] == ["raw"] else "score", False) if is_task else None
 
 
@@ -241,8 +242,9 @@ def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 def _tasks(table: pl.DataFrame) -> str | None:
     """Return the column of tasks in a table with a row for each; None if there is none."""
     plain = {name: plain_name(label(name)) for name in table.columns}
+    # a dataset is a task where a metric or a way to ask stands behind it, else a recipe
     behind = {"mode", *METRIC} & set(plain.values())
-    named = (*TASKS, *(DATASETS if behind else ()))
+    named = (*TASKS, *(("dataset", "datasets") if behind else ()))
     by_name = [name for name in table.columns if plain[name].removesuffix("_metric") in named]
     if by_name:
         return by_name[0]
@@ -255,7 +257,7 @@ def _are_tasks(column: pl.Series) -> bool:
     """Return whether most cells are names of standard tasks, each another."""
     names = column.drop_nulls().str.strip_chars().to_list()
     known = [name for name in names if name and (standard_task(name) or is_average(name))]
-    return len(set(known)) > 1 and len(known) >= MIN_KNOWN * len(names) and len(set(names)) == len(names)
+    return len(set(known)) > 1 and len(known) >= tuning.MIN_KNOWN * len(names) and len(set(names)) == len(names)
 
 
 def _is_of_values(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The real monitor under each framework: its study, and the tracker that the framework opened."""
+"""The optimizer inside those that frameworks wrap around it, and the real monitor under each framework."""
 
 import sqlite3
 from contextlib import closing
@@ -8,9 +8,41 @@ from typing import Any
 import pytest
 import torch
 
+from toposcope.monitor.adapters import innermost
 from toposcope.monitor.monitor import Monitor
 
-pytestmark = pytest.mark.usefixtures("compiled_probes")
+
+def test_a_plain_optimizer_is_itself() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    assert innermost(optimizer) is optimizer
+
+
+def test_that_of_accelerate_steps_once_an_update() -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
+    weight = torch.nn.Linear(2, 1)
+    inner = torch.optim.SGD(weight.parameters())
+    model, optimizer = accelerator.prepare(weight, inner)
+    assert innermost(optimizer) is inner
+    steps: list[int] = []
+    batch = -1
+    innermost(optimizer).register_step_post_hook(lambda *_: steps.append(batch))
+    while batch < 8:
+        batch += 1
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.ones(1, 2)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert steps == [2, 5, 8]
+
+
+def test_that_of_lightning() -> None:
+    pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    from lightning.pytorch.core.optimizer import LightningOptimizer
+
+    inner = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    assert innermost(LightningOptimizer(inner)) is inner
+
 
 TOTAL = "toposcope/network/training/weight_norm"
 
@@ -35,6 +67,7 @@ def scalars(folder: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_probes")
 def test_transformers_with_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
@@ -64,6 +97,7 @@ def test_transformers_with_tensorboard(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_probes")
 def test_lightning_with_tensorboard(tmp_path: Path) -> None:
     lightning: Any = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
