@@ -17,12 +17,7 @@ from torch import Tensor
 import toposcope
 from toposcope.kernels import device_bipartite_tree, device_search
 from toposcope.kernels.boruvka import N_LISTED, Neighbours, difference_search
-from toposcope.kernels.device_bipartite_tree import (
-    KEY_TYPES,
-    Forest,
-    SortedEdges,
-    device_tree_weights,
-)
+from toposcope.kernels.device_bipartite_tree import KEY_TYPES, Forest, SortedEdges, device_tree_weights
 from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
 from toposcope.kernels.prim import prim_squares
 

@@ -213,25 +213,10 @@ def test_scale_of_a_network(W: NDArray[Any], factor: float, p: float) -> None:
     assert_array_equal(neural_persistence(W, scale=largest).deaths, neural_persistence(W).deaths)
 
 
-NUMBERS = {
-    "int": 2,
-    "float": 2.0,
-    "float64": np.float64(2),
-    "float32": np.float32(2),
-    "int64": np.int64(2),
-}
+NUMBERS = {"int": 2, "float": 2.0, "float64": np.float64(2), "float32": np.float32(2), "int64": np.int64(2)}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "int",
-        "float",
-        "float64",
-        "float32",
-        "int64",
-    ],
-)
+@pytest.mark.parametrize("kind", ["int", "float", "float64", "float32", "int64"])
 def test_scale_is_any_real_number(kind: str) -> None:
     # np.abs(W).max() of a float32 matrix is such a number.
     scale: Any = NUMBERS[kind]
@@ -275,17 +260,7 @@ def test_worked_example() -> None:
     assert result.normalized == pytest.approx(result.norm / math.sqrt(3), rel=1e-15, abs=0)
 
 
-@pytest.mark.parametrize(
-    ("p", "gap"),
-    [
-        (1, 1e-12),
-        (2, 1e-12),
-        (10, 1e-12),
-        (30, 1e-5),
-        (30, 1e-12),
-        (100, 1e-5),
-    ],
-)
+@pytest.mark.parametrize(("p", "gap"), [(1, 1e-12), (2, 1e-12), (10, 1e-12), (30, 1e-5), (30, 1e-12), (100, 1e-5)])
 def test_norm_lies_between_the_largest_persistence_and_their_sum(p: float, gap: float) -> None:
     result = neural_persistence(np.array([[1.0, 1 - gap], [1.0, 1 - gap / 2]]), p=p)
     lost = 1 - result.deaths

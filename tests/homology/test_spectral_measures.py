@@ -17,12 +17,7 @@ from property_examples import examples
 from scipy.stats import entropy, ortho_group
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import (
-    Moments,
-    SpectralMeasures,
-    measures_of_singular_values,
-    spectral_measures,
-)
+from toposcope.homology import Moments, SpectralMeasures, measures_of_singular_values, spectral_measures
 
 MODULE = import_module("toposcope.homology.spectral_measures")  # the function has its name
 SPECTRAL = ("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank")

@@ -19,15 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import (
-    Diagram,
-    betti_curve,
-    landscape,
-    neural_persistence,
-    persistence_image,
-    rips,
-    statistics,
-)
+from toposcope.homology import Diagram, betti_curve, landscape, neural_persistence, persistence_image, rips, statistics
 from toposcope.homology.statistics import statistics_of_each
 
 thorough = examples(200)
@@ -150,14 +142,7 @@ def test_bounds(diagram: Diagram) -> None:
     assert got["total"] ** 2 <= got["total_p2"] * max(count, 1) * (1 + 1e-13)
 
 
-@pytest.mark.parametrize(
-    "diagram",
-    [
-        EMPTY,
-        rips(np.ones((1, 2)))[0],
-        rips(np.eye(3))[1],
-    ],
-)
+@pytest.mark.parametrize("diagram", [EMPTY, rips(np.ones((1, 2)))[0], rips(np.eye(3))[1]])
 def test_empty_diagram_is_all_zeros(diagram: Diagram) -> None:
     got = statistics(diagram)
     assert got.pop("n_essential") == diagram.n_essential

@@ -26,11 +26,7 @@ Edges = NDArray[np.int64]
 Connectivity = Literal["4", "8", "freudenthal"]
 
 CONNECTIVITIES: tuple[Connectivity, ...] = get_args(Connectivity)
-FORWARD = {
-    "4": [(0, 1), (1, 0)],
-    "8": [(0, 1), (1, 0), (1, 1), (1, -1)],
-    "freudenthal": [(0, 1), (1, 0), (1, 1)],
-}
+FORWARD = {"4": [(0, 1), (1, 0)], "8": [(0, 1), (1, 0), (1, 1), (1, -1)], "freudenthal": [(0, 1), (1, 0), (1, 1)]}
 
 thorough = examples(300)
 moderate = examples(150)

@@ -40,7 +40,7 @@ from toposcope.models.loss_planes import (
     scattered_sample,
     shape_of,
 )
-from toposcope.models.loss_planes.eigenvectors import hessian_directions
+from toposcope.models.loss_planes.directions import hessian_directions
 from toposcope.models.loss_planes.landscape import slice_curvature
 from toposcope.models.loss_planes.shape import distances_between
 from toposcope.models.loss_planes.surface import losses_at

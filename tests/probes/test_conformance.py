@@ -266,10 +266,7 @@ def subject_of(
     relations: dict[str, Callable[[], dict[str, Any]]] = {
         "first": lambda: {"first": layers_of(earlier, transposed=transposed)},
         "previous": lambda: {"previous": layers_of(earlier, transposed=transposed)},
-        "diagrams": lambda: {
-            "diagrams": diagrams_of(probe, weights),
-            "previous_diagrams": diagrams_of(probe, earlier),
-        },
+        "diagrams": lambda: {"diagrams": diagrams_of(probe, weights), "previous_diagrams": diagrams_of(probe, earlier)},
         # Out and back: distinct contents, so that nothing is known from another test.
         "earlier": lambda: {
             "content": f"content {next(CONTENTS)}",
@@ -279,11 +276,7 @@ def subject_of(
             },
         },
         "states": lambda: {
-            "states": {
-                0: states_of(probe, earlier),
-                5: states_of(probe, earlier),
-                9: states_of(probe, weights),
-            },
+            "states": {0: states_of(probe, earlier), 5: states_of(probe, earlier), 9: states_of(probe, weights)},
             "first_step": 0,
             "previous_step": 5,
             "step": 9,
@@ -787,10 +780,7 @@ def test_values_out_of_range_are_refused_when_declared(name: str, option: str, v
     assert_one_line(str(caught.value), name, option)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "rip", "Rips", None, 3, ["rips"], {"a": 1}],
-)
+@pytest.mark.parametrize("name", ["", "rip", "Rips", None, 3, ["rips"], {"a": 1}])
 def test_unknown_probes_are_refused(name: Any) -> None:
     with pytest.raises(ToposcopeError) as caught:
         make_probes([{"name": name}])

@@ -96,10 +96,7 @@ def rescaled() -> tuple[SummedLoss, SummedLoss]:
     """A network, and the same function with one matrix ten times as large and the other a tenth."""
     point = torch.from_numpy(np.random.default_rng(4).normal(size=56))
     factor = torch.cat([torch.full((35,), 10.0), torch.full((21,), 0.1)]).double().round(decimals=1)
-    return (
-        SummedLoss.of_function(relu_loss, point, BLOCKS),
-        SummedLoss.of_function(relu_loss, point * factor, BLOCKS),
-    )
+    return (SummedLoss.of_function(relu_loss, point, BLOCKS), SummedLoss.of_function(relu_loss, point * factor, BLOCKS))
 
 
 def test_rescaling_changes_sharpness_and_not_that_of_the_filter_normalised_loss() -> None:

@@ -105,12 +105,7 @@ def _finite(estimates: Vector) -> Vector:
 
 
 def hutch_plus_plus(
-    product: Operator,
-    dimension: int,
-    draws: int,
-    rng: np.random.Generator,
-    *,
-    basis: NDArray[Any] | None = None,
+    product: Operator, dimension: int, draws: int, rng: np.random.Generator, *, basis: NDArray[Any] | None = None
 ) -> TraceEstimate:
     """Estimate a trace: exactly on a subspace that holds most of it, by random signs on the rest.
 

@@ -132,11 +132,7 @@ def insert_ascending(values: Any, indices: Any, value: float, index: int) -> Non
 
 @compiled
 def _least(
-    bounds: NDArray[np.floating[Any]],
-    rows: Indices,
-    labels: Parents,
-    indices: NDArray[np.int32],
-    beyond: Vector,
+    bounds: NDArray[np.floating[Any]], rows: Indices, labels: Parents, indices: NDArray[np.int32], beyond: Vector
 ) -> None:
     """List the columns of least bound outside each row's component, and the last bound kept."""
     n = bounds.shape[1]
@@ -180,12 +176,7 @@ def _measure(points: Matrix, rows: Indices, indices: NDArray[np.int32], squares:
 
 @compiled
 def _scan(
-    points: Matrix,
-    rows: Indices,
-    labels: Parents,
-    indices: NDArray[np.int32],
-    squares: Matrix,
-    beyond: Vector,
+    points: Matrix, rows: Indices, labels: Parents, indices: NDArray[np.int32], squares: Matrix, beyond: Vector
 ) -> None:
     for r in range(len(rows)):
         own = labels[rows[r]]
@@ -267,13 +258,7 @@ def _first_leaving(labels: Parents, vertex: int, indices: NDArray[np.int32]) -> 
 
 
 @compiled
-def _undecided(
-    labels: Parents,
-    largest: int,
-    indices: NDArray[np.int32],
-    squares: Matrix,
-    beyond: Vector,
-) -> Indices:
+def _undecided(labels: Parents, largest: int, indices: NDArray[np.int32], squares: Matrix, beyond: Vector) -> Indices:
     """Return the points from which an edge shorter than their component's choice might leave unlisted."""
     n = len(labels)
     choice = np.full(n, np.inf)

@@ -83,12 +83,7 @@ def _next_long_tie(lengths: Lengths, order: Indices, begin: int) -> tuple[int, i
 
 @compiled
 def first_row_with_possible_births(
-    distances: Matrix,
-    label: NDArray[np.int32],
-    neighbours: Words,
-    reached: float,
-    upto: float,
-    begin: int,
+    distances: Matrix, label: NDArray[np.int32], neighbours: Words, reached: float, upto: float, begin: int
 ) -> int:
     """Return the first row from `begin` on that has an edge which may open a loop; n if there is none."""
     n = len(distances)

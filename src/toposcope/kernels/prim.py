@@ -38,13 +38,7 @@ def squared_distances(points: Matrix, pairs: NDArray[np.int64]) -> Vector:
 
 
 @compiled_sums
-def _four_squares(
-    a: Vector,
-    b: Vector,
-    c: Vector,
-    d: Vector,
-    e: Vector,
-) -> tuple[float, float, float, float]:
+def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tuple[float, float, float, float]:
     """Return the squared distances of four points from a fifth: four sums at once wait less for each other."""
     to_a = to_b = to_c = to_d = 0.0
     for t in range(len(e)):
@@ -72,11 +66,7 @@ def prim_squares(points: Matrix) -> Vector:
         outside[closest], nearest[closest] = outside[n_outside], nearest[n_outside]
         for o in range(0, n_outside, 4):
             squared = _four_squares(
-                points[outside[o]],
-                points[outside[o + 1]],
-                points[outside[o + 2]],
-                points[outside[o + 3]],
-                added,
+                points[outside[o]], points[outside[o + 1]], points[outside[o + 2]], points[outside[o + 3]], added
             )
             for i in range(4):
                 nearest[o + i] = min(nearest[o + i], squared[i])

@@ -106,12 +106,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         return self._measured(hessian, hessian.of_block(name), norms[block.start : block.stop], name, role)
 
     def _measured(
-        self,
-        hessian: "HessianProduct",
-        product: Callable[[Any], Any],
-        norms: NDArray[Any],
-        layer: str,
-        role: str,
+        self, hessian: "HessianProduct", product: Callable[[Any], Any], norms: NDArray[Any], layer: str, role: str
     ) -> Measurement:
         """Measure one symmetric matrix by its products."""
         n, operator = len(norms), _on_arrays(hessian, product)

@@ -8,17 +8,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.homology import diagram_distances
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import (
-    HIDDEN,
-    Failure,
-    Measurement,
-    Probe,
-    Subject,
-    Value,
-    each_layer,
-    guarded,
-    stacked,
-)
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Subject, Value, each_layer, guarded, stacked
 
 
 class DistancesProbe(Probe, frozen=True, tag="distances"):

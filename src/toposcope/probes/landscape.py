@@ -192,11 +192,9 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
     def _directions(self, loss: "SummedLoss", draw: int, progress: Progress = silent) -> "Axes":
         """Return what spans a plane."""
-        from toposcope.models.loss_planes import Axes, random_directions
+        from toposcope.models.loss_planes import Axes, hessian_directions, random_directions
 
         if self.directions == "hessian":
-            from toposcope.models.loss_planes.eigenvectors import hessian_directions
-
             return hessian_directions(loss, derive_seed(self.seed, "eigenvectors"), progress)
         return Axes(random_directions(loss.point, loss.blocks, derive_seed(self.seed, "plane", draw)))
 

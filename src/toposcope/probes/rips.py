@@ -20,18 +20,7 @@ from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distanc
 from toposcope.homology.rips import components_of_each, expected_seconds
 from toposcope.homology.statistics import statistics_of_each
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import (
-    NOISE,
-    POOLED,
-    Failure,
-    Measurement,
-    Probe,
-    Shape,
-    Subject,
-    Value,
-    guarded,
-    stacked,
-)
+from toposcope.probes.probe import NOISE, POOLED, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
 from toposcope.probes.stacks import by_stacks
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix

@@ -10,17 +10,7 @@ from toposcope.homology import linear_cka, procrustes, rtd
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.hidden_states import HiddenStatesProbe
 from toposcope.probes.point_clouds import means
-from toposcope.probes.probe import (
-    HIDDEN,
-    NOISE,
-    Failure,
-    Measurement,
-    Probe,
-    States,
-    Subject,
-    Value,
-    guarded,
-)
+from toposcope.probes.probe import HIDDEN, NOISE, Failure, Measurement, Probe, States, Subject, Value, guarded
 from toposcope.typing import Matrix
 
 StepLayer = tuple[int, str]  # a step and a pseudo-layer

@@ -21,10 +21,7 @@ MAX_STACK_ENTRIES = 1 << 17  # entries of a stack: more matrices of a shape make
 
 
 def by_stacks(
-    subjects: Sequence[Subject],
-    measure: Callable[[NDArray[Any]], Sequence[Result | None]],
-    *,
-    narrow: bool = False,
+    subjects: Sequence[Subject], measure: Callable[[NDArray[Any]], Sequence[Result | None]], *, narrow: bool = False
 ) -> list[dict[str, Result]]:
     """Measure the wanted layers of several checkpoints, those of one shape and dtype in one call.
 

@@ -10,13 +10,7 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.homology import (
-    ph_dimension,
-    principal_shares,
-    random_walk_shares,
-    random_walk_shares_of,
-    step_cosines,
-)
+from toposcope.homology import ph_dimension, principal_shares, random_walk_shares, random_walk_shares_of, step_cosines
 from toposcope.homology.dimension import MIN_POINTS
 from toposcope.kernels.magnitudes import largest_magnitude
 from toposcope.probes.feature import NETWORK, Kind
