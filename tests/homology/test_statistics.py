@@ -20,7 +20,7 @@ from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, betti_curve, landscape, neural_persistence, persistence_image, rips, statistics
-from toposcope.homology.statistics import statistics_of_each
+from toposcope.homology.statistics import statistics_batch
 
 thorough = examples(200)
 moderate = examples(100)
@@ -85,7 +85,7 @@ def test_statistics_at_the_ends_of_the_range_are_those_of_fractions(pairs: list[
         warnings.simplefilter("error")
         diagram = Diagram(np.array(pairs).reshape(-1, 2), 1)
         got = statistics(diagram)
-        assert statistics_of_each([diagram, diagram]) == [got, got]
+        assert statistics_batch([diagram, diagram]) == [got, got]
         repr(diagram), diagram._repr_html_()
     for name, value in wanted.items():
         assert got[name] == value or got[name] == pytest.approx(value, rel=1e-14, abs=1e-323), name

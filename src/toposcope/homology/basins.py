@@ -38,10 +38,6 @@ def average_persistence(tree: Sublevel) -> float:
     The lowest minimum of a connected domain never dies and is not part of the mean: one basin has no average
     persistence, rather than one of zero.
 
-    Parameters
-    ----------
-    tree : Sublevel
-
     Returns
     -------
     float
@@ -56,10 +52,6 @@ def saddle_minimum_distance(tree: Sublevel) -> float:
 
     The mean over all minima of (value of the lowest saddle that joins its component to another) - (value of the
     minimum): the mean length of the leaf edges of the merge tree. NaN if no two basins meet.
-
-    Parameters
-    ----------
-    tree : Sublevel
 
     Returns
     -------
@@ -154,10 +146,6 @@ def profile_grid(
     max_basins : int
         At least 1; of more, the most persistent.
 
-    Returns
-    -------
-    Profile
-
     Raises
     ------
     ToposcopeError
@@ -203,10 +191,6 @@ def profile_graph(
         As for `sublevel_graph`: those of `delaunay_edges`, say.
     n_levels, max_basins : int
         As for `profile_grid`.
-
-    Returns
-    -------
-    Profile
 
     Raises
     ------

@@ -59,10 +59,6 @@ def two_nn(points: ArrayLike | Any, *, discard: float = 0.1, metric: Metric = "e
         With ``"cosine"``, the dimension of the set of directions, by their chords: 1 - cos is half the square of a
         chord, and would halve it. For precomputed cosine distances, pass their square roots.
 
-    Returns
-    -------
-    TwoNN
-
     Raises
     ------
     ToposcopeError
@@ -265,10 +261,6 @@ def ph_dimension(
         Subsets drawn at every size, at least 2. The same subsets serve every alpha.
     seed : int
         The draws at one size depend on the seed, the size and n alone.
-
-    Returns
-    -------
-    PHDimension
 
     Raises
     ------

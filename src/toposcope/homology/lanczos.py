@@ -103,10 +103,6 @@ def extreme_eigenpairs(
     dtype : float32 or float64
         Of the basis.
 
-    Returns
-    -------
-    Extremes
-
     Raises
     ------
     ToposcopeError

@@ -185,9 +185,9 @@ def _prim_squares(points: Matrix) -> Vector:
     return prim_squares(points)
 
 
-def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
+def trees_batch(stack: NDArray[Any]) -> list[Vector | None]:
     """Return the lengths of the minimum spanning tree of many small clouds of one shape, made in one compiled call."""
-    from toposcope.kernels.prim import prim_squares_of_each
+    from toposcope.kernels.prim import prim_squares_batch
 
     if stack.shape[2] == 1 or is_large(stack.shape[1:]):
         return [None] * len(stack)
@@ -195,7 +195,7 @@ def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
     exponents = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
     usual = np.flatnonzero(np.isfinite(largest) & (np.abs(exponents) < MAX_NORMAL_EXPONENT))
     units = np.ldexp(1.0, -exponents[usual])[:, None, None]
-    squares = prim_squares_of_each(np.multiply(stack[usual], units, dtype=np.float64, order="C"))
+    squares = prim_squares_batch(np.multiply(stack[usual], units, dtype=np.float64, order="C"))
     squares.sort(axis=1)
     trees: list[Vector | None] = [None] * len(stack)
     for place, lengths in zip(usual.tolist(), np.sqrt(squares, out=squares), strict=True):

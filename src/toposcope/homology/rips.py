@@ -20,7 +20,7 @@ from toposcope.homology.point_cloud import (
     as_cloud,
     is_large,
     outlasts_rounding,
-    trees_of_each,
+    trees_batch,
 )
 from toposcope.typing import Indices, Vector
 
@@ -188,9 +188,9 @@ def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagr
     return _component_diagram(lengths, threshold, engine)
 
 
-def components_of_each(stack: NDArray[Any]) -> list[Diagram | None]:
+def components_batch(stack: NDArray[Any]) -> list[Diagram | None]:
     """Return H0 of many small Euclidean clouds of one shape, whose trees are made in one compiled call."""
-    return [None if tree is None else _component_diagram(tree, np.inf, "prim") for tree in trees_of_each(stack)]
+    return [None if tree is None else _component_diagram(tree, np.inf, "prim") for tree in trees_batch(stack)]
 
 
 def _component_diagram(lengths: Vector, threshold: float, engine: str) -> Diagram:

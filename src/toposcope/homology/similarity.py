@@ -185,10 +185,6 @@ def rtd(
     seed : int
         Batch k depends on the seed, k, n and `batch_size` alone.
 
-    Returns
-    -------
-    TopologyDivergence
-
     Raises
     ------
     ToposcopeError

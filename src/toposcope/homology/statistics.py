@@ -46,7 +46,7 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     return _of_bars(diagram, found.tolist())
 
 
-def statistics_of_each(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
+def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
     """Return what `statistics` returns for each, to the last bit; those of equally many bars are looked at together."""
     lifetimes = [diagram.lifetimes for diagram in diagrams]
     n_bars = {len(lengths) for lengths in lifetimes}

@@ -66,10 +66,6 @@ class Sublevel:
     def plot(self) -> "Chart":
         """Draw the merge tree; ``diagram.plot()`` draws the persistence diagram.
 
-        Returns
-        -------
-        Chart
-
         Examples
         --------
         >>> sublevel_grid([[0.0, 3.0, 1.0, 2.0, 0.5]]).plot().title

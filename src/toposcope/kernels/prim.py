@@ -79,7 +79,7 @@ def prim_squares(points: Matrix) -> Vector:
 
 
 @compiled
-def prim_squares_of_each(clouds: Clouds) -> Matrix:
+def prim_squares_batch(clouds: Clouds) -> Matrix:
     """Return the same of several clouds of one shape, (r, n, d); shape (r, n - 1)."""
     squares = np.empty((clouds.shape[0], clouds.shape[1] - 1))
     for r in range(len(squares)):

@@ -13,7 +13,7 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
-from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening, largest_entry, pieces, unit_of
+from toposcope.probes.row_blocks import Rows, Widening, block_length, largest_entry, pieces, unit_of
 from toposcope.typing import Matrix, Vector
 
 MAX_DIRECT_ENTRIES = 1 << 18
@@ -27,10 +27,9 @@ MIN_SPREAD = 1e-6  # smallest mean of ln(eigenvalue / smallest of the tail) that
 class Spectrum:
     """Singular values of W / unit, from consecutive blocks of its rows."""
 
-    def __init__(self, shape: tuple[int, ...], unit: float, block: int = BLOCK_BYTES) -> None:
+    def __init__(self, shape: tuple[int, ...], unit: float) -> None:
         self._shape = shape
         self._widened = Widening(unit)
-        self._block = block
         m, n = shape
         self._direct = m * n <= MAX_DIRECT_ENTRIES
         self._product = None if self._direct or m < n else _Product(n)
@@ -60,7 +59,7 @@ class Spectrum:
 
     def _columns(self) -> Iterator[Matrix]:
         m, n = self._shape
-        step = max(1, self._block // (8 * m))
+        step = block_length(m)
         for start in range(0, n, step):
             yield self._widened(*(rows[:, start : start + step] for rows in self._stored))
 
@@ -162,12 +161,12 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK_BYTES) -> dict[str, float]:
+def layer_statistics(layer: Layer, earlier: Mapping[str, Layer]) -> dict[str, float]:
     """Return the statistics of one layer, read once, and its distances from earlier checkpoints."""
     largest = cache(largest_entry)
     unit = unit_of(largest, layer)
     entries = _Entries(unit)
-    spectrum = Spectrum(layer.shape, unit, block)
+    spectrum = Spectrum(layer.shape, unit)
     displacements = {}
     for name, other in earlier.items():
         try:
@@ -175,7 +174,7 @@ def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BL
         except ToposcopeError:  # the row of the earlier checkpoint has the reason
             continue
     stored, widened = Rows(layer), Widening(unit)
-    for start, stop in stored.blocks(block):
+    for start, stop in stored.blocks():
         rows = stored.read(start, stop)
         W = widened(rows)
         entries.add(W)

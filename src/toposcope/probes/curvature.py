@@ -45,10 +45,10 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     LEAST: ClassVar[Mapping[str, int]] = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
 
     top: int = 10  # largest eigenvalues
-    sequences: int = 8  # windows of the text, spread evenly, and their tokens; at most the model's context
-    length: int = 128  # windows of the text, spread evenly, and their tokens; at most the model's context
+    sequences: int = 8  # windows of the text, spread evenly
+    length: int = 128  # tokens of a window; at most the model's context
     draws: int = 5  # random vectors of the trace, and of the density
-    steps: int = 30  # lanczos steps of the density
+    steps: int = 30  # Lanczos steps of the density
     blocks: bool = False  # the same of each layer's own block of the Hessian, too
     # also report the cumulative density, as ``density@x``: the share of eigenvalues of at most x times the largest
     # absolute one

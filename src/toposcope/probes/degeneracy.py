@@ -26,21 +26,17 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     SCALE_FREE: ClassVar[bool] = True
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {
-        "sequences": 1,
-        "length": 3,
-        "chains": 2,
-        "draws": 4,
-        "leapfrog": 1,
-        "seed": 0,
+        **{"sequences": 1, "length": 3, "seed": 0},
+        **{"chains": 2, "draws": 4, "leapfrog": 1},
     }
 
-    sequences: int = 8  # windows of the text, and tokens of a window
-    length: int = 128  # windows of the text, and tokens of a window
+    sequences: int = 8  # windows of the text
+    length: int = 128  # tokens of a window
     # gamma, in those units: the Gaussian that keeps draws near the checkpoint displaces each weight by 1 / sqrt(gamma)
     # of the root mean square
     localisation: float = 10.0
-    chains: int = 4  # at least 2 chains, of at least 4 draws each; half as many steps go before them
-    draws: int = 48  # at least 2 chains, of at least 4 draws each; half as many steps go before them
+    chains: int = 4
+    draws: int = 48  # of each chain; half as many steps go before them
     leapfrog: int = 8  # largest mean number of gradients a draw; fewer are used where steps are long
     seed: int = 0
 

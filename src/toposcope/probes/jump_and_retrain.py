@@ -28,13 +28,13 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {"sequences": 1, "length": 2, "steps": 1, "jumps": 2, "seed": 0}
 
-    sequences: int = 16  # windows of the text, and tokens of a window
-    length: int = 128  # windows of the text, and tokens of a window
+    sequences: int = 16  # windows of the text
+    length: int = 128  # tokens of a window
     jump: float = 0.25  # length of the jump, as a share of the norm of all weights
     # learning rate, in those units: the rate of the weights as they are is `rate` times their mean square
     rate: float = 10.0
-    steps: int = 20  # of the descent; and how many random directions, at least 2
-    jumps: int = 3  # of the descent; and how many random directions, at least 2
+    steps: int = 20  # of the descent
+    jumps: int = 3  # random directions
     seed: int = 0
 
     def __post_init__(self) -> None:

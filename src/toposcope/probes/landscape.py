@@ -52,8 +52,8 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     # which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest as in some of
     # the literature, whose counts are artefacts
     graph: Literal["triangulation", "nearest"] = "triangulation"
-    sequences: int = 8  # windows of the text and their length in tokens; at most the model's context
-    length: int = 128  # windows of the text and their length in tokens; at most the model's context
+    sequences: int = 8  # windows of the text
+    length: int = 128  # tokens of a window; at most the model's context
     batches: int = 4  # into how many the windows are split for the spread over texts
     seed: int = 0  # the same at every checkpoint, so that directions change with the weights alone
 

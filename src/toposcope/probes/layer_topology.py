@@ -12,8 +12,8 @@ from toposcope.checkpoints import Checkpoint, Layer, series
 from toposcope.checkpoints.sources import small_files_held
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, NeuralPersistence, neural_persistence, rips
-from toposcope.homology.neural_persistence import neural_persistence_of_each
-from toposcope.homology.rips import components_of_each
+from toposcope.homology.neural_persistence import neural_persistence_batch
+from toposcope.homology.rips import components_batch
 from toposcope.probes.probe import Subject
 from toposcope.probes.stacks import by_stacks
 
@@ -103,8 +103,8 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
 def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
     with small_files_held():
         subjects = [Subject.of(checkpoint) for checkpoint in checkpoints]
-        persistence = by_stacks(subjects, neural_persistence_of_each, narrow=True)
-        components = by_stacks(subjects, components_of_each)
+        persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
+        components = by_stacks(subjects, components_batch)
         return [
             {layer.name: _of_layer(layer, known.get(layer.name), trees.get(layer.name)) for layer in subject.layers}
             for subject, known, trees in zip(subjects, persistence, components, strict=True)

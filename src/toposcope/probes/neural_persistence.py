@@ -10,7 +10,7 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import NeuralPersistence, neural_persistence
-from toposcope.homology.neural_persistence import neural_persistence_of_each
+from toposcope.homology.neural_persistence import neural_persistence_batch
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.probes.row_blocks import largest_entry
@@ -53,7 +53,7 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
     def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints, small layers of one shape in one compiled call."""
         if self.scale == "layer":
-            measure = partial(neural_persistence_of_each, p=self.p, essential=self.essential)
+            measure = partial(neural_persistence_batch, p=self.p, essential=self.essential)
             known = by_stacks(subjects, measure, narrow=True)
             subjects = [replace(subject, together=found) for subject, found in zip(subjects, known, strict=True)]
         return super().measure_together(subjects)

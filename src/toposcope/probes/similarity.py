@@ -28,8 +28,8 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"states"})
     LEAST: ClassVar[Mapping[str, int]] = {"batch_size": MIN_POINTS, "n_batches": 0}
 
-    batch_size: int = 64  # of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out
-    n_batches: int = 5  # of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out
+    batch_size: int = 64  # of the divergence; see `toposcope.homology.rtd`
+    n_batches: int = 5  # of the divergence; with 0 there is none
 
     def source(self, probes: Sequence[Probe]) -> Probe:
         """Return the first `hidden_states` that stores points."""

@@ -52,11 +52,6 @@ class Surface:
         values = self.totals.sum(axis=1) / self.tokens.sum()
         return np.where(np.isfinite(values), values, np.inf)
 
-    @property
-    def n_batches(self) -> int:
-        """Batches of the text."""
-        return len(self.tokens)
-
     def on_batch(self, batch: int) -> Surface:
         """Return the surface of one batch of the text alone."""
         return Surface(self.sample, self.totals[:, [batch]], self.tokens[[batch]], self.rounding)
