@@ -23,17 +23,11 @@ from scipy.spatial.distance import cdist, pdist, squareform
 
 from toposcope.kernels import boruvka as rounds
 from toposcope.kernels import farthest, pairwise
-from toposcope.kernels.boruvka import (
-    N_LISTED,
-    Neighbours,
-    ProductSearch,
-    boruvka_squares,
-    difference_search,
-    tree_squares,
-)
+from toposcope.kernels.boruvka import Neighbours, ProductSearch, boruvka_squares, difference_search, tree_squares
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.pairwise import first_occurrences
 from toposcope.kernels.prim import prim_lengths, prim_squares
+from toposcope.kernels.tuning import N_LISTED
 
 exhaustive = examples(600)
 thorough = examples(200)
@@ -227,7 +221,7 @@ def test_memory_is_that_of_the_points() -> None:
     finally:
         tracemalloc.stop()
     # Lists, two copies of the points, and one block of bounds; all distances would be 3.2 GB.
-    assert peak < rounds.BLOCK_BYTES + 40 * n * (N_LISTED + d)
+    assert peak < rounds.BOUNDS_BYTES + 40 * n * (N_LISTED + d)
 
 
 # The searches
@@ -300,7 +294,7 @@ def test_searches_of_small_clouds_are_sound(search: str, points: Array, data: st
 @pytest.mark.parametrize("name", LARGE_CLOUDS)
 def test_bounds_of_large_clouds_hold(name: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, d = 600, 40
-    monkeypatch.setattr(rounds, "BLOCK_BYTES", 100 * n * 4)  # several blocks
+    monkeypatch.setattr(rounds, "BOUNDS_BYTES", 100 * n * 4)  # several blocks
     points = large_cloud(name, n, d)
     rows = np.arange(0, n, 2)
     labels = (np.arange(n) // 3).astype(np.int32)

@@ -21,13 +21,14 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
 from toposcope.kernels import bipartite_tree, compiled
-from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, heavy_entries
-from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES, bipartite_tree_keys
+from toposcope.kernels.bipartite_filter import heavy_entries
+from toposcope.kernels.bipartite_tree import bipartite_tree_keys
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.magnitudes import Magnitudes
 from toposcope.kernels.pairwise import distance_matrix, pair_distance
 from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import bits_above, empty_tree, find, join, largest, toggle
+from toposcope.kernels.tuning import MAX_PRIM_VERTICES, SURVIVORS_PER_VERTEX
 
 moderate = examples(100)
 

@@ -18,7 +18,6 @@ from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.probes import Measurement, Subject
 from toposcope.probes.controls import MIN_TAIL, ControlsProbe, layer_statistics
 from toposcope.probes.feature import NETWORK
-from toposcope.probes.row_blocks import BLOCK_BYTES
 
 Array = NDArray[np.float64]
 
@@ -51,10 +50,10 @@ def measure(
     return found
 
 
-def statistics_of(W: Array | Tensor, block: int = BLOCK_BYTES, **earlier: Array | Tensor) -> dict[str, float]:
+def statistics_of(W: Array | Tensor, **earlier: Array | Tensor) -> dict[str, float]:
     """Statistics of one matrix, after others of the same layer."""
     layers = as_layers({"w": W, **earlier})
-    return layer_statistics(layers.pop("w"), layers, block)
+    return layer_statistics(layers.pop("w"), layers)
 
 
 def assert_statistics(found: dict[str, float], expected: dict[str, float]) -> None:

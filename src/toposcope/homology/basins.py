@@ -17,14 +17,11 @@ from toposcope.homology.sublevel import (
     sublevel_graph,
     sublevel_grid,
 )
+from toposcope.homology.tuning import MAX_BASINS, N_LEVELS
 from toposcope.typing import Indices, Vector
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
-
-
-N_LEVELS = 64
-MAX_BASINS = 100
 
 
 # Around a vertex of Freudenthal's triangulation: each neighbour shares a triangle with the next, and the last with the

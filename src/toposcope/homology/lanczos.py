@@ -16,19 +16,21 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number
+from toposcope.homology.tuning import (
+    BREAKDOWN,
+    CHECK_EVERY,
+    CHUNK,
+    MAX_BASIS_BYTES,
+    MAX_STEPS,
+    MIN_STEPS,
+    MISS_PROBABILITY,
+    SPARE,
+)
 from toposcope.typing import Matrix, Vector
 
 Rows = NDArray[np.float32] | NDArray[np.float64]
 Operator = Callable[[NDArray[Any]], NDArray[Any]]
 """Takes a vector, shape (n,), float32 or float64; returns its product with a symmetric matrix."""
-
-MAX_STEPS, MIN_STEPS = 64, 16  # vectors of the basis beside those that are wanted, and how many there are at least
-MAX_BASIS_BYTES = 1 << 32  # of the basis; one that would be larger has fewer steps between restarts
-CHUNK = 1 << 16  # entries of a row that are combined at once
-SPARE = 2  # eigenvalues beyond those that are wanted, so that the last of these is known to be the next
-CHECK_EVERY = 4  # steps between two looks at what has converged
-MISS_PROBABILITY = 1e-3  # of an eigenvalue beyond the bound that a second start states
-BREAKDOWN = 100  # roundings of the largest entry: a residual below is that of an invariant subspace
 
 
 @dataclass(frozen=True)

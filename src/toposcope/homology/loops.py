@@ -18,16 +18,8 @@ from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
+from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH, N_SAMPLED_DISTANCES
 from toposcope.typing import Indices, Matrix, Vector
-
-FIRST_EDGE_SHARE, GROWTH = 1 / 16, 1.5
-"""Share of the edges that enters first, and the factor by which each further part increases what has entered."""
-
-N_SAMPLED_DISTANCES = 20_000
-"""Distances sampled to judge how long the edges of a part are; fewer edges than that enter at once."""
-
-BYTES_PER_ENTRY = 24
-"""For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
 
 MAX_POINTS = 1 << 16  # edges are numbered in 32 bits
 

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology.tuning import MIN_CHECKED_BYTES
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 
 
 def may_not_fit(n_bytes: int) -> bool:

@@ -13,17 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_scaled_matrix, scaled
 from toposcope.homology.memory import check_fits
+from toposcope.homology.tuning import MAX_LEAST_ENTRY, MIN_BORUVKA_COORDINATES, MIN_BORUVKA_POINTS
 from toposcope.typing import Indices, Matrix, Vector
 
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
-MIN_BORUVKA_POINTS = 1000
-MIN_BORUVKA_COORDINATES = 40_000
-"""From so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
 CACHE_LINE_BYTES = 64
 
-MAX_LEAST_ENTRY = 128
-"""Up to this least entry, rows of whole numbers are recognised whatever factor they were multiplied by."""
 
 MAX_SAFE_EXPONENT = 1000
 """Distances between points whose coordinates are below two to this power are in the range of float64."""

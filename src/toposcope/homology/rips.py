@@ -22,14 +22,8 @@ from toposcope.homology.point_cloud import (
     outlasts_rounding,
     trees_batch,
 )
+from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
 from toposcope.typing import Indices, Vector
-
-DEFAULT_LANDMARKS = 2000  # landmarks where the user sets no number of points and all are too many
-
-MAX_MEMORY_SHARE = 0.5  # share of the machine's memory that H1 may take where the user sets no number of points
-
-ENGINE_BYTES = 32
-"""GUDHI's, for each pair of points: its distance in float64, twice, and the edges it makes of it (measured)."""
 
 
 def rips(

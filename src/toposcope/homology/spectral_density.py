@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_number, as_positive
-from toposcope.homology.lanczos import CHUNK, MAX_BASIS_BYTES, Operator, checked_product, orthonormal_rows
+from toposcope.homology.lanczos import Operator, checked_product, orthonormal_rows
+from toposcope.homology.tuning import CHUNK, MAX_BASIS_BYTES
 from toposcope.typing import Matrix, Vector
 
 

@@ -30,31 +30,24 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from toposcope.kernels.bipartite_filter import (
-    RUN,
-    SURVIVORS_PER_VERTEX,
-    Heavy,
-    Index,
-    heavy_entries,
-    join_heavy,
-    row_of,
-    scratch_for,
-)
+from toposcope.kernels.bipartite_filter import Heavy, Index, heavy_entries, join_heavy, row_of, scratch_for
 from toposcope.kernels.bipartite_prim import prim_keys
 from toposcope.kernels.compiled import compiled, wide
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.sets import Parents, find, join
+from toposcope.kernels.tuning import (
+    KEY_RUN,
+    MAX_PRIM_VERTICES,
+    MIN_COLUMNS_PER_LOOKUP,
+    MIN_ENTRIES_BY_STEP,
+    MIN_ENTRIES_PER_THREAD,
+    SUM_LANES,
+    SURVIVORS_PER_VERTEX,
+)
 from toposcope.typing import Vector
 
-MIN_COLUMNS_PER_LOOKUP = 16
-"""Columns outside are looked up one by one where there is at most one of them to so many columns."""
-MAX_PRIM_VERTICES = 600  # up to so many vertices, Prim's algorithm is as fast
-MIN_ENTRIES_PER_THREAD = 1 << 18  # fewer entries than this are not worth another thread
-MIN_ENTRIES_BY_STEP = 1 << 22
-"""From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
 Block = tuple[int, int]
 Result = TypeVar("Result")
-LANES = 8  # sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often
 
 
 class Components(NamedTuple):
@@ -124,8 +117,8 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
             continue
         own_needed = choices.keys[own] if own != 0 else mask
         row = row_of(matrix, i, wide(1), scratch)
-        for c in range(0, matrix.n, RUN):
-            run, numbers, needs = row[c : c + RUN], forest.columns[c : c + RUN], needed[c : c + RUN]
+        for c in range(0, matrix.n, KEY_RUN):
+            run, numbers, needs = row[c : c + KEY_RUN], forest.columns[c : c + KEY_RUN], needed[c : c + KEY_RUN]
             hit = False
             for j in range(len(run)):
                 key = run[j] & mask
@@ -270,9 +263,9 @@ def death_sums(weights: Vector, scale: float, p: float, counted: bool) -> DeathS
     deaths = weights / scale
     largest = 1.0 if counted else 1.0 - deaths[-1]
     unit = largest if largest > 0 else 1.0
-    totals, powers = np.zeros(LANES), np.zeros(LANES)
-    for start in range(0, len(deaths), LANES):
-        for lane in range(min(LANES, len(deaths) - start)):
+    totals, powers = np.zeros(SUM_LANES), np.zeros(SUM_LANES)
+    for start in range(0, len(deaths), SUM_LANES):
+        for lane in range(min(SUM_LANES, len(deaths) - start)):
             persistence = 1.0 - deaths[start + lane]
             relative = persistence / unit
             totals[lane] += persistence

@@ -30,15 +30,8 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import Parents, find, join
+from toposcope.kernels.tuning import BOUNDS_BYTES, BOUNDS_RUN, MAX_RELATIVE_ERROR, MIN_POINTS_PER_SEARCH, N_LISTED
 from toposcope.typing import Indices, Matrix, Vector
-
-N_LISTED = 10  # neighbours listed for a point
-
-BLOCK_BYTES = 1 << 24  # size of the block of bounds held at once
-
-RUN = 256  # bounds compared with the last one kept at once
-MIN_POINTS_PER_SEARCH = 3  # the last search may be used for one point in so many; for more, Prim's algorithm is quicker
-MAX_RELATIVE_ERROR = 0.25  # products whose relative error may exceed this are not made: its bound no longer holds
 
 
 class Neighbours(NamedTuple):
@@ -95,7 +88,7 @@ class ProductSearch:
         """Return the neighbours of some points outside their components."""
         n = len(self._points)
         lists = _unfilled(len(rows))
-        height = max(16, BLOCK_BYTES // (self._left.itemsize * n))
+        height = max(16, BOUNDS_BYTES // (self._left.itemsize * n))
         block = np.empty((min(height, len(rows)), n), self._left.dtype)
         for begin in range(0, len(rows), height):
             chosen = rows[begin : begin + height]
@@ -136,7 +129,7 @@ def _least(
 ) -> None:
     """List the columns of least bound outside each row's component, and the last bound kept."""
     n = bounds.shape[1]
-    words = np.zeros(RUN // 8, np.uint64)
+    words = np.zeros(BOUNDS_RUN // 8, np.uint64)
     flags = words.view(np.uint8)
     least = np.empty(N_LISTED, bounds.dtype)
     for r in range(len(rows)):
@@ -144,9 +137,9 @@ def _least(
         least[:] = np.inf
         indices[r] = -1
         last = least[N_LISTED - 1]
-        for c in range(0, n, RUN):
-            run = bounds[r, c : c + RUN]
-            others = labels[c : c + RUN]
+        for c in range(0, n, BOUNDS_RUN):
+            run = bounds[r, c : c + BOUNDS_RUN]
+            others = labels[c : c + BOUNDS_RUN]
             for j in range(len(run)):
                 flags[j] = (run[j] < last) & (others[j] != own)
             flags[len(run) :] = 0

@@ -17,18 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toposcope.kernels.boruvka import (
-    MIN_POINTS_PER_SEARCH,
-    N_LISTED,
-    Neighbours,
-    made_on_first_call,
-    rounding,
-    tree_squares,
-)
+from toposcope.kernels.boruvka import Neighbours, made_on_first_call, rounding, tree_squares
 from toposcope.kernels.sets import Parents
+from toposcope.kernels.tuning import DEVICE_BOUNDS_BYTES, MIN_POINTS_PER_SEARCH, N_LISTED
 from toposcope.typing import Indices, Vector
-
-BLOCK_BYTES = 1 << 28  # size of what a block of rows takes, about
 
 
 def device_tree_squares(points: Tensor) -> Vector | None:
@@ -59,7 +51,7 @@ class TorchProductSearch:
         self._points = points
         self._left, self._right = of_row.to(precision), of_column.to(precision)
         self._own = (1 - relative) * squared_norms - absolute
-        self._height = max(1, BLOCK_BYTES // max(self._left.itemsize * n, 8 * N_LISTED * d))
+        self._height = max(1, DEVICE_BOUNDS_BYTES // max(self._left.itemsize * n, 8 * N_LISTED * d))
 
     def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
@@ -85,8 +77,8 @@ def torch_difference_search(points: Tensor, rows: Indices, labels: Parents) -> N
         components = torch.from_numpy(labels).to(points.device)
         chosen = torch.from_numpy(rows).to(points.device)
         blocks = []
-        height = max(1, BLOCK_BYTES // (8 * n * d))
-        width = max(1, BLOCK_BYTES // (8 * n * height))
+        height = max(1, DEVICE_BOUNDS_BYTES // (8 * n * d))
+        width = max(1, DEVICE_BOUNDS_BYTES // (8 * n * height))
         for part in torch.split(chosen, height):
             squares = points.new_zeros((len(part), n))
             for coordinates in torch.split(points, width, dim=1):

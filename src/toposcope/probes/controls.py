@@ -14,10 +14,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
 from toposcope.probes.row_blocks import Rows, Widening, block_length, largest_entry, pieces, unit_of
+from toposcope.probes.tuning import MAX_DIRECT_ENTRIES
 from toposcope.typing import Matrix, Vector
-
-MAX_DIRECT_ENTRIES = 1 << 18
-"""Entries of the largest matrix that is decomposed directly; for larger ones it is W'W or WW'."""
 
 MIN_TAIL = 10  # eigenvalues a power law needs at least
 

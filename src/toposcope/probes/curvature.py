@@ -13,23 +13,15 @@ from toposcope.homology.memory import check_fits
 from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, rows_kept, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
+from toposcope.probes.tuning import GRAPH_BYTES, MAX_STEPS, NEAR_ZERO, SECONDS_PER_PRODUCT, TOLERANCE, UNSEEN, VECTORS
 from toposcope.seeds import derive_seed
 
 if TYPE_CHECKING:
     from toposcope.models.hessian_products import HessianProduct
 
-TOLERANCE = 1e-3  # an eigenvalue has converged if its residual is at most this share of the largest absolute one
-MAX_STEPS = 400  # products for the extreme eigenvalues of one matrix
-NEAR_ZERO = 0.01
-"""Share of the largest absolute eigenvalue; those not above it count neither as positive nor as negative."""
 EDGES = tuple(round(0.05 * k - 1.025, 3) for k in range(42))
 """Where the cumulative density is reported, in units of the largest absolute eigenvalue; finer would be below the
 resolution of the default steps."""
-SECONDS_PER_PRODUCT = 4e-10  # for each parameter and token
-UNSEEN = 1.5
-"""Parameters of a model, in units of those of its analysed layers: embeddings and biases are not seen beforehand."""
-VECTORS = 14  # of the size of the model, beside a basis: the model itself, its gradient, and what a product takes
-GRAPH_BYTES = 1 << 30  # at most, of the graph of the gradient and of what is computed in between
 SHARPNESS, SMALLEST, TWIN = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights
+from toposcope.probes.tuning import FLOPS
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from toposcope.models.loss_planes import Axes, Plane, Sample, Unfinished
     from toposcope.models.summed_loss import SummedLoss
 
-FLOPS = 3e10  # floating-point operations in a second, of one processor
 NO_PATH = "no plane of a path"
 """The flag of a checkpoint before which too few others are known, or none apart from one line."""
 _KINDS: dict[str, Kind] = {"range": "norm", "centre_height": "norm"}

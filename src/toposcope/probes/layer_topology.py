@@ -16,8 +16,7 @@ from toposcope.homology.neural_persistence import neural_persistence_batch
 from toposcope.homology.rips import components_batch
 from toposcope.probes.probe import Subject
 from toposcope.probes.stacks import by_stacks
-
-MAX_TOGETHER, MAX_BYTES_TOGETHER = 32, 1 << 25  # checkpoints, and bytes of their files, that are measured together
+from toposcope.probes.tuning import MAX_BYTES_TOGETHER, MAX_TOGETHER
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,8 @@ from toposcope.homology import neural_persistence, rips
 from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Measurement, Probe, Subject, Value, stacked
+from toposcope.probes.tuning import CACHED_SHAPES, MAX_ENTRIES, MIN_DRAWS
 from toposcope.seeds import derive_seed
-
-MAX_ENTRIES = 20 * 2**20
-"""Approximate entries drawn for one shape and ensemble: fewer than 20 matrices beyond 1024 x 1024."""
-MIN_DRAWS = 3  # fewer matrices give no usable spread
-CACHED_SHAPES = 512  # shapes whose references a process caches
 
 Shape = tuple[int, ...]
 

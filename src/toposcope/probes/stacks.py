@@ -11,13 +11,9 @@ from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import Entry, stacks_of
 from toposcope.kernels.magnitudes import widened
 from toposcope.probes.probe import Subject
+from toposcope.probes.tuning import MAX_STACK_ENTRIES, MAX_STACKED_ENTRIES
 
 Result = TypeVar("Result")
-
-MAX_STACKED_ENTRIES = 1 << 16
-"""Entries of the largest layer that is stacked: for a larger one a call of its own costs nothing that would matter."""
-
-MAX_STACK_ENTRIES = 1 << 17  # entries of a stack: more matrices of a shape make several stacks
 
 
 def by_stacks(

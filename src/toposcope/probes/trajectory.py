@@ -11,14 +11,13 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import ph_dimension, principal_shares, random_walk_shares, random_walk_shares_of, step_cosines
-from toposcope.homology.dimension import MIN_POINTS
+from toposcope.homology.tuning import MIN_POINTS
 from toposcope.kernels.magnitudes import largest_magnitude
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights, guarded
 from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
+from toposcope.probes.tuning import EARLIER, IN_CACHE, MAX_KNOWN
 from toposcope.typing import Matrix
-
-MAX_KNOWN = 1 << 18  # distances a process remembers: those of all pairs of 700 checkpoints
 
 _known: dict[tuple[str, str], float] = {}
 """By the contents of the two: the checkpoints of a run are measured one after another, each with all before it."""
@@ -85,10 +84,6 @@ DISTANCE = "distance@step."  # beginning of the name of a distance to an earlier
 COMPONENTS = 2  # principal components whose shares are reported
 ALPHA_TOO_LARGE = "ph_dimension not above alpha"  # the flag of a dimension that the theory does not cover
 INFINITE = "ph_dimension infinite"  # the flag where no dimension is finite, and none is reported
-EARLIER = 20  # earlier checkpoints that the expected time is for
-
-
-IN_CACHE = 10_000_000  # entries of a checkpoint; beyond, a distance takes more than twice as long for each
 
 
 class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
