@@ -101,27 +101,6 @@ def test_landmarks_from_many_rows(tmp_path: Path) -> None:
     assert found.statistics["H0.total"] == pytest.approx(total_of_components(points.double().numpy()), rel=1e-6)
 
 
-def test_equal_rows_are_flagged(tmp_path: Path) -> None:
-    for probe in (EmbeddingsProbe(), EmbeddingsProbe(normalize=True)):
-        found = measured(probe, checkpoint(tmp_path, token_emb=torch.full((9, 8), 0.1)))["embedding.input"]
-        assert found.flag == "degenerate"
-        assert found.statistics["H0.total"] == 0
-        assert found.statistics["H0.n_zero"] == 8
-
-
-def test_one_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
-    bad = rows(0)
-    bad[7, 2] = float("nan")
-    first, second = measure(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=bad, head=rows(1))).values()
-    assert isinstance(first, Failure)
-    assert "token_emb.weight" in first.message
-    assert first.layer == "embedding.input"
-    assert isinstance(second, Measurement)
-    # Tied, both fail, each under its own name.
-    failures = measure(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=bad))
-    assert [layer for layer, result in failures.items() if isinstance(result, Failure)] == list(PSEUDO_LAYERS)
-
-
 def test_a_matrix_that_is_stored_transposed() -> None:
     matrix = rows(0)
     layers = [
