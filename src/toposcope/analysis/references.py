@@ -1,4 +1,4 @@
-"""Trained layers compared with random matrices of their shape (docs/methods/random-matrices.md)."""
+"""Trained layers compared with random matrices of their shape (docs/methods/spectral-measures.md#random-matrices)."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""The distance of each diagram from the previous checkpoint's (see ``docs/methods/distances.md``)."""
+"""The distance of each diagram from the previous checkpoint's (see ``docs/methods/diagrams.md``)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
