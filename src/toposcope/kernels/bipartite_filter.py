@@ -1,12 +1,9 @@
 """The heavy entries of a matrix, above a threshold that a sample suggests, and Kruskal's algorithm on them.
 
-Cost: one pass that compares runs of entries with a threshold, O(k) for the k entries above it.
-Source: the sort is by digits, least significant first (Knuth 1998, The Art of Computer Programming 3, 5.2.5).
-
-Kruskal's algorithm on the heavy entries of a matrix, and on all entries of the value where these end.
-
-Cost: O(k) finds for k heavy entries; where very many entries equal the threshold, at most one pass.
-Source: Kruskal 1956.
+Cost: one pass that compares runs of entries with a threshold, O(k) for the k entries above it; where very many entries
+equal the threshold, at most one pass more.
+Source: Kruskal 1956; the sort is by digits, least significant first (Knuth 1998, The Art of Computer Programming 3,
+5.2.5).
 """
 
 from typing import Any, NamedTuple

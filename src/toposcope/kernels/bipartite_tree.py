@@ -1,26 +1,17 @@
 """Maximum spanning tree of the complete bipartite graph of a dense matrix, in little more than one pass over it.
 
-Kruskal's algorithm on the few entries that matter, Boruvka's for what these leave unjoined:
-
 1. A sample gives a threshold that about 3 (m + n) entries exceed, and one pass collects these.
-2. Sorted, they join nearly all vertices in one giant component. Where the threshold is the value of very many entries
-   (quantised weights), these are streamed in next, in any order.
+2. Kruskal's algorithm on them joins nearly all vertices in one giant component. Where very many entries equal the
+   threshold (quantised weights), these are streamed in next, in any order.
 3. The components left outside (dead rows, rows on a small scale) each choose their heaviest leaving entry by reading
-   their own rows and columns alone, in rounds; the giant never chooses.
+   their own rows and columns alone, in Boruvka's rounds, which at least halve their number; the giant never chooses.
 
-Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: what is left of the
-picks still lies in a maximum spanning tree, since every edge of such a cycle is as heavy as any that leaves the
-component that chose it.
+Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: every edge of such a
+cycle is as heavy as any that leaves the component that chose it, so the rest still lies in a maximum spanning tree.
 
-Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory beside the matrix, which is read in
+Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory next to the matrix, which is read in
 place. A small matrix takes Prim's algorithm.
 Source: Kruskal 1956, Boruvka 1926, Prim 1957; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
-
-Boruvka's rounds on the components of a bipartite forest: each but the largest picks its heaviest leaving edge.
-
-Cost: a round reads the rows and columns of the vertices outside the largest component, at most one pass; the number of
-components outside at least halves.
-Source: Boruvka 1926.
 """
 
 from collections.abc import Callable, Sequence

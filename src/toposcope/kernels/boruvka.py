@@ -4,20 +4,14 @@ Every point carries a short list of its nearest points and a bound of the distan
 component but the largest takes the shortest listed edge that leaves it. It is the shortest of all if no member's bound
 is below; the lists of members whose bound is below are renewed, without the component's own points.
 
+For a block of rows one product gives |y|^2 - 2 x.y, and with |x|^2 a *lower bound* of every squared distance: the
+rounding error is at most c (|x| + |y|)^2 (Higham 2002, section 3.1), and it is subtracted, the mixed term by one more
+coordinate of the product. The few entries of least bound are measured exactly, from coordinate differences in float64.
+So nothing depends on how the product was rounded: points too close to each other for float32 are searched for again in
+float64, and at last by differences.
+
 Cost: O(n^2 d) in one BLAS pass for the first lists, then far less; O(n d) memory, never n x n.
-Source: Boruvka 1926; the idea of lists and of the largest component not choosing is from practice, the bound from
-`ProductSearch`. The tree lengths are the H0 deaths of the Vietoris-Rips filtration.
-
-The nearest points outside one's own component, for many points at once, by BLAS.
-
-One product gives, for a block of rows, |y|^2 - 2 x.y, and with |x|^2 a *lower bound* of every squared distance: the
-rounding error of such a product is at most c (|x| + |y|)^2 (Higham 2002, section 3.1), and it is subtracted, the mixed
-term by one more coordinate of the product. The few entries of least bound are kept and measured exactly, from
-coordinate differences in float64; every point that is not on the list is at least as far as the last bound kept. So
-nothing depends on how the product was rounded: points too close to each other, beside their distance from the origin,
-for float32 are searched for again in float64, and at last by differences.
-
-Cost: O(n d) a row, most of it BLAS; memory for one block of rows beside two copies of the points.
+Source: Boruvka 1926. The tree lengths are the H0 deaths of the Vietoris-Rips filtration.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,24 +2,16 @@
 
 An assignment problem, solved on few of the pairs: at first the cheapest of each point of one set, then also those that
 cost less than the two prices found so far, until there is none: no pair that was left out could make the matching
-cheaper. Most pairs are only looked at once a round. Prices come from a few rounds of bids, each with smaller steps than
-the one before, which are near the right ones and cheap; from these, successive shortest paths make the matching exact.
+cheaper. Points are passed over by runs of neighbours where no run of the other set is near enough. Prices come from a
+few rounds of bids, each with smaller steps; from these, successive shortest paths make the matching exact.
 
 SciPy's ``linear_sum_assignment`` gives the same sums from the k x k matrix of costs, in hundreds of times the time for
 the H1 diagrams of 1,000 hidden states (``benchmarks/hidden_states.py``).
 
-Cost: O(E) bids for E pairs listed, then O(E log E) a path, most paths far shorter; O(k + l) of the memory for near
-neighbours, at worst O(kl). Every price is a sum of differences of costs, and of steps in proportion to the mean price:
-where all costs are small, so are they, and nothing is rounded beside a large one.
-Sources: Bertsekas 1988 for bids with ever smaller steps; Jonker & Volgenant 1987 for the paths; Volgenant 1996 for
-looking at few pairs first.
-
-Which pairs of points of two sets of the plane cost least, under the prices of an assignment problem.
-
-Points are passed over by runs of neighbours: those of one set together, where no run of the other is near enough, and
-each by itself, where the run is too far from it.
-
-Cost: O(k l / 32) at worst to look at all runs, far less where points that follow each other are near each other.
+Cost: O(E) bids for E pairs listed, then O(E log E) per path, most paths far shorter; O(k l / 32) at worst to look at
+all runs; O(k + l) memory for near neighbours, at worst O(kl). Prices are sums of differences of costs and of steps in
+proportion to the mean price: nothing is rounded next to a large one.
+Source: Bertsekas 1988 (bids with ever smaller steps); Jonker & Volgenant 1987 (paths); Volgenant 1996 (few pairs).
 """
 
 from typing import NamedTuple

@@ -1,12 +1,7 @@
-"""Minimum spanning trees by Prim's algorithm (1957): of a small or low-dimensional cloud, and of a matrix of lengths.
+"""Minimum spanning trees by Prim's algorithm: of a small or low-dimensional cloud, and of a matrix of lengths.
 
-Cost: O(n^2 d) time, O(n) memory beside the points. Lengths come from coordinate differences in float64.
+Cost: O(n^2 d) time, O(n) memory next to the input. Lengths come from coordinate differences in float64.
 Source: Prim 1957; the tree lengths are the H0 deaths of the Vietoris-Rips filtration.
-
-Minimum spanning tree of a complete graph given by its matrix of lengths, by Prim's algorithm.
-
-Cost: O(n^2) time, O(n) memory beside the matrix.
-Source: Prim 1957.
 """
 
 import numpy as np
