@@ -42,7 +42,7 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.roles import role_of
 from toposcope.cli.shared import parse_options
 from toposcope.errors import ToposcopeError
-from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, probe_types
 from toposcope.probes.feature import KINDS, NETWORK
 from toposcope.probes.hidden_states import hidden
 from toposcope.probes.probe import NOISE, POOLED
@@ -69,7 +69,7 @@ PSEUDO_LAYERS = [NETWORK, POOLED, hidden(0), "embedding.input", "embedding.outpu
 
 
 def compares_states(probe: Probe) -> bool:
-    return "states" in probe.NEEDS or getattr(probe, "of", "") == "hidden_states"
+    return "states" in probe.REQUIRES or getattr(probe, "of", "") == "hidden_states"
 
 
 def flag_of(probe: Probe) -> str:
@@ -85,7 +85,7 @@ def test_the_network_is_its_layers_combined(probe: Probe) -> None:
     layers = [found[name].statistics for name in NAMES if name in found]
     if NETWORK in found and layers:
         # A Hessian has more than the blocks of layers.
-        assert "text_loss" in probe.NEEDS or probe.combine(layers) == found[NETWORK].statistics
+        assert "text_loss" in probe.REQUIRES or probe.combine(layers) == found[NETWORK].statistics
         for row in layers:
             # One layer by itself: a role may have no more.
             combined = probe.combine([row])
@@ -142,7 +142,7 @@ def test_the_order_of_neurons_does_not_matter(probe: Probe) -> None:
 
 @every_probe
 def test_the_way_round_a_matrix_is_stored_does_not_matter(probe: Probe) -> None:
-    if "gradients" in probe.NEEDS:
+    if "gradients" in probe.REQUIRES:
         pytest.skip("gradients are of runs of ours, which store no matrix transposed")
     if compares_states(probe):
         pytest.skip("compares what a model gave")
@@ -273,7 +273,7 @@ def test_zeros_are_flagged_where_they_leave_a_ratio_undefined(kind: type[Probe])
 # What cannot be measured
 
 
-def results_or_failures(probe: Probe, subject: Subject, wanted: Collection[str]) -> list[Measurement | Failure]:
+def results_or_failures(probe: Probe, subject: ProbeInput, wanted: Collection[str]) -> list[Measurement | Failure]:
     """What a probe yields; an error it raises is one of everything wanted, as a study has it."""
     try:
         return list(probe.measure(subject))
@@ -285,9 +285,9 @@ def assert_fails_alone(probe: Probe, results: list[Measurement | Failure], bad: 
     """Failures that name it of this layer and of what is taken over all of them; the others are measured."""
     assert sorted(result.layer for result in results) == sorted(covered(probe))
     # With a scale of the whole network every layer depends on every other.
-    shared = getattr(probe, "scale", "layer") == "network" or "text_loss" in probe.NEEDS
+    shared = getattr(probe, "scale", "layer") == "network" or "text_loss" in probe.REQUIRES
     # A model tells of its hidden states which are bad, or of its loss.
-    named = "model" if probe.NEEDS & {"model", "text_loss"} or compares_states(probe) else bad
+    named = "model" if probe.REQUIRES & {"model", "text_loss"} or compares_states(probe) else bad
     for result in results:
         if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), "embedding.input"):
             assert isinstance(result, Failure)
@@ -322,7 +322,7 @@ def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
     embeddings = [broken if layer.name == bad else layer for layer in subject.embeddings]
     inputs = {**subject.inputs, **({"embeddings": embeddings} if embeddings else {})}
     results = list(probe.measure(dataclasses.replace(subject, layers=layers, inputs=inputs)))
-    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams", "model", "states", "text_loss"}
+    elsewhere = probe.ONCE or probe.REQUIRES & {"gradients", "diagrams", "model", "states", "text_loss"}
     if elsewhere and not any(isinstance(result, Failure) for result in results):
         return  # It looks at something else than the weights.
     assert_fails_alone(probe, results, bad, "the disk is gone")
@@ -333,7 +333,7 @@ def test_without_layers_nothing_is_measured(probe: Probe, tmp_path: Path) -> Non
     path = tmp_path / "step_1.safetensors"
     save_file({"wpe.weight": torch.ones(3, 2), "ln.weight": torch.ones(2)}, path)
     with pytest.raises(ToposcopeError) as caught:
-        list(probe.measure(Subject.of(Checkpoint(path, 1))))
+        list(probe.measure(ProbeInput.of(Checkpoint(path, 1))))
     assert_one_line(str(caught.value), str(path), "nothing to measure")
 
 
@@ -479,7 +479,7 @@ def test_every_statistic_has_a_kind(probe: Probe) -> None:
 
 def test_a_probe_that_reads_another_needs_it_declared() -> None:
     for kind in CHECKPOINT_PROBES.values():
-        if "diagrams" in kind.NEEDS:
+        if "diagrams" in kind.REQUIRES:
             for probe in with_each_option(kind):
                 with pytest.raises(ToposcopeError) as caught:
                     make_probes([{"name": kind.name(), **json.loads(probe.options())}])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
-from toposcope.probes import Measurement, Subject
+from toposcope.probes import Measurement, ProbeInput
 from toposcope.probes.controls import MIN_TAIL, ControlsProbe, layer_statistics
 from toposcope.probes.feature import NETWORK
 
@@ -37,7 +37,7 @@ def measure(
     now: dict[str, Array], *, first: dict[str, Array] | None = None, previous: dict[str, Array] | None = None
 ) -> dict[str, Measurement]:
     layers = as_layers(now)
-    subject = Subject(
+    subject = ProbeInput(
         list(layers.values()),
         frozenset([*layers, NETWORK]),
         first=as_layers(first or {}),
@@ -237,7 +237,7 @@ def test_an_earlier_layer_that_is_not_finite_leaves_out_its_distance(name: str) 
     earlier = {"v": normal(2, 4, 5), "w": np.full((4, 5), np.nan)}
     layers = as_layers(weights)
     first, previous = (as_layers(earlier if name == which else weights) for which in ("first", "previous"))
-    subject = Subject(list(layers.values()), frozenset([*layers, NETWORK]), first=first, previous=previous)
+    subject = ProbeInput(list(layers.values()), frozenset([*layers, NETWORK]), first=first, previous=previous)
     found = list(ControlsProbe().measure(subject))
     v, w, network = (result for result in found if isinstance(result, Measurement))
     other = "previous" if name == "first" else "first"
@@ -300,5 +300,5 @@ def test_the_network_takes_what_its_layers_have() -> None:
 def test_a_layer_is_measured_as_its_transpose() -> None:
     layer = as_layers({"w": normal(0, 12, 20)})["w"]
     turned = dataclasses.replace(layer, transposed=True)
-    both = [list(ControlsProbe().measure(Subject([x], frozenset(["w"])))) for x in (layer, turned)]
+    both = [list(ControlsProbe().measure(ProbeInput([x], frozenset(["w"])))) for x in (layer, turned)]
     assert both[0] == both[1]

@@ -18,7 +18,7 @@ from torch.nn import functional
 from toposcope.checkpoints import Checkpoint
 from toposcope.models.hessian_products import HessianProduct
 from toposcope.models.summed_loss import Block, SummedLoss
-from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes import Failure, Measurement, ProbeInput
 from toposcope.probes.curvature import CurvatureProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.typing import Matrix
@@ -34,7 +34,7 @@ def hessian_of(function: Any, point: Any, blocks: Any = None) -> tuple[SummedLos
 
 
 def curvature_of(loss: SummedLoss, **options: Any) -> dict[str, float]:
-    subject = Subject([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length, dtype=None: loss})
+    subject = ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length, dtype=None: loss})
     (found,) = CurvatureProbe(**options).measure(subject)
     assert isinstance(found, Measurement), found
     return found.statistics
@@ -175,7 +175,7 @@ def by_layer(probe: CurvatureProbe, checkpoint: Checkpoint) -> dict[str, Measure
 
     load = needs()["text_loss"].provide(checkpoint, RunContext(Origin(), some_lines, "key"))
     layers = checkpoint.analysed()
-    subject = Subject(layers, frozenset([*(layer.name for layer in layers), NETWORK]), inputs={"text_loss": load})
+    subject = ProbeInput(layers, frozenset([*(layer.name for layer in layers), NETWORK]), inputs={"text_loss": load})
     found = {}
     for result in probe.measure(subject):
         assert isinstance(result, Measurement), result
@@ -185,7 +185,7 @@ def by_layer(probe: CurvatureProbe, checkpoint: Checkpoint) -> dict[str, Measure
 
 def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = SummedLoss.of_function(lambda w: (w**2).sum(), torch.ones(10**6))
-    subject = Subject([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length, dtype=None: loss})
+    subject = ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length, dtype=None: loss})
     monkeypatch.setattr("toposcope.homology.memory.free_memory", lambda: 10**8)
     (refused,) = CurvatureProbe().measure(subject)
     assert isinstance(refused, Failure)
@@ -206,7 +206,7 @@ def test_without_second_derivatives_the_error_is_reported() -> None:
     def load(sequences: int, length: int, dtype: torch.dtype = torch.float32) -> SummedLoss:
         return SummedLoss.of_function(lambda w: (scales.to(w) * cube(w)).sum() / 6, torch.ones(30, dtype=dtype))
 
-    (found,) = CurvatureProbe(top=3).measure(Subject([], frozenset([NETWORK]), inputs={"text_loss": load}))
+    (found,) = CurvatureProbe(top=3).measure(ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": load}))
     assert isinstance(found, Measurement)
     assert found.flag == "finite differences"
     assert found.statistics["sharpness"] == pytest.approx(30, abs=found.statistics["sharpness.noise"] + 1e-6)
@@ -225,7 +225,7 @@ def test_differences_stay_in_float32_where_an_operation_has_no_float64() -> None
     def load(sequences: int, length: int, dtype: torch.dtype = torch.float32) -> SummedLoss:
         return SummedLoss.of_function(total, torch.ones(30, dtype=dtype))
 
-    (found,) = CurvatureProbe(top=3).measure(Subject([], frozenset([NETWORK]), inputs={"text_loss": load}))
+    (found,) = CurvatureProbe(top=3).measure(ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": load}))
     assert isinstance(found, Measurement)
     assert "finite differences" in found.flag
     assert found.statistics["hessian_error"] > 1e-6

@@ -16,7 +16,7 @@ from torch import Tensor
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.homology import two_nn
-from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes import Failure, Measurement, ProbeInput
 from toposcope.probes.embeddings import PSEUDO_LAYERS, EmbeddingsProbe
 
 
@@ -32,7 +32,7 @@ def checkpoint(folder: Path, **weights: Tensor) -> Checkpoint:
 
 
 def measure(probe: EmbeddingsProbe, found: Checkpoint) -> dict[str, Measurement | Failure]:
-    subject = Subject(found.analysed(), frozenset(PSEUDO_LAYERS), inputs={"embeddings": found.embeddings()})
+    subject = ProbeInput(found.analysed(), frozenset(PSEUDO_LAYERS), inputs={"embeddings": found.embeddings()})
     return {result.layer: result for result in probe.measure(subject)}
 
 
@@ -107,7 +107,7 @@ def test_a_matrix_that_is_stored_transposed() -> None:
         Layer("wte.weight", "embed", True, "memory", in_memory("wte.weight", matrix.T)),
         Layer("head.weight", "head", False, "memory", in_memory("head.weight", matrix)),
     ]
-    stored, plain = EmbeddingsProbe().measure(Subject([], frozenset(PSEUDO_LAYERS), inputs={"embeddings": layers}))
+    stored, plain = EmbeddingsProbe().measure(ProbeInput([], frozenset(PSEUDO_LAYERS), inputs={"embeddings": layers}))
     assert isinstance(stored, Measurement)
     assert isinstance(plain, Measurement)
     assert stored.statistics == pytest.approx(plain.statistics, rel=1e-12)

@@ -28,7 +28,7 @@ from small_models import (
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.homology import betti_curve, landscape, statistics, two_nn
-from toposcope.probes import Failure, Measurement, Subject, make_probes
+from toposcope.probes import Failure, Measurement, ProbeInput, make_probes
 from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, gather
 from toposcope.study.diagrams import diagram_bytes, read_diagrams, read_states
 
@@ -369,7 +369,7 @@ def test_what_does_not_fit_into_memory_is_refused_first(
 
 def test_without_a_reader_it_says_what_is_missing(checkpoint: Checkpoint) -> None:
     with pytest.raises(ToposcopeError, match="declare"):
-        list(HiddenStatesProbe().measure(Subject.of(checkpoint)))
+        list(HiddenStatesProbe().measure(ProbeInput.of(checkpoint)))
 
 
 # A model of transformers

@@ -20,7 +20,7 @@ from toposcope.homology import neural_persistence, rips
 from toposcope.homology.neural_persistence import neural_persistence_batch
 from toposcope.homology.rips import components_batch
 from toposcope.kernels.magnitudes import BFLOAT16
-from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, stacks
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, stacks
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import silent
 from toposcope.study import run_study, tasks, work
@@ -63,9 +63,9 @@ def hard(seed: int) -> dict[str, Tensor]:
     return {name: kinds[(seed + k) % len(kinds)](shape) for k, (name, shape) in enumerate(SHAPES.items())}
 
 
-def subject(tensors: dict[str, Tensor], *, transposed: bool = False) -> Subject:
+def subject(tensors: dict[str, Tensor], *, transposed: bool = False) -> ProbeInput:
     layers = [Layer(name, "other", transposed, "memory", in_memory(name, tensor)) for name, tensor in tensors.items()]
-    return Subject(layers, frozenset([*tensors, NETWORK, "pooled"]))
+    return ProbeInput(layers, frozenset([*tensors, NETWORK, "pooled"]))
 
 
 def assert_same(found: Sequence[Measurement | Failure], expected: Sequence[Measurement | Failure]) -> None:
@@ -90,18 +90,18 @@ def test_each_is_measured_as_alone(probe: Probe) -> None:
     subjects += [subject(weights(seed, torch.bfloat16)) for seed in range(2)]
     subjects += [subject(weights(seed, torch.float64), transposed=True) for seed in range(2)]
     subjects += [subject(hard(seed)) for seed in range(5)]
-    for found, one in zip(probe.measure_together(subjects), subjects, strict=True):
+    for found, one in zip(probe.measure_batch(subjects), subjects, strict=True):
         assert_same(found, list(probe.measure(one)))
 
 
 def test_the_size_of_stacks_shows_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = [subject(weights(seed)) for seed in range(6)]
     probes = make_probes([PROBES[0], PROBES[3]])
-    whole = [probe.measure_together(subjects) for probe in probes]
+    whole = [probe.measure_batch(subjects) for probe in probes]
     for size in (1, 13 * 7 * 4):
         monkeypatch.setattr(stacks, "MAX_STACK_ENTRIES", size)
         for probe, expected in zip(probes, whole, strict=True):
-            for found, one in zip(probe.measure_together(subjects), expected, strict=True):
+            for found, one in zip(probe.measure_batch(subjects), expected, strict=True):
                 assert_same(found, one)
 
 
@@ -111,7 +111,7 @@ def test_a_diverged_run_changes_no_other(probe: Probe, value: float) -> None:
     diverged = weights(1)
     diverged["b.weight"][3, 2] = value
     subjects = [subject(weights(0)), subject(diverged), subject(weights(2))]
-    together = probe.measure_together(subjects)
+    together = probe.measure_batch(subjects)
     for found, one in zip(together, subjects, strict=True):
         assert_same(found, list(probe.measure(one)))
     assert any(isinstance(result, Failure) for result in together[1])

@@ -17,7 +17,7 @@ from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, loop_births, neural_persistence, rips, statistics, wasserstein
 from toposcope.homology.matrix_controls import clustering_coefficient
-from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe
 from toposcope.probes.feature import NETWORK
@@ -38,7 +38,7 @@ def measure(probe: Probe, weights: Matrices, **needs: Any) -> dict[str, Measurem
     def layer(name: str) -> Layer:
         return Layer(name, "other", False, "memory", in_memory(name, torch.from_numpy(weights[name])))
 
-    subject = Subject([layer(name) for name in weights], frozenset([*weights, NETWORK, POOLED]), **needs)
+    subject = ProbeInput([layer(name) for name in weights], frozenset([*weights, NETWORK, POOLED]), **needs)
     found = {}
     for result in probe.measure(subject):
         assert isinstance(result, Measurement), result

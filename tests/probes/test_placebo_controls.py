@@ -13,7 +13,7 @@ from torch import Tensor
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.kernels.sign_projections import add_sign_projections
-from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
 from toposcope.probes.placebo_twin import PlaceboTwinProbe, permuted
@@ -37,7 +37,7 @@ def as_layer(name: str, W: Array | Tensor, *, transposed: bool = False) -> Layer
 def measure(probe: Probe, weights: Mapping[str, Array | Tensor]) -> dict[str, Measurement]:
     layers = [as_layer(name, W) for name, W in weights.items()]
     found = {}
-    for result in probe.measure(Subject(layers, frozenset([*weights, NETWORK]))):
+    for result in probe.measure(ProbeInput(layers, frozenset([*weights, NETWORK]))):
         assert isinstance(result, Measurement), result
         found[result.layer] = result
     return found

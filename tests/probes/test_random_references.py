@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from toposcope.checkpoints import series
 from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
-from toposcope.probes import Measurement, Subject
+from toposcope.probes import Measurement, ProbeInput
 from toposcope.probes import random_matrices as module
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.random_matrices import RandomMatricesProbe, n_draws
@@ -33,7 +33,7 @@ def write(folder: Path, step: int, seed: int, shapes: dict[str, tuple[int, int]]
 
 def measured(folder: Path, probe: RandomMatricesProbe) -> dict[str, dict[str, float]]:
     found = {}
-    for result in probe.measure(Subject.of(series(folder)[0])):
+    for result in probe.measure(ProbeInput.of(series(folder)[0])):
         assert isinstance(result, Measurement), result
         found[result.layer] = result.statistics
     return found

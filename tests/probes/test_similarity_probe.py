@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import linear_cka, procrustes, rtd
-from toposcope.probes import Failure, Measurement, Subject, make_probes
+from toposcope.probes import Failure, Measurement, ProbeInput, make_probes
 from toposcope.probes.similarity import SimilarityProbe
 
 Points = NDArray[np.float32]
@@ -30,7 +30,7 @@ def states() -> dict[int, dict[str, Points]]:
 
 def measure(probe: SimilarityProbe, found: dict[int, dict[str, Points]], **options: Any) -> dict[str, Any]:
     place = {"step": 8, "first_step": 0, "previous_step": 4} | options
-    subject = Subject([], frozenset(LAYERS), states=found, **place)
+    subject = ProbeInput([], frozenset(LAYERS), states=found, **place)
     return {result.layer: result for result in probe.measure(subject)}
 
 

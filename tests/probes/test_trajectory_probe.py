@@ -30,7 +30,7 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import ph_dimension, random_walk_shares
-from toposcope.probes import Failure, Measurement, Subject, trajectory
+from toposcope.probes import Failure, Measurement, ProbeInput, trajectory
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import Weights
 from toposcope.probes.trajectory import ALPHA_TOO_LARGE, DISTANCE, INFINITE, TrajectoryProbe
@@ -152,7 +152,7 @@ def test_checkpoints_of_different_models_have_no_path(tmp_path: Path) -> None:
 # The dimension
 
 
-def subject(points: np.ndarray, opened: Callable[[int], None] = lambda i: None) -> Subject:
+def subject(points: np.ndarray, opened: Callable[[int], None] = lambda i: None) -> ProbeInput:
     """The last of some points as a checkpoint of one layer of one row."""
 
     def layers(i: int) -> dict[str, Layer]:
@@ -162,7 +162,7 @@ def subject(points: np.ndarray, opened: Callable[[int], None] = lambda i: None) 
 
     last = len(points) - 1
     content = [row.tobytes().hex() for row in points]
-    return Subject(
+    return ProbeInput(
         list(layers(last).values()),
         frozenset([NETWORK]),
         content=content[last],

@@ -23,7 +23,7 @@ from toposcope.homology import Diagram
 from toposcope.models import Tokenizer
 from toposcope.models.summed_loss import Block, SummedLoss
 from toposcope.models.tokenizers import CharacterTokenizer
-from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, probe_types
 from toposcope.probes.curvature import CurvatureProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import POOLED, RELATIONS
@@ -115,7 +115,7 @@ def with_each_option(probe: type[Probe]) -> list[Probe]:
 
 
 # Those that a monitor feeds while a run trains are tested with it.
-CHECKPOINT_PROBES = {name: kind for name, kind in probe_types().items() if "training" not in kind.NEEDS}
+CHECKPOINT_PROBES = {name: kind for name, kind in probe_types().items() if "training" not in kind.REQUIRES}
 ALL = [probe for kind in CHECKPOINT_PROBES.values() for probe in with_each_option(kind)]
 TRAINED = ("curvature", "degeneracy", "jump_and_retrain", "landscape")
 """Probes that run a model many times: only as they come in the tests that are not slow."""
@@ -242,7 +242,7 @@ def subject_of(
     transposed: bool = False,
     wanted: frozenset[str] = frozenset([*NAMES, NETWORK, POOLED]),
     known: Mapping[str, dict[str, float]] | None = None,
-) -> Subject:
+) -> ProbeInput:
     """A checkpoint with these weights, after one with those of `earlier`.
 
     The gradient stands in as the weights themselves, so that ties, zeros and NaN reach the probes of gradients too;
@@ -273,11 +273,11 @@ def subject_of(
             "step": 9,
         },
     }
-    unknown = probe.NEEDS - inputs.keys() - relations.keys()
+    unknown = probe.REQUIRES - inputs.keys() - relations.keys()
     assert not unknown, f"{unknown}: needs new to this suite; add what fills them in"
-    filled = {key: value for need in probe.NEEDS & RELATIONS for key, value in relations[need]().items()}
-    filled["inputs"] = {need: inputs[need]() for need in probe.NEEDS - RELATIONS}
-    return Subject(list(layers_of(weights, transposed=transposed).values()), wanted, known or {}, **filled)
+    filled = {key: value for need in probe.REQUIRES & RELATIONS for key, value in relations[need]().items()}
+    filled["inputs"] = {need: inputs[need]() for need in probe.REQUIRES - RELATIONS}
+    return ProbeInput(list(layers_of(weights, transposed=transposed).values()), wanted, known or {}, **filled)
 
 
 def covered(probe: Probe) -> list[str]:

@@ -2,8 +2,9 @@
 
 Numba's own cache notices a change of a function's file, but not of the files whose functions it calls, and writes the
 index of a function before the code, so that another process may run what is not written yet. Here the file names hold
-the digest of the sources, code is written before its index, and of several processes that need a function one compiles it
-while the others wait. Where nothing can be written, or there is no filelock, every process compiles for itself.
+the digest of the sources, code is written before its index, and of several processes that need a function one
+compiles it while the others wait. Where nothing can be written, or there is no filelock, every process compiles for
+itself.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Shape, Value
 from toposcope.probes.row_blocks import Rows, Widening, block_length, largest_entry, pieces, unit_of
 from toposcope.probes.tuning import MAX_DIRECT_ENTRIES
 from toposcope.typing import Matrix, Vector
@@ -129,13 +129,13 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
         **dict.fromkeys(("spectral_norm", "stable_rank", "singular_entropy", "alpha"), "spectrum"),
     }
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the spectra and a few passes."""
         return sum(1.5e-8 * m * n + 6e-11 * m * n * min(m, n) for m, n in shapes.values())
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         others = {"first": subject.first.get(layer.name), "previous": subject.previous.get(layer.name)}
         earlier = {name: other for name, other in others.items() if other and other.shape == layer.shape}

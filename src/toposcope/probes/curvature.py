@@ -12,7 +12,7 @@ from toposcope.homology.lanczos import Eigenpairs, Operator, basis_size, extreme
 from toposcope.homology.memory import check_fits
 from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, rows_kept, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded, stacked
 from toposcope.probes.tuning import GRAPH_BYTES, MAX_STEPS, NEAR_ZERO, SECONDS_PER_PRODUCT, TOLERANCE, UNSEEN, VECTORS
 from toposcope.seeds import derive_seed
 
@@ -33,7 +33,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
 
     top: int = 10  # largest eigenvalues
@@ -67,7 +67,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         basis = basis_size(n, self.top, dtype=np.float32)
         return 4 * n * (max(basis, rows_kept(n, self.steps, 4)) + VECTORS)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         wanted = [layer for layer in subject.layers if self.blocks and layer.name in subject.wanted]
         if not wanted and NETWORK not in subject.wanted:

@@ -24,7 +24,7 @@ from toposcope.probes.point_clouds import (
     measure_cloud,
     spectral_statistics,
 )
-from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded
 from toposcope.probes.rips import check_sampling, cloud_bytes, landmark_flag, with_noise
 from toposcope.typing import Indices, Matrix
 
@@ -105,7 +105,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     KINDS: ClassVar[Mapping[str, Kind]] = CLOUD_KINDS
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -178,7 +178,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         size = min(n, self.max_points or n) if self.sample == "random" else n
         return size, min(min(shape) for shape in shapes.values())
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         reader = subject.text_reader(self.name())
         model, sequences = reader.model(), self._sequences(reader)

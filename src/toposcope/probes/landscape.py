@@ -7,7 +7,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights
 from toposcope.probes.tuning import FLOPS
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
@@ -37,7 +37,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
     NETWORK_ONLY: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
+    REQUIRES: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
     LEAST: ClassVar[Mapping[str, int]] = {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1}
 
     # random and filter-normalised; the two eigenvectors of the Hessian with the largest eigenvalues; or the two
@@ -77,7 +77,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         """Return the expected memory: the model several times over, and a budget for what it computes."""
         return 40 * sum(m * n for m, n in shapes.values()) + (1 << 28)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the network."""
         if NETWORK not in subject.wanted:
             return

@@ -14,7 +14,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, NeuralPersistence, neural_persistence, rips
 from toposcope.homology.neural_persistence import neural_persistence_batch
 from toposcope.homology.rips import components_batch
-from toposcope.probes.probe import Subject
+from toposcope.probes.probe import ProbeInput
 from toposcope.probes.stacks import by_stacks
 from toposcope.probes.tuning import MAX_BYTES_TOGETHER, MAX_TOGETHER
 
@@ -101,7 +101,7 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
 
 def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
     with small_files_held():
-        subjects = [Subject.of(checkpoint) for checkpoint in checkpoints]
+        subjects = [ProbeInput.of(checkpoint) for checkpoint in checkpoints]
         persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
         components = by_stacks(subjects, components_batch)
         return [

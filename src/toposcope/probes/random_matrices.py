@@ -11,7 +11,7 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence, rips
 from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Measurement, Probe, Subject, Value, stacked
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, stacked
 from toposcope.probes.tuning import CACHED_SHAPES, MAX_ENTRIES, MIN_DRAWS
 from toposcope.seeds import derive_seed
 
@@ -40,7 +40,7 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
         """Return False: layers of one shape are measured together."""
         return False
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         shape = layer.shape[::-1] if layer.transposed else layer.shape
         return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)))

@@ -8,7 +8,7 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.kernels.sign_projections import WORD_BITS, add_sign_projections
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, guarded
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Shape, guarded
 from toposcope.probes.row_blocks import Rows, Widening
 from toposcope.probes.tuning import BLOCK_BYTES
 from toposcope.seeds import derive_seed
@@ -42,7 +42,7 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
         """Return the expected memory of a few blocks of rows, or of a layer that has to be read at once."""
         return 3 * BLOCK_BYTES + max((8 * m * n for m, n in shapes.values()), default=0)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the network, if it is wanted."""
 
         def measure_network() -> Measurement:

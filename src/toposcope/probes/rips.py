@@ -20,7 +20,18 @@ from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distanc
 from toposcope.homology.rips import components_batch, expected_seconds
 from toposcope.homology.statistics import statistics_batch
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, POOLED, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
+from toposcope.probes.probe import (
+    NOISE,
+    POOLED,
+    Failure,
+    Measurement,
+    Probe,
+    ProbeInput,
+    Shape,
+    Value,
+    guarded,
+    stacked,
+)
 from toposcope.probes.stacks import by_stacks
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix
@@ -103,7 +114,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
             return shapes.values()
         return [(sum(m for m, _ in shapes.values()), max(n for _, n in shapes.values()))]
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if self.pooled:
             if POOLED in subject.wanted:
@@ -111,19 +122,19 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         else:
             yield from super().measure(subject)
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure the rows of one layer."""
-        if layer.name in subject.together:
-            diagram, of_diagram = subject.together[layer.name]
+        if layer.name in subject.batch:
+            diagram, of_diagram = subject.batch[layer.name]
             return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
         return self.measure_rows(layer.matrix(), layer.name, layer.role)
 
-    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+    def measure_batch(self, subjects: Sequence[ProbeInput]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
         if not (self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None):
             known = by_stacks(subjects, _components_with_statistics)
-            subjects = [replace(subject, together=found) for subject, found in zip(subjects, known, strict=True)]
-        return super().measure_together(subjects)
+            subjects = [replace(subject, batch=found) for subject, found in zip(subjects, known, strict=True)]
+        return super().measure_batch(subjects)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine by sums, maxima or means; the random draws of layers are independent."""

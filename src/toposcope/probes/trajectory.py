@@ -14,7 +14,7 @@ from toposcope.homology import ph_dimension, principal_shares, random_walk_share
 from toposcope.homology.tuning import MIN_POINTS
 from toposcope.kernels.magnitudes import largest_magnitude
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights, guarded
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights, guarded
 from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
 from toposcope.probes.tuning import EARLIER, IN_CACHE, MAX_KNOWN
 from toposcope.typing import Matrix
@@ -92,7 +92,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "norm"
     NETWORK_ONLY: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"earlier"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"earlier"})
     LEAST: ClassVar[Mapping[str, int]] = {"window": MIN_POINTS, "seed": 0}
 
     # checkpoints of the dimension, at least 50; it is absent where there are fewer. Its bias depends on their number
@@ -108,7 +108,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
         """Return the expected memory of two layers in float64, and of the distances."""
         return 32 * max((m * n for m, n in shapes.values()), default=0) + (1 << 24)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if NETWORK in subject.wanted:
             yield guarded(NETWORK, lambda: self._measure(subject))
@@ -126,7 +126,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
         """Return 1 for lengths, 0 for the rest."""
         return int(statistic in ("path_length", "displacement", "step_length") or statistic.startswith(DISTANCE))
 
-    def _measure(self, subject: Subject) -> Measurement:
+    def _measure(self, subject: ProbeInput) -> Measurement:
         here = Weights(subject.content, lambda: {layer.name: layer for layer in subject.layers})
         path = _measurable(subject.earlier, here)
         distances = distance_matrix([*path.values(), here])
