@@ -229,21 +229,6 @@ def test_a_capped_filtration_is_that_of_the_simplex_tree(points: Array, data: st
     assert len(got[0].pairs) + got[0].n_truncated == len(points) - 1
 
 
-def test_the_unit_square_at_its_caps() -> None:
-    square = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    diagonal = math.sqrt(2)
-    expected = {
-        0.0: ([0, 3], [0, 0]),
-        np.nextafter(1, 0): ([0, 3], [0, 0]),
-        1.0: ([3, 0], [0, 1]),
-        np.nextafter(diagonal, 0): ([3, 0], [0, 1]),
-        diagonal: ([3, 0], [1, 0]),
-        np.inf: ([3, 0], [1, 0]),
-    }
-    for cap, counts in expected.items():
-        assert [[len(d.pairs), d.n_truncated] for d in rips(square, threshold=cap)] == [*counts]
-
-
 @pytest.mark.parametrize("cap", [0, 1, 2])
 def test_a_whole_number_is_a_cap(cap: int) -> None:
     points = np.random.default_rng(8).normal(size=(12, 2))
@@ -300,16 +285,6 @@ def test_isometries_without_rounding(points: Array, shift: int, data: st.DataObj
     assert_same(rips(np.pad(points, ((0, 0), (0, 2))), max_dimension=2), expected)
 
 
-@moderate
-@given(clouds(max_points=10), st.integers(0, 2**32))
-def test_rotations(points: Array, seed: int) -> None:
-    d = points.shape[1]
-    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
-    tolerance = 1e-14 * max(1.0, float(np.abs(points).max())) * d
-    for before, after in zip(rips(points, max_dimension=2), rips(points @ rotation, max_dimension=2), strict=True):
-        assert exact_bottleneck(before.pairs, after.pairs) <= tolerance
-
-
 # Landmarks
 
 
@@ -332,22 +307,6 @@ def test_farthest_points(points: Array, data: st.DataObject) -> None:
         assert cover_radius == 0
     if len(np.unique(points, axis=0)) == len(points):
         assert len(set(landmarks.tolist())) == count
-
-
-@moderate
-@given(clouds(max_points=14), st.data())
-def test_landmarks_carry_their_bound(points: Array, data: st.DataObject) -> None:
-    assume(len(points) > 2)
-    count = data.draw(st.integers(1, len(points) - 1))
-    h0, h1 = rips(points, max_points=count)
-    landmarks, cover_radii = farthest_points(points, count)
-    cover_radius = cover_radii[-1]
-    exact = rips(points)
-    assert_same([h0], exact[:1])
-    assert h1.cover_radius == pytest.approx(cover_radius, rel=1e-14, abs=0)
-    assert_array_equal(h1.pairs, rips(points[landmarks])[1].pairs)
-    rounding = 1e-14 * np.abs(points).max()
-    assert exact_bottleneck(h1.pairs, exact[1].pairs) <= 2 * cover_radius + rounding
 
 
 def test_enough_room_means_all_points() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gudhi.representations import Landscape
 from hard_cases import Array, diagrams
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from property_examples import examples
@@ -156,15 +155,6 @@ def test_what_statistics_do_not_see(diagram: Diagram, exponent: int, random: np.
         assert scaled[name] == math.ldexp(value, exponent * powers.get(name, 0)), name
 
 
-@pytest.mark.parametrize("n", [2, 3, 7, 100])
-def test_equal_bars_have_the_largest_entropy(n: int) -> None:
-    got = statistics(Diagram(np.column_stack([np.zeros(n), np.full(n, 0.3)]), 0))
-    assert got["entropy"] == pytest.approx(math.log(n), rel=1e-14, abs=0)
-    assert got["entropy_normalized"] == pytest.approx(1, rel=1e-14, abs=0)
-    assert got["n_significant"] == 0
-    assert got["std"] <= 1e-16
-
-
 def test_statistics_of_neural_persistence_are_its_own() -> None:
     W = np.random.default_rng(3).normal(size=(12, 9))
     result = neural_persistence(W)
@@ -221,17 +211,6 @@ def test_a_landscape_of_many_bars_takes_little_memory() -> None:
     assert (layers[:-1] >= layers[1:]).all()
 
 
-@moderate
-@given(diagrams(), st.integers(1, 10))
-def test_landscape_of_gudhi(diagram: Diagram, n_layers: int) -> None:
-    ends = np.sort(diagram.pairs, axis=1)
-    assume(len(ends))
-    engine = Landscape(num_landscapes=n_layers, resolution=33, sample_range=[-4, 4], keep_endpoints=True)
-    by_gudhi = engine.fit_transform([ends])[0].reshape(n_layers, 33) / math.sqrt(2)
-    ours = landscape(diagram, np.linspace(-4, 4, 33), n_layers)
-    assert_allclose(ours, by_gudhi, rtol=1e-13, atol=1e-14 * max(1.0, float(np.abs(ends).max())))
-
-
 # Image
 
 
@@ -263,16 +242,6 @@ def test_image_is_the_integral_of_the_surface(diagram: Diagram, bandwidth: float
     image = persistence_image(diagram, births, lives, bandwidth)
     assert image.shape == (3, 4)
     assert_allclose(image, gauss_legendre(surface, births, lives), rtol=1e-10, atol=1e-13)
-
-
-@moderate
-@given(diagrams(heavy=False), st.floats(0.01, 0.5))
-def test_image_holds_all_the_mass_and_adds_over_pixels(diagram: Diagram, bandwidth: float) -> None:
-    edges = np.linspace(-20, 20, 41)
-    image = persistence_image(diagram, edges, edges, bandwidth)
-    assert image.sum() == pytest.approx(statistics(diagram)["total"], rel=1e-12, abs=0)
-    coarse = persistence_image(diagram, edges[::2], edges[::4], bandwidth)
-    assert_allclose(coarse, image.reshape(10, 4, 20, 2).sum(axis=(1, 3)), rtol=1e-10, atol=1e-13)
 
 
 # All vectors

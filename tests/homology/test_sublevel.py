@@ -192,30 +192,7 @@ def test_the_order_of_edges_does_not_matter(graph: tuple[Array, Edges], random: 
     assert_same(sublevel_graph(values, mixed), sublevel_graph(values, edges))
 
 
-@pytest.mark.slow
-@moderate
-@given(grids())
-def test_a_grid_is_the_graph_of_its_edges(grid: Array) -> None:
-    for connectivity in CONNECTIVITIES:
-        as_graph = sublevel_graph(grid.ravel(), grid_edges(grid.shape, connectivity))
-        assert_same(sublevel_grid(grid, connectivity=connectivity), as_graph)
-
-
 # Against GUDHI
-
-
-@thorough
-@given(grids(longest=9))
-def test_grids_by_gudhi(grid: Array) -> None:
-    # A complex built from vertices joins them along the axes; one built from top cells, also those that share a corner.
-    for connectivity, cells in (("4", "vertices"), ("8", "top_dimensional_cells")):
-        complex_ = gudhi.CubicalComplex(**{cells: grid})
-        complex_.compute_persistence()
-        found = sublevel_grid(grid, connectivity="4" if connectivity == "4" else "8")
-        assert_array_equal(found.diagram.pairs, finite(complex_.persistence_intervals_in_dimension(0)))
-    found = sublevel_grid(grid, connectivity="freudenthal")
-    bars = simplex_tree_bars(grid.ravel(), grid_edges(grid.shape, "freudenthal"))
-    assert_array_equal(found.diagram.pairs, finite(bars))
 
 
 @pytest.mark.parametrize(("connectivity", "cells"), [("4", "vertices"), ("8", "top_dimensional_cells")])
@@ -226,16 +203,6 @@ def test_large_noise_by_gudhi(connectivity: Connectivity, cells: str, digits: in
     complex_.compute_persistence()
     found = sublevel_grid(grid, connectivity=connectivity)
     assert_array_equal(found.diagram.pairs, finite(complex_.persistence_intervals_in_dimension(0)))
-
-
-@thorough
-@given(graphs())
-def test_graphs_by_gudhi(graph: tuple[Array, Edges]) -> None:
-    values, edges = graph
-    bars = simplex_tree_bars(values, edges)
-    found = sublevel_graph(values, edges)
-    assert_array_equal(found.diagram.pairs, finite(bars))
-    assert_array_equal(np.sort(values[found.essential_minima]), np.sort(bars[np.isinf(bars[:, 1]), 0]))
 
 
 @pytest.mark.parametrize("n_levels", [5, 10**6])

@@ -139,7 +139,7 @@ def profile_grid(
     connectivity : "4", "8" or "freudenthal"
         As for `sublevel_grid`.
     n_levels : int
-        Quantiles of the values at which widths are counted, at least 2, beside those of births and deaths.
+        Quantiles of the values at which widths are counted, at least 2, besides those of births and deaths.
     max_basins : int
         At least 1; of more, the most persistent.
 

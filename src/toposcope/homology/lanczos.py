@@ -67,7 +67,7 @@ class Extremes:
     products : int
         Products with the operator.
     vectors : ndarray, shape (m, n)
-        Orthonormal rows: those of both ends, and the few between them that were computed beside.
+        Orthonormal rows: those of both ends, and the few between them that were computed too.
     """
 
     largest: Eigenpairs
@@ -245,22 +245,22 @@ class _Search:
 
     def _has_new(self) -> bool:
         """Return whether the second start found eigenvalues beyond the last that was locked, at either end."""
-        values, beside, limit = self._beside()
+        values, rest, limit = self._rest()
         return bool(
-            (self.wanted[0] and beside[-1] > values[-self.wanted[0]] + limit)
-            or (self.wanted[1] and beside[0] < values[self.wanted[1] - 1] - limit)
+            (self.wanted[0] and rest[-1] > values[-self.wanted[0]] + limit)
+            or (self.wanted[1] and rest[0] < values[self.wanted[1] - 1] - limit)
         )
 
     def _bound(self, residual: float) -> bool:
         """Bound what the second start may have missed; return whether that is within all that is wanted."""
-        values, beside, limit = self._beside()
+        values, rest, limit = self._rest()
         steps = self.size - self.n_locked
         share = (math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * steps - 1)) ** 2 if residual else 0.0
         if share >= 1:
             self.bounds = (math.inf, -math.inf)
             return False
         # the range is that of the operator without what was locked, which ends where the bound says
-        lowest, highest, times = float(beside[0]), float(beside[-1]), share / (1 - share)
+        lowest, highest, times = float(rest[0]), float(rest[-1]), share / (1 - share)
         above = highest + times * (highest - float(values[0]))
         self.bounds = (above, lowest - times * (above - lowest))
         n_largest, n_smallest = self.reported
@@ -269,11 +269,11 @@ class _Search:
             and (not n_smallest or values[n_smallest - 1] <= self.bounds[1] + limit)
         )
 
-    def _beside(self) -> tuple[Vector, Vector, float]:
+    def _rest(self) -> tuple[Vector, Vector, float]:
         """Return all Ritz values, those of the second start alone, and the tolerance."""
         values, _ = self._ritz()
-        beside = self.projection[self.n_locked : self.size, self.n_locked : self.size]
-        alone = np.asarray(np.linalg.eigvalsh(beside), np.float64)
+        rest = self.projection[self.n_locked : self.size, self.n_locked : self.size]
+        alone = np.asarray(np.linalg.eigvalsh(rest), np.float64)
         return values, alone, self.tolerance * float(np.abs(values).max())
 
     # Linear algebra

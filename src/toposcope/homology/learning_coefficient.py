@@ -245,8 +245,8 @@ def _below_the_point(excess: Matrix, beta: float, negative: float) -> tuple[str,
         f"allows {allowed:.3g}"
     )
     if depth > allowed:
-        mend = "take a later checkpoint or more text"
-        return f"chains left for a lower loss ({below}): it is no minimum; {mend}", ""
+        hint = "take a later checkpoint or more text"
+        return f"chains left for a lower loss ({below}): it is no minimum; {hint}", ""
     return "", f"no minimum of these samples: the loss is {below}"
 
 

@@ -45,7 +45,7 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
 
     Notes
     -----
-    O(n^2 d) time, most of it one product by BLAS; O(nd) memory beside the relative neighbourhood graph, which has a few
+    O(n^2 d) time, most of it one product by BLAS; O(nd) memory plus the relative neighbourhood graph, which has a few
     edges a point (up to n^2 / 2 where all distances are equal). With distinct distances b is the number of its edges
     less n - 1; equal distances are sorted out as in `toposcope.kernels.relative_neighbours`.
 

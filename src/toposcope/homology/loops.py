@@ -45,14 +45,14 @@ def loop_bytes(n: int) -> int:
     return BYTES_PER_ENTRY * n * n
 
 
-def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None:
-    """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
+def check_loops_fit(n: int, name: str, hint: str, *, allocated: int = 0) -> None:
+    """Refuse more points than memory, or the numbering of edges, has room for; `hint` is what the user can do instead.
 
     Of what is needed, `allocated` bytes are allocated already.
     """
     if n > MAX_POINTS:
-        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MAX_POINTS} can be taken; {mend}")
-    check_fits(loop_bytes(n) - allocated, f"{name}: H1 of {n} points", mend)
+        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MAX_POINTS} can be taken; {hint}")
+    check_fits(loop_bytes(n) - allocated, f"{name}: H1 of {n} points", hint)
 
 
 class LoopFiltration:

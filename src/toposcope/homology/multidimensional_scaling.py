@@ -270,7 +270,7 @@ def step_cosines(distances: ArrayLike | Any) -> Vector:
     matrix = as_distances(distances, "distances")
     steps, skips = np.diagonal(matrix, 1), np.diagonal(matrix, 2)
     a, b = steps[:-1], steps[1:]
-    # Factored, nothing cancels but what is small beside both steps.
+    # Factored, nothing cancels but what is small next to both steps.
     defined = np.minimum(a, b) > RELATIVE_ZERO * np.maximum(a, b)
     safe_a, safe_b, safe_skip = (np.where(defined, values, 1.0) for values in (a, b, skips))
     difference = safe_a - safe_b

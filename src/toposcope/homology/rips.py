@@ -100,12 +100,12 @@ def rips(
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
     if max_dimension > 0:
-        mend = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
-        check_loops_fit(for_loops, "points", mend, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
+        hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
+        check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
         require("gudhi.sklearn", f"max_dimension={max_dimension}")
-        mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
-        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
+        hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
+        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
     lengths, births = None, None
     if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)

@@ -77,7 +77,7 @@ def _of_lifetimes(lifetimes: Matrix, unit: int = 0) -> Matrix:
         terms = share * np.log(share)
     if share[:, 0].all():
         entropy = -terms.sum(axis=1)
-    else:  # a share can underflow to 0 beside one enormous bar; its limit p ln p is 0
+    else:  # a share can underflow to 0 next to one enormous bar; its limit p ln p is 0
         entropy = np.array([-row[of > 0].sum() for row, of in zip(terms, share, strict=True)])
     if count < 2:
         entropy = np.zeros(n)

@@ -23,7 +23,7 @@ MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer th
 # neighbours decide the precision of the bounds; and points that may be tried for each point (160 in random clouds)
 N_PIVOTS, BLOCK_BYTES, N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 64, 1 << 26, 64, 2000
 
-# Lanczos: vectors of the basis beside those that are wanted, and the least; bytes of a basis; entries of a row that
+# Lanczos: vectors of the basis besides those that are wanted, and the least; bytes of a basis; entries of a row that
 # are combined at once; eigenvalues beyond those wanted, so that the last of these is known to be the next; steps
 # between two looks; and roundings of the largest entry, below which a residual is that of an invariant subspace
 MAX_STEPS, MIN_STEPS, MAX_BASIS_BYTES, CHUNK, SPARE, CHECK_EVERY, BREAKDOWN = 64, 16, 1 << 32, 1 << 16, 2, 4, 100

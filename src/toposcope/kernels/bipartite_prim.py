@@ -1,6 +1,6 @@
 """Maximum spanning tree of a small dense bipartite graph by Prim's algorithm.
 
-Cost: O((m + n)^2) time; O(m + n) memory beside the matrix, and a transposed copy of one of 16 or 32 bits.
+Cost: O((m + n)^2) time; O(m + n) memory next to the matrix, and a transposed copy of one of 16 or 32 bits.
 Source: Prim 1957.
 """
 

@@ -10,7 +10,7 @@ The algorithm of `bipartite_tree`, as whole-array operations:
 Edges are put in one order, heaviest first and equal ones as they are stored, and every component chooses the first
 edge that leaves it. So only pairs can choose each other, and no result depends on what the device does first.
 
-Cost: O(mn + (m + n) log^2(m + n)) work for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory beside the
+Cost: O(mn + (m + n) log^2(m + n)) work for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory next to the
 matrix and one block of it. Only the weights of the tree leave the device, and in each round how many are still outside.
 Source: Boruvka 1926; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
 """

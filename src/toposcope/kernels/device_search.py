@@ -4,7 +4,7 @@ The searches of `boruvka` as operations of torch, with the same bounds. The prod
 or float64: the shortened formats that a device may use for float32 (TF32, bfloat16) would void the bound, so they are
 switched off meanwhile.
 
-Cost: O(n d) a row, most of it one matrix product; memory for one block of rows beside three copies of the points. Only
+Cost: O(n d) a row, most of it one matrix product; memory for one block of rows next to three copies of the points. Only
 the lists leave the device.
 """
 
@@ -106,7 +106,7 @@ def _on_host(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Neighbours:
 @contextmanager
 def _full_precision(device_type: str) -> Iterator[None]:
     """Let float32 products be made in float32, whatever the settings of the process."""
-    # torch 2.9 and later: a setting for each library beside the older one for all.
+    # torch 2.9 and later: a setting for each library next to the older one for all.
     libraries = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
     newer: list[Any] = [library for library in libraries if hasattr(library, "fp32_precision")]
     before = [library.fp32_precision for library in newer]

@@ -30,7 +30,7 @@ RANK_LANES = 64  # resamples that are counted at once: few enough for their coun
 
 # matching in the plane: points passed over together; pairs listed at first for each point, and added in a round
 BOX_RUN, PAIRS_AT_FIRST, PAIRS_ADDED = 32, 8, 4
-# bids: the step of the last round, in units of the mean price (each earlier one is four times the next); rounds beside
+# bids: the step of the last round, in units of the mean price (each earlier one is four times the next); rounds besides
 # as many as the order, and how many fewer where the pairs that matter are known; a bid raises a price by at most so
 # many steps beyond the one that is due; no more bids where fewer points than this share are outbid (prices hardly
 # matter), or each so many times on average (the pairs listed are too few for all)

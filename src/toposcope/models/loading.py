@@ -35,7 +35,7 @@ def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
     if config is None:
         raise ToposcopeError(
             f"{checkpoint.location}: no {CONFIG} with it, and not a model of the family; save the configuration "
-            "beside the weights"
+            "next to the weights"
         )
     return config
 

@@ -25,4 +25,4 @@ WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
 MIN_CHUNKS, MAX_COPIED_BYTES = 16, 1 << 28
 ROUNDING = 8  # relative error of a loss, in units of the precision of the dtype it is computed in
 PATH_SHARE = 0.8  # largest coordinate of a checkpoint in a plane along the path of training
-N_PROFILE_LEVELS = 32  # of a profile, beside those of minima and saddles
+N_PROFILE_LEVELS = 32  # of a profile, besides those of minima and saddles

@@ -82,8 +82,8 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
 def _option_error(kind: type[Probe], message: str) -> str:
     """Return a message that names the wrong option and the values it takes."""
     if unknown := re.search(r"unknown field `(.+?)`", message):
-        mend = choices(unknown[1], kind.__struct_fields__) if kind.__struct_fields__ else "it takes none"
-        return f"unknown option {unknown[1]!r}; {mend}"
+        hint = choices(unknown[1], kind.__struct_fields__) if kind.__struct_fields__ else "it takes none"
+        return f"unknown option {unknown[1]!r}; {hint}"
     options = ", ".join(kind.__struct_fields__) or "none"
     reason, _, place = message.partition(" - at `$.")
     name = place.rstrip("`").partition("[")[0]

@@ -103,8 +103,8 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         """Measure one symmetric matrix by its products."""
         n, operator = len(norms), _on_arrays(hessian, product)
         one = msgspec.structs.replace(self, top=1)._bytes(n)  # noqa: SLF001 - of the same class
-        mend = f"take fewer eigenvalues (top=1 needs {one / 1e9:.3g} GB)" if self.top > 1 else "use a larger machine"
-        check_fits(self._bytes(n) * hessian.point.element_size() // 4, f"curvature of {n:,} weights", mend)
+        hint = f"take fewer eigenvalues (top=1 needs {one / 1e9:.3g} GB)" if self.top > 1 else "use a larger machine"
+        check_fits(self._bytes(n) * hessian.point.element_size() // 4, f"curvature of {n:,} weights", hint)
         rng = np.random.default_rng(derive_seed(self.seed, "curvature", layer))
         dtype = np.float64 if hessian.point.element_size() == 8 else np.float32
 
@@ -112,7 +112,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
             operator, n, self.top, tolerance=TOLERANCE, max_steps=MAX_STEPS, rng=rng, dtype=dtype
         )
         trace = hutch_plus_plus(operator, n, self.draws, rng, basis=found.vectors)
-        # their vectors would stay in memory beside those of the density
+        # their vectors would stay in memory next to those of the density
         largest, smallest = (replace(end, vectors=np.empty((0, n))) for end in (found.largest, found.smallest))
         del found
         spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype)

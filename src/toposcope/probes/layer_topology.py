@@ -56,7 +56,7 @@ def layer_topology(
     Notes
     -----
     The time of `neural_persistence` and of `rips` with ``max_dimension=0`` on one thread; files are read once.
-    Memory is that of a few small checkpoints, or of one large layer, beside the results.
+    Memory is that of a few small checkpoints, or of one large layer, next to the results.
 
     Examples
     --------

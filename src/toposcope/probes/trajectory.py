@@ -1,4 +1,4 @@
-"""The path of a run through its weights: length, components beside those of a random walk, dimension."""
+"""The path of a run through its weights: length, components next to those of a random walk, dimension."""
 
 import math
 import warnings
@@ -189,7 +189,7 @@ def _lengths(distances: Matrix) -> dict[str, float]:
 
 
 def _components(distances: Matrix) -> dict[str, float]:
-    """Return the shares of the first components beside those of random walks; none of fewer than 3 checkpoints."""
+    """Return the shares of the first components next to those of random walks; none of fewer than 3 checkpoints."""
     n = len(distances)
     if n <= COMPONENTS or not distances.any():
         return {}

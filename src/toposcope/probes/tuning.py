@@ -23,6 +23,6 @@ FLOPS = 3e10  # of the planes of a loss, in a second of one processor
 # extreme eigenvalues of one matrix; the share of the largest below which others count neither as positive nor negative
 TOLERANCE, MAX_STEPS, NEAR_ZERO = 1e-3, 400, 0.01
 # seconds for each parameter and token of a product; a model's parameters, in units of those of its analysed layers
-# (embeddings and biases are not seen beforehand); vectors of the size of the model, beside a basis: the model itself,
+# (embeddings and biases are not seen beforehand); vectors of the size of the model, next to a basis: the model itself,
 # its gradient, and what a product takes; bytes of the graph of the gradient and of what is computed in between
 SECONDS_PER_PRODUCT, UNSEEN, VECTORS, GRAPH_BYTES = 4e-10, 1.5, 14, 1 << 30
