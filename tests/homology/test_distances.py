@@ -200,7 +200,7 @@ def neighbouring_checkpoints(dimension: int, size: float, n: int = 120, d: int =
     return rips(points)[dimension], rips(moved)[dimension]
 
 
-LARGE: dict[str, Callable[[], Pair]] = {
+LARGE: dict[str, Any] = {
     **{f"bands of {k} and {n}": lambda k=k, n=n: (band(k, 0), band(n, 1)) for k, n in ((250, 90), (1, 150))},
     **{f"bands {w} wide": lambda w=w: (band(200, 0, spread=w), band(200, 1, spread=w)) for w in (1e-3, 0.1, 3.0)},
     # The nearest neighbours are all at the edge of the other: most pairs of the best matching are not among them.

@@ -27,7 +27,7 @@ from toposcope.kernels.boruvka import Neighbours, ProductSearch, boruvka_squares
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.pairwise import first_occurrences
 from toposcope.kernels.prim import prim_lengths, prim_squares
-from toposcope.kernels.tuning import N_LISTED
+from toposcope.kernels.tuning import BOUNDS_BYTES, N_LISTED
 
 exhaustive = examples(600)
 thorough = examples(200)
@@ -206,7 +206,7 @@ def test_memory_is_that_of_the_points() -> None:
     finally:
         tracemalloc.stop()
     # Lists, two copies of the points, and one block of bounds; all distances would be 3.2 GB.
-    assert peak < rounds.BOUNDS_BYTES + 40 * n * (N_LISTED + d)
+    assert peak < BOUNDS_BYTES + 40 * n * (N_LISTED + d)
 
 
 # The searches

@@ -30,6 +30,7 @@ from toposcope.homology import (
     rips,
 )
 from toposcope.homology.loop_births import tree_and_births
+from toposcope.homology.tuning import MIN_BORUVKA_POINTS
 
 thorough = examples(200)
 moderate = examples(100)
@@ -343,7 +344,7 @@ def test_the_engine_of_higher_dimensions_and_of_matrices_is_named() -> None:
 
 
 def test_one_point_more_changes_the_engine_but_not_the_tree() -> None:
-    points = large_cloud("clusters of 1e-6", point_cloud.MIN_BORUVKA_POINTS, 45)
+    points = large_cloud("clusters of 1e-6", MIN_BORUVKA_POINTS, 45)
     # A repeated point adds a bar of length zero and nothing else.
     below, above = points[:-1], np.concatenate([points[:-1], points[:1]])
     by_prim, by_boruvka = rips(below, max_dimension=0)[0], rips(above, max_dimension=0)[0]

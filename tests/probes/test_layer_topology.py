@@ -49,10 +49,10 @@ def test_every_layer_is_as_it_is_alone(
             assert (found.neural_persistence.mean, found.neural_persistence.norm) == (alone.mean, alone.norm)
             assert_array_equal(found.neural_persistence.deaths, alone.deaths)
             assert_array_equal(found.components.pairs, ts.rips(layer.matrix(), max_dimension=0)[0].pairs)
-    for found in (ts.layer_topology(series[0]), ts.layer_topology(str(tmp_path / "run"))[0]):
-        assert list(found) == list(measured[0])
-        for name, layer_found in found.items():
-            assert_array_equal(layer_found.components.pairs, measured[0][name].components.pairs)
+    for first in (ts.layer_topology(series[0]), ts.layer_topology(str(tmp_path / "run"))[0]):
+        assert list(first) == list(measured[0])
+        for name, of_layer in first.items():
+            assert_array_equal(of_layer.components.pairs, measured[0][name].components.pairs)
 
 
 def test_a_layer_that_is_not_finite_is_named(tmp_path: Path) -> None:

@@ -193,7 +193,10 @@ def _components_with_statistics(stack: NDArray[Any]) -> list[tuple[Diagram, dict
     """Return H0 of many small clouds of one shape, each with its statistics."""
     diagrams = components_batch(stack)
     known = iter(statistics_batch([diagram for diagram in diagrams if diagram is not None]))
-    return [d and (d, {f"H0.{name}": value for name, value in next(known).items()}) for d in diagrams]
+    return [
+        None if diagram is None else (diagram, {f"H0.{name}": value for name, value in next(known).items()})
+        for diagram in diagrams
+    ]
 
 
 def cloud_bytes(n: int, d: int, max_dimension: int, max_points: int | None) -> int:
