@@ -24,9 +24,10 @@ from toposcope.family import SIZES, Corpus, Run, TrainingOptions
 from toposcope.family.corpus import Tokens, load, prepare
 from toposcope.family.run_folder import Outcome
 from toposcope.family.together import packs
-from toposcope.family.together.packs import MAX_CPU_BYTES, MAX_CPU_RUNS, run_bytes
+from toposcope.family.together.packs import run_bytes
 from toposcope.family.together.training import PackTrainer
 from toposcope.family.training import Trainer
+from toposcope.family.tuning import MAX_CPU_BYTES, MAX_CPU_RUNS
 from toposcope.progress import silent
 
 RUNS = 64

@@ -260,7 +260,7 @@ def trajectories() -> list[Trajectory]:
                 steps=steps,
                 features=features,
                 targets={"validation_loss": loss},
-                clocks={
+                covariates={
                     "step": steps.astype(np.float64),
                     "learning_rate": rate,
                     "cumulative_learning_rate": np.cumsum(rate),

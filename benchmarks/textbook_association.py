@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 Row = dict[str, str | int | float]
 
 RESAMPLES = 1000
-CLOCKS = ("step", "learning_rate", "cumulative_learning_rate", "weight_norm")
+COVARIATES = ("step", "learning_rate", "cumulative_learning_rate", "weight_norm")
 PARTIALLED = ("step", "learning_rate", "weight_norm")
 
 
@@ -49,15 +49,15 @@ def _items(
     trajectory: Trajectory, feature: Feature, y: Vector, others: Sequence[Vector], rng: np.random.Generator
 ) -> Row:
     x, n = trajectory.features[feature], len(y)
-    clocks = [trajectory.clocks[name] for name in CLOCKS]
-    step = clocks[:1]
+    covariates = [trajectory.covariates[name] for name in COVARIATES]
+    step = covariates[:1]
     rho, p = spearmanr(x, y)
     low, high = _interval(x, y, [rng.integers(0, n, n) for _ in range(RESAMPLES)])
     length = int(max(block_length(rankdata(v)[None])[0] for v in (x, y)))
     block_low, block_high = _interval(x, y, [_blocks(n, length, rng) for _ in range(RESAMPLES)])
     shifts = [spearmanr(x, np.roll(y, k))[0] for k in range(n)]
     rho_given_step, p_given_step = partial(x, y, step)
-    rate, norm = (trajectory.clocks[name] for name in PARTIALLED[1:])
+    rate, norm = (trajectory.covariates[name] for name in PARTIALLED[1:])
     rho_given_all, p_given_all = partial(x, y, [step[0], rate, norm])
     n_eff = float(effective_size(rankdata(x), rankdata(y)))
     dx, dy, later = np.diff(x), np.diff(y), [step[0][1:], np.diff(rate)]
@@ -76,7 +76,7 @@ def _items(
         **{"block_low": block_low, "block_high": block_high, "block_length": float(length)},
         **{"n_eff": n_eff, "p_n_eff": _dependent_p(float(rho), n_eff)},
         "p_shift": float(np.mean(np.abs(shifts) >= abs(rho) * (1 - 1e-12))),
-        **{f"rho_{name}": float(spearmanr(c, y)[0]) for name, c in zip(CLOCKS, clocks, strict=True)},
+        **{f"rho_{name}": float(spearmanr(c, y)[0]) for name, c in zip(COVARIATES, covariates, strict=True)},
         "rho_with_step": float(spearmanr(x, step[0])[0]),
         **{"rho_given_step": rho_given_step, "p_given_step": p_given_step},
         **{"rho_given_all": rho_given_all, "p_given_all": p_given_all},

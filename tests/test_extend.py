@@ -28,7 +28,7 @@ from toposcope.cli import _all_commands, toposcope
 from toposcope.extend import NETWORK, Entry, Failure, Measurement, each_layer, stacked
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.logs import formats as log_formats
-from toposcope.logs.evaluations import formats as evaluation_formats
+from toposcope.logs.evaluations import reading as evaluation_reading
 from toposcope.monitor.events import Alert
 from toposcope.monitor.sinks.opening import open_sinks, sink_makers
 from toposcope.probes import probe_types
@@ -47,7 +47,7 @@ def weights(step: int) -> np.ndarray:
 def clear_registries() -> None:
     for registry in (
         *(probe_types, needs, checkpoint_formats._formats, sources._kinds, log_formats._formats),
-        *(evaluation_formats._formats, forecasters, sink_makers, report_sections, backtest_sections),
+        *(evaluation_reading._formats, forecasters, sink_makers, report_sections, backtest_sections),
     ):
         registry.cache_clear()
     toposcope.commands.clear()

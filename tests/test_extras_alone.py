@@ -11,8 +11,9 @@ from nested_populations import nested
 from safetensors.numpy import save_file
 
 import toposcope as ts
+from toposcope.analysis import tuning
 from toposcope.analysis.nested_models import tables
-from toposcope.analysis.nested_models.fitting import BOOSTED_FRACTIONS, boosted_predictions, is_boosted
+from toposcope.analysis.nested_models.fitting import boosted_predictions, is_boosted
 from toposcope.analysis.nested_models.tables import problems_of
 from toposcope.checkpoints import Checkpoint
 from toposcope.study.measuring import measure_series
@@ -76,7 +77,7 @@ def test_h2() -> None:
 
 
 def test_boosting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FRACTIONS", BOOSTED_FRACTIONS[1:2])
+    monkeypatch.setattr(tables, "FRACTIONS", tuning.BOOSTED_FRACTIONS[1:2])
     problem = problems_of(nested("nothing", 60))[0][0]
     assert is_boosted(problem)
     for predicted in boosted_predictions(problem).values():

@@ -223,7 +223,7 @@ def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict
         steps=place,
         features=by_feature({name: np.array(values, dtype=float) for name, values in features.items()}),
         targets={name: np.array(values, dtype=float) for name, values in losses.items()},
-        clocks={"step": place.astype(float)},
+        covariates={"step": place.astype(float)},
     )
     empty = pl.DataFrame(schema=dict.fromkeys(("run", "protocol", "forecaster"), pl.String) | {"fraction": pl.Float64})
     return reproduction(

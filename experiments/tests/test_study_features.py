@@ -167,7 +167,10 @@ def test_nothing_after_the_fraction_is_looked_at() -> None:
 
     others = [
         dataclasses.replace(
-            t, features=changed(t.features), clocks=changed(t.clocks), twins={k: changed(v) for k, v in t.twins.items()}
+            t,
+            features=changed(t.features),
+            covariates=changed(t.covariates),
+            twins={k: changed(v) for k, v in t.twins.items()},
         )
         for t in found
     ]

@@ -119,8 +119,7 @@ if TYPE_CHECKING:
     from toposcope.homology.arrays import as_float_matrix
     from toposcope.homology.diagram import Diagram
     from toposcope.kernels.compiled import compiled
-    from toposcope.logs.evaluations.evaluations import RawEvaluations, as_raw
-    from toposcope.logs.evaluations.formats import EvaluationFile
+    from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_raw
     from toposcope.logs.log import Log
     from toposcope.logs.raw import RawLog
     from toposcope.models.origin import Origin

@@ -2,23 +2,29 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from made_studies import trajectory
 
-from toposcope.analysis import association_table, scaling_table, trajectories
+from toposcope.analysis import association_table, scaling_table, table, trajectories
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 
-H0_TOTAL = "rips H0.total"
+H0_TOTAL = "rips:max_dimension=0 H0.total"
 
 
 @pytest.fixture(scope="module")
 def published(published_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("published")
     series = [DeclaredSeries(path=str(published_study / "checkpoints" / name)) for name in ("tiny-3k", "med-21k")]
-    probes = [{"name": "neural_persistence"}, {"name": "rips"}, {"name": "controls"}]
+    probes: list[dict[str, Any]] = [
+        {"name": "neural_persistence"},
+        {"name": "rips", "max_dimension": 0},
+        {"name": "controls"},
+    ]
     assert not run_study(Declaration(name="published", series=series, probes=probes), folder, workers=1)
     return Study.load(folder)
 
@@ -107,3 +113,18 @@ def test_equal_input_gives_equal_tables() -> None:
     first, second = (association_table(trajectories(*_frames(20, loss=True)[:3])) for _ in range(2))
     assert first.equals(second)
     assert set(first.get_column("target")) == {"validation_loss", "batch_loss"}
+
+
+def test_each_block_is_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [trajectory(f"run-{i}", i, "information") for i in range(8)]
+    monkeypatch.setattr(table, "MAX_COMPARED", 4)
+    both = association_table(runs)
+    assert both["run"].unique(maintain_order=True).to_list() == [run.run for run in runs]
+    assert both["n_others"].max() == 3
+    columns = ["run", "feature", "rho", "share_others", "p_pairing"]
+    halves = pl.concat([association_table(part) for part in (runs[:4], runs[4:])])
+    assert both.select(columns).equals(halves.select(columns), null_equal=True)
+
+
+def test_without_runs_there_is_an_empty_table() -> None:
+    assert association_table([]).is_empty()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
 
 RNG = np.random.default_rng(7)
@@ -13,21 +12,21 @@ N = len(STEPS)
 
 
 def ask(features: np.ndarray, target: np.ndarray, seed: int = 1, **more: object) -> list[dict[str, float]]:
-    clocks = {"step": STEPS.astype(np.float64)[: features.shape[1]], **more.pop("clocks", {})}  # type: ignore[dict-item]
+    covariates = {"step": STEPS.astype(np.float64)[: features.shape[1]], **more.pop("covariates", {})}  # type: ignore[dict-item]
     series = FeatureSeries(STEPS[: features.shape[1]], features)
-    answer = associate(AssociationTask(series, target, clocks, **more), seed)  # type: ignore[arg-type]
+    answer = associate(AssociationTask(series, target, covariates, **more), seed)  # type: ignore[arg-type]
     rows = zip(answer.n, answer.table, strict=True)
     return [{"n": float(k), **dict(zip(COLUMNS, row, strict=True))} for k, row in rows]
 
 
-def test_rho_p_and_clocks_are_scipys() -> None:
-    x, y, clock = RNG.normal(size=(3, N))
-    (found,) = ask(x[None], y, clocks={"weight_norm": clock})
+def test_rho_p_and_covariates_are_scipys() -> None:
+    x, y, covariate = RNG.normal(size=(3, N))
+    (found,) = ask(x[None], y, covariates={"weight_norm": covariate})
     rho, p = spearmanr(x, y)
     assert [found["rho"], found["p"], found["n"]] == pytest.approx([rho, p, N])
     assert found["rho_step"] == pytest.approx(spearmanr(STEPS, y)[0])
     assert found["rho_with_step"] == pytest.approx(spearmanr(STEPS, x)[0])
-    assert found["rho_weight_norm"] == pytest.approx(spearmanr(clock, y)[0])
+    assert found["rho_weight_norm"] == pytest.approx(spearmanr(covariate, y)[0])
     assert np.isnan(found["rho_cumulative_learning_rate"])
 
 
@@ -113,11 +112,11 @@ def test_unknown_checkpoints_are_left_out() -> None:
     x, y = RNG.normal(size=(2, N))
     x[3] = y[7] = np.nan
     keep = np.isfinite(x) & np.isfinite(y)
-    (found,) = ask(x[None], y, clocks={"weight_norm": np.where(np.arange(N) == 3, np.nan, np.arange(N) ** 2.0)})
+    (found,) = ask(x[None], y, covariates={"weight_norm": np.where(np.arange(N) == 3, np.nan, np.arange(N) ** 2.0)})
     assert found["n"] == N - 2
     assert found["rho"] == pytest.approx(spearmanr(x[keep], y[keep])[0])
     assert found["rho_weight_norm"] == pytest.approx(spearmanr(np.arange(N)[keep], y[keep])[0])
-    (partly,) = ask(x[None], y, clocks={"weight_norm": np.where(np.arange(N) == 5, np.nan, 1.0 * np.arange(N))})
+    (partly,) = ask(x[None], y, covariates={"weight_norm": np.where(np.arange(N) == 5, np.nan, 1.0 * np.arange(N))})
     assert np.isnan(partly["rho_weight_norm"])
 
 
@@ -141,29 +140,14 @@ def test_a_feature_whose_changes_are_all_equal_has_no_correlation_of_changes() -
     assert np.isnan(found["rho_differences"])
 
 
-def test_adjustment_by_hand() -> None:
-    p = np.array([0.04, np.nan, 0.01, 0.03])
-    np.testing.assert_allclose(adjusted(p), [0.06, np.nan, 0.03, 0.06])
-    np.testing.assert_allclose(adjusted(p, "bonferroni"), [0.12, np.nan, 0.03, 0.09])
-    np.testing.assert_allclose(adjusted(p, "bh"), [0.04, np.nan, 0.03, 0.04])
-    assert len(adjusted(np.empty(0))) == 0
-
-
-def test_benjamini_hochberg_is_scipys() -> None:
-    from scipy.stats import false_discovery_control
-
-    p = RNG.uniform(size=200) ** 3
-    np.testing.assert_allclose(adjusted(p, "bh"), false_discovery_control(p))
-
-
 def test_each_feature_is_asked_given_its_own_scale() -> None:
     x, y, scale, other = RNG.normal(size=(4, N))
     features = np.array([x, x, x, scale])
     scales = np.array([scale, other, np.full(N, np.nan), scale])
     found = ask(features, y, scales=scales)
-    for row, clock in zip(found[:2], (scale, other), strict=True):
-        assert row["rho_top_eigenvalue"] == pytest.approx(spearmanr(clock, y)[0])
-        expected = _partial(x, y, [STEPS, clock])
+    for row, covariate in zip(found[:2], (scale, other), strict=True):
+        assert row["rho_top_eigenvalue"] == pytest.approx(spearmanr(covariate, y)[0])
+        expected = _partial(x, y, [STEPS, covariate])
         assert row["rho_given_scale"] == pytest.approx(expected)
         assert 0 < row["p_given_scale"] <= 1
     assert np.isnan([found[2][name] for name in ("rho_top_eigenvalue", "rho_given_scale", "p_given_scale")]).all()

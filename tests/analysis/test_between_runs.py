@@ -15,12 +15,7 @@ from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis import between_runs_step_table, between_runs_table
 from toposcope.analysis.between_runs import BEYOND, EXPLAINED, SCHEMA
-from toposcope.analysis.permutations import (
-    correlate_across_runs,
-    correlate_at_steps,
-    draw_permutations,
-    exceedances,
-)
+from toposcope.analysis.permutations import correlate_across_runs, correlate_at_steps, draw_permutations, exceedances
 from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_population import run_population
 from toposcope.analysis.trajectories import Trajectory
@@ -228,7 +223,7 @@ def thinned(t: Trajectory, every: int) -> Trajectory:
         tokens=np.empty(0),
         features={name: values[kept] for name, values in t.features.items()},
         targets={name: values[kept] for name, values in t.targets.items()},
-        clocks={name: values[kept] for name, values in t.clocks.items()},
+        covariates={name: values[kept] for name, values in t.covariates.items()},
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from toposcope.analysis.comparison import against, fisher_z, williams
+from toposcope.analysis.comparison import Comparison, against, fisher_z, williams
 
 RNG = np.random.default_rng(3)
 
@@ -14,7 +14,7 @@ def test_williams_keeps_its_level_and_finds_a_difference() -> None:
         y = RNG.normal(size=40)
         a, b = y + RNG.normal(size=40), weight * y + RNG.normal(size=40)
         r = np.corrcoef([a, b, y])
-        return williams(r[0, 2], r[1, 2], r[0, 1], 40).p
+        return float(williams(r[0, 2:], r[1, 2:], r[:1, 1:2], 40)[0, 0])
 
     alike, different = np.array([p(1.0) for _ in range(1500)]), np.array([p(0.0) for _ in range(300)])
     assert 0.035 < np.mean(alike < 0.05) < 0.065
@@ -22,18 +22,19 @@ def test_williams_keeps_its_level_and_finds_a_difference() -> None:
 
 
 def test_williams_compares_strengths_whatever_the_signs() -> None:
-    mirrored, plain = williams(-0.6, 0.4, -0.3, 30), williams(0.6, 0.4, 0.3, 30)
-    assert mirrored.p == pytest.approx(plain.p)
-    assert williams(0.6, 0.4, 0.3, 30).difference == pytest.approx(0.2)
+    first, second, between = np.array([[0.6], [0.4], [0.3]])
+    plain, mirrored = williams(first, second, between[None], 30), williams(-first, second, -between[None], 30)
+    assert mirrored == pytest.approx(plain)
 
 
 def test_a_copy_is_no_stronger() -> None:
     y, x = RNG.normal(size=(2, 40))
     found = against(np.exp(x)[None], x[None], y, seed=1)
-    assert np.isnan(found["Williams"].at(0, 0).p)
-    assert found["block bootstrap"].at(0, 0).difference == pytest.approx(0)
-    assert found["block bootstrap"].at(0, 0).p == 1
-    assert found["Fisher z"].at(0, 0).p == 1
+    williams_test, blocks, fisher = (Comparison(*found[test][0, 0]) for test in found)
+    assert np.isnan(williams_test.p)
+    assert blocks.difference == pytest.approx(0)
+    assert blocks.p == 1
+    assert fisher.p == 1
 
 
 def test_a_stronger_feature_is_found_and_a_weaker_one() -> None:
@@ -42,11 +43,11 @@ def test_a_stronger_feature_is_found_and_a_weaker_one() -> None:
     step = (y + rng.normal(size=60))[None]
     features = np.array([y + 0.2 * rng.normal(size=60), y + 5 * rng.normal(size=60)])
     found = against(features, step, y, seed=1)
-    assert all(told.difference[0] > 0 > told.difference[1] for told in found.values())
-    blocks = found["block bootstrap"]
-    assert blocks.low[0] > 0
-    assert blocks.p[0] < 0.05
-    assert blocks.high[1] < 0
+    assert all(values[0, 0, 0] > 0 > values[1, 0, 0] for values in found.values())
+    stronger, weaker = (Comparison(*values) for values in found["block bootstrap"][:, 0])
+    assert stronger.low > 0
+    assert stronger.p < 0.05
+    assert weaker.high < 0
 
 
 def test_each_pair_is_compared_as_if_it_were_alone() -> None:
@@ -59,13 +60,13 @@ def test_each_pair_is_compared_as_if_it_were_alone() -> None:
     for i, j in np.ndindex(3, 3):
         alone = against(features[[i]], others[[j]], y, seed=3)
         for test, found in together.items():
-            np.testing.assert_allclose(found.at(i, j), alone[test].at(0, 0), rtol=1e-12)
-    assert np.isfinite(together["block bootstrap"].p).all()
+            np.testing.assert_allclose(found[i, j], alone[test][0, 0], rtol=1e-12)
+    assert np.isfinite(together["block bootstrap"]).all()
 
 
 def test_fisher_z_of_pairs_is_that_of_independent_runs() -> None:
     x, other, y = RNG.normal(size=(3, 25))
-    found = against(x[None], other[None], y, seed=1)["Fisher z"].at(0, 0)
+    found = Comparison(*against(x[None], other[None], y, seed=1)["Fisher z"][0, 0])
     first, second = (abs(spearmanr(v, y)[0]) for v in (x, other))
     assert found.p == pytest.approx(fisher_z(second, 25, first, 25).p)
     assert found.difference == pytest.approx(first - second)

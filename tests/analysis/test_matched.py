@@ -31,9 +31,9 @@ def run(
     """A run whose feature is log(1 + step), unless told otherwise."""
     values = np.log1p(steps) if feature is None else feature
     targets = {} if loss is None else {"text_loss": loss}
-    clocks = {"step": steps.astype(np.float64)}
+    covariates = {"step": steps.astype(np.float64)}
     tokens = np.asarray(per_step * steps, dtype=np.float64)
-    return Trajectory(name, steps, by_feature({"hidden_states x": values}), targets, clocks, tokens=tokens)
+    return Trajectory(name, steps, by_feature({"hidden_states x": values}), targets, covariates, tokens=tokens)
 
 
 def values(found: pl.DataFrame, by: str, name: str) -> tuple[Vector, Vector]:

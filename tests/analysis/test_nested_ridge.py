@@ -6,14 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.analysis.nested_models.fitting import (
-    INTERCEPT_STRENGTH,
-    STRENGTHS,
-    Block,
-    RidgeModel,
-    fit_ridge,
-    standardised,
-)
+from toposcope.analysis.nested_models.fitting import Block, RidgeModel, fit_ridge, standardised
+from toposcope.analysis.tuning import INTERCEPT_STRENGTH, STRENGTHS
 from toposcope.typing import Indices, Matrix, Vector
 
 
@@ -58,9 +52,9 @@ def test_a_further_block_is_added_with_the_strength_that_errs_least(
     (first, second), y = made(rng, n, 4, [3, width])
     groups = [np.flatnonzero(np.arange(n) % 4 == g) for g in range(4)] if in_groups else None
     model = RidgeModel.of([first], [0.1], y, groups)
-    errors = [left_out_error([first], [0.1], y, groups)]
-    errors += [left_out_error([first, second], [0.1, s], y, groups) for s in STRENGTHS]
-    chosen = model.best_strength(second)
+    errors = [held_out_error([first], [0.1], y, groups)]
+    errors += [held_out_error([first, second], [0.1, s], y, groups) for s in STRENGTHS]
+    chosen = model.chosen(second)[0]
     strengths = [np.inf, *STRENGTHS.tolist()]
     assert errors[strengths.index(chosen)] == pytest.approx(min(errors), rel=1e-5)
     if np.isfinite(chosen):
@@ -70,7 +64,7 @@ def test_a_further_block_is_added_with_the_strength_that_errs_least(
     np.testing.assert_allclose(model.prediction_with(second), expected, rtol=1e-5, atol=1e-5)
 
 
-def left_out_error(blocks: list[Block], strengths: list[float], y: Vector, groups: list[Indices] | None) -> float:
+def held_out_error(blocks: list[Block], strengths: list[float], y: Vector, groups: list[Indices] | None) -> float:
     total = 0.0
     for group in groups or [np.array([i]) for i in range(len(y))]:
         kept = np.setdiff1d(np.arange(len(y)), group)

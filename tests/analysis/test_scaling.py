@@ -9,16 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from toposcope.analysis.scaling import fit_size_law, rank_correlation
+from toposcope.analysis.scaling import SizeLaw, fit_size_law, rank_correlation
 
 SIZES = np.array([2936.0, 7408, 20640, 46368, 97200])
 LOSSES = np.array([2.466, 2.099, 1.853, 1.653, 1.468])
 
 
+def law_of(sizes: np.ndarray, values: np.ndarray) -> SizeLaw:
+    law = fit_size_law(sizes, values, seed=1)
+    assert law is not None
+    return law
+
+
 @pytest.mark.parametrize("exponent", [-0.144, 0.204, 0.75])
 def test_an_exact_power_law_is_recovered(exponent: float) -> None:
-    law = fit_size_law(SIZES, 3.0 * SIZES**exponent, seed=1)
-    assert law is not None
+    law = law_of(SIZES, 3.0 * SIZES**exponent)
     assert [law.exponent, law.factor, law.r_squared] == pytest.approx([exponent, 3.0, 1.0])
     assert [law.low, law.high] == pytest.approx([exponent, exponent])
     assert [law.offset, law.offset_exponent] == pytest.approx([0.0, exponent], abs=1e-5)
@@ -27,14 +32,12 @@ def test_an_exact_power_law_is_recovered(exponent: float) -> None:
 
 @pytest.mark.parametrize(("a", "b", "c"), [(20.0, -0.34, 1.7), (0.01, 0.5, 3.0), (1e6, -2.0, 5.0), (-30.0, -0.3, 4.0)])
 def test_an_exact_law_with_offset_is_recovered(a: float, b: float, c: float) -> None:
-    law = fit_size_law(SIZES, a * SIZES**b + c, seed=1)
-    assert law is not None
+    law = law_of(SIZES, a * SIZES**b + c)
     assert [law.offset, law.offset_exponent] == pytest.approx([c, b], rel=1e-4)
 
 
 def test_the_law_with_offset_fits_no_worse_than_any_other_of_its_kind() -> None:
-    law = fit_size_law(SIZES, LOSSES, seed=1)
-    assert law is not None
+    law = law_of(SIZES, LOSSES)
 
     def left(b: float) -> float:
         x = np.column_stack([SIZES**b, np.ones(5)])
@@ -45,21 +48,15 @@ def test_the_law_with_offset_fits_no_worse_than_any_other_of_its_kind() -> None:
 
 def test_no_offset_from_three_sizes_or_a_logarithm_or_a_constant() -> None:
     """A logarithm is a power law of exponent 0 with an infinite offset."""
-    for n, values in [
-        (SIZES[:3], LOSSES[:3]),
-        (SIZES, 10 - 0.5 * np.log(SIZES)),
-        (SIZES, np.full(5, 2.0)),
-    ]:
-        law = fit_size_law(n, values, seed=1)
-        assert law is not None
+    for n, values in [(SIZES[:3], LOSSES[:3]), (SIZES, 10 - 0.5 * np.log(SIZES)), (SIZES, np.full(5, 2.0))]:
+        law = law_of(n, values)
         assert math.isnan(law.offset)
         assert math.isnan(law.offset_exponent)
 
 
 def test_published_loss_law() -> None:
     """The published exponent, R² and rank correlation (-0.144, 0.997, -1.0) from its five final losses."""
-    law = fit_size_law(SIZES, LOSSES, seed=1)
-    assert law is not None
+    law = law_of(SIZES, LOSSES)
     assert law.exponent == pytest.approx(-0.144, abs=0.001)
     assert law.r_squared == pytest.approx(0.997, abs=0.001)
     assert law.rho == pytest.approx(-1.0)
@@ -83,15 +80,13 @@ def test_published_p_of_neural_persistence() -> None:
 @pytest.mark.parametrize(("n", "least"), [(3, 2 / 6), (4, 2 / 24), (5, 2 / 120), (6, 2 / 720)])
 def test_the_least_p_that_sizes_allow(n: int, least: float) -> None:
     """Four sizes never reach .05; five do in perfect order only."""
-    law = fit_size_law(np.array([10.0**i for i in range(n)]), np.arange(n, 0, -1.0), seed=1)
-    assert law is not None
+    law = law_of(np.array([10.0**i for i in range(n)]), np.arange(n, 0, -1.0))
     assert law.p_least == pytest.approx(least)
     assert law.p_exact == pytest.approx(least)
 
 
 def test_repeated_sizes_allow_less() -> None:
-    law = fit_size_law(np.array([1e3, 1e3, 1e4, 1e4, 1e5]), np.array([5.0, 4, 3, 2, 1]), seed=1)
-    assert law is not None
+    law = law_of(np.array([1e3, 1e3, 1e4, 1e4, 1e5]), np.array([5.0, 4, 3, 2, 1]))
     assert law.p_least == law.p_exact == pytest.approx(8 / 120)
 
 

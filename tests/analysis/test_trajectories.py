@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from toposcope.analysis.groups import layer_groups
+from toposcope.analysis.logged import Logged
 from toposcope.analysis.trajectories import SCALE, Trajectory, trajectories
 from toposcope.probes import make_probes
 from toposcope.probes.feature import TOPOLOGY
@@ -125,10 +126,10 @@ def test_a_logged_weight_norm_is_a_clock() -> None:
     logged = log.with_columns(weight_norm=pl.col("step").cast(pl.Float64) ** 2)
     only_rips = features.filter(pl.col("probe") == "rips")
     np.testing.assert_allclose(
-        trajectories(only_rips, labels, logged)[0].clocks["weight_norm"], np.arange(6) ** 2 * 1e4
+        trajectories(only_rips, labels, logged)[0].covariates["weight_norm"], np.arange(6) ** 2 * 1e4
     )
     # Measured on the analysed layers, it is preferred.
-    assert trajectories(features, labels, logged)[0].clocks["weight_norm"][0] == pytest.approx(np.sqrt(10))
+    assert trajectories(features, labels, logged)[0].covariates["weight_norm"][0] == pytest.approx(np.sqrt(10))
 
 
 DECLARED = make_probes(
@@ -306,3 +307,18 @@ def test_what_compares_states_is_of_those_it_compares() -> None:
     assert found.scale(feature_named("distances:of=hidden_states H1.wasserstein_2")) == feature_named(
         "hidden_states top_eigenvalue"
     )
+
+
+def test_the_rate_of_the_moment_is_the_last_one_logged() -> None:
+    rates = [0.1, None, 0.3, 0.2]
+    log = pl.DataFrame({"step": [10, 20, 30, 40], "loss": [3.0] * 4, "learning_rate": rates})
+    covariates = Logged(log).covariates(np.array([0, 10, 20, 35, 40]))
+    assert covariates["learning_rate"].tolist() == [0.1, 0.1, 0.1, 0.3, 0.2]  # before the first one logged, that
+    np.testing.assert_allclose(covariates["cumulative_learning_rate"], [0, 0.1, 0.1, 0.4, 0.6])
+
+
+def test_without_rates_there_is_no_such_clock() -> None:
+    log = pl.DataFrame(
+        {"step": [10, 20], "loss": [3.0, 2.0], "learning_rate": pl.Series([None, None], dtype=pl.Float64)}
+    )
+    assert Logged(log).covariates(np.array([10, 20])) == {}

@@ -314,7 +314,7 @@ def test_files_that_are_no_files(make: Callable[[Path], None], tmp_path: Path) -
 
 
 def test_a_parquet_file_of_few_bytes_and_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.logs.formats.parquet.MAX_CELLS", 1000)
+    monkeypatch.setattr("toposcope.logs.formats.tables.MAX_CELLS", 1000)
     pl.DataFrame({"step": [1] * 5000, "loss": [2.0] * 5000}).write_parquet(tmp_path / "log.parquet")
     assert "5,000 rows of 2 columns; a training log has fewer" in invoke("forecast", str(tmp_path / "log.parquet"))
 

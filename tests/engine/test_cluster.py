@@ -192,7 +192,7 @@ def kill_at_work(killed: list[int]) -> None:
     while not killed and time.monotonic() < end:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
-                if path.read_bytes().startswith(b"ray::_run_task"):
+                if path.read_bytes().startswith(b"ray::run_on_one_thread"):
                     killed.append(int(path.parent.name))
                     os.kill(killed[0], signal.SIGKILL)
                     return

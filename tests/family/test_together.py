@@ -23,9 +23,9 @@ from toposcope.family.corpus import prepare
 from toposcope.family.run_folder import Outcome, finished
 from toposcope.family.together import packs, train_pack, train_together, training, updates
 from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.updates import Factors, clip, update
+from toposcope.family.together.updates import Factors, clipped_update
 from toposcope.files import write_bytes
-from toposcope.logs.reading import log_beside
+from toposcope.logs.reading import find_log
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)
 VARIED: dict[str, list[dict[str, Any]]] = {
@@ -60,6 +60,15 @@ def made(tmp_path: Path, options: Sequence[dict[str, Any]], **common: Any) -> tu
     return runs, path
 
 
+def assert_as_alone(runs: list[Run], paths: Sequence[Path], folder: Path, names: tuple[str, ...] = ("loss",)) -> None:
+    """Train each run alone too; its log is that of the pack."""
+    for run, path in zip(runs, paths, strict=True):
+        alone, together = folder / "alone" / run.name, folder / "runs" / run.name
+        train(run, path, alone)
+        for name in names:
+            np.testing.assert_allclose(column(together, name), column(alone, name), rtol=1e-5)
+
+
 def trained_together(runs: list[Run], path: Path, folder: Path, **options: Any) -> list[Outcome]:
     directories = [folder / "runs" / run.name for run in runs]
     return train_pack(runs, [path] * len(runs), directories, folder / "packs", **options)
@@ -70,18 +79,15 @@ def trained_together(runs: list[Run], path: Path, folder: Path, **options: Any) 
 @pytest.mark.parametrize("what", VARIED)
 def test_each_run_equals_itself_trained_alone(tmp_path: Path, what: str) -> None:
     runs, path = made(tmp_path, VARIED[what], steps=100, checkpoint_every=50)
-    outcomes = trained_together(runs, path, tmp_path)
-    logs = []
-    for run, outcome in zip(runs, outcomes, strict=True):
+    assert trained_together(runs, path, tmp_path) == [Outcome("complete", 100)] * len(runs)
+    assert_as_alone(runs, [path] * len(runs), tmp_path, ("loss", "grad_norm", "validation_loss"))
+    for run in runs:
         alone, together = tmp_path / "alone" / run.name, tmp_path / "runs" / run.name
-        assert outcome == train(run, path, alone) == Outcome("complete", 100)
-        for name in ("loss", "grad_norm", "validation_loss"):
-            np.testing.assert_allclose(column(together, name), column(alone, name), rtol=1e-5)
         for name in ("step", "learning_rate", "tokens", "flops"):
             assert column(together, name) == column(alone, name)
-        logs.append(column(alone, "loss"))
     # The option matters, or the test would say nothing.
-    assert all(logs[0] != other for other in logs[1:])
+    first, *others = (column(tmp_path / "alone" / run.name, "loss") for run in runs)
+    assert all(first != other for other in others)
 
 
 OPTIONS = st.fixed_dictionaries(
@@ -108,10 +114,7 @@ def test_any_mixture_of_options_equals_each_alone(tmp_path_factory: Any, options
     folder = tmp_path_factory.mktemp("mixture")
     runs, path = made(folder, options, steps=10, checkpoint_every=5)
     trained_together(runs, path, folder)
-    for run in runs:
-        train(run, path, folder / "alone" / run.name)
-        together, alone = (column(folder / where / run.name, "loss") for where in ("runs", "alone"))
-        np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert_as_alone(runs, [path] * len(runs), folder)
 
 
 @pytest.mark.usefixtures("double")
@@ -124,11 +127,7 @@ def test_runs_of_different_corpora(tmp_path: Path) -> None:
     runs[1] = msgspec.structs.replace(runs[1], corpus=other)
     directories = [tmp_path / "runs" / run.name for run in runs]
     train_pack(runs, [first, second], directories, tmp_path / "packs")
-    for run, path in zip(runs, (first, second), strict=True):
-        train(run, path, tmp_path / "alone" / run.name)
-        for name in ("loss", "validation_loss"):
-            together, alone = (column(tmp_path / where / run.name, name) for where in ("runs", "alone"))
-            np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert_as_alone(runs, [first, second], tmp_path, ("loss", "validation_loss"))
 
 
 def random_weights(runs: int, size: ModelSize = SIZE) -> tuple[list[Any], Tensor]:
@@ -178,8 +177,8 @@ def test_updates_are_those_of_torch(rates: list[float], decay: float, limit: flo
     factors = Factors.of(options, 0, 20)
     for step in range(20):
         gradients = torch.randn(weights.shape, generator=generator) * 10 ** torch.randn(1, generator=generator)
-        clipped, norms = clip(gradients, torch.tensor([limit] * len(rates)))
-        update(weights, first, second, clipped, factors.decay[step], factors.step_size[step], factors.spread[step])
+        limits, row = torch.tensor([limit] * len(rates)), (factors.decay, factors.step_size, factors.spread)
+        norms = clipped_update(weights, first, second, gradients, limits, *(factor[step] for factor in row))
         for i, (parameter, rival) in enumerate(zip(own, rivals, strict=True)):
             rival.param_groups[0]["lr"] = options[i].rate(step + 1)
             parameter.grad = gradients[i].clone()
@@ -190,21 +189,22 @@ def test_updates_are_those_of_torch(rates: list[float], decay: float, limit: flo
         torch.testing.assert_close(weights[i], parameter.detach(), rtol=1e-12, atol=1e-14)
 
 
+def assert_same_runs(one: Path, other: Path, names: Sequence[str]) -> None:
+    """Logs and weights are equal, bit for bit."""
+    for name in names:
+        folders = [folder / "runs" / name for folder in (one, other)]
+        assert len({(folder / "log.csv").read_bytes() for folder in folders}) == 1
+        assert len({tuple(c.content_hash() for c in series(folder)) for folder in folders}) == 1
+
+
 @pytest.mark.slow
 def test_permuting_runs_permutes_results(tmp_path: Path) -> None:
-    options: list[dict[str, Any]] = [
-        {"seed": 1},
-        {"learning_rate": 0.05},
-        {"dropout": 0.3},
-        {"label_noise": 0.4, "seed": 7},
-    ]
-    runs, path = made(tmp_path, options)
+    runs, path = made(
+        tmp_path, [{"seed": 1}, {"learning_rate": 0.05}, {"dropout": 0.3}, {"label_noise": 0.4, "seed": 7}]
+    )
     trained_together(runs, path, tmp_path / "given")
     trained_together([runs[i] for i in (2, 0, 3, 1)], path, tmp_path / "permuted")
-    for run in runs:
-        one, other = (tmp_path / where / "runs" / run.name for where in ("given", "permuted"))
-        assert (one / "log.csv").read_bytes() == (other / "log.csv").read_bytes()
-        assert [c.content_hash() for c in series(one)] == [c.content_hash() for c in series(other)]
+    assert_same_runs(tmp_path / "given", tmp_path / "permuted", [run.name for run in runs])
 
 
 DIVERGES = {"learning_rate": 1e30, "warmup_steps": 0, "schedule": "constant"}
@@ -218,10 +218,7 @@ def test_a_diverged_neighbour_changes_no_bit_of_the_others(tmp_path: Path) -> No
     assert trained_together(calm, path, tmp_path / "calm") == [Outcome("complete", 40)] * 4
     outcomes = trained_together(wild, path, tmp_path / "wild")
     assert [each.status for each in outcomes] == ["complete", "diverged", "complete", "complete"]
-    for i in (0, 2, 3):
-        one, other = (tmp_path / where / "runs" / f"run-{i}" for where in ("calm", "wild"))
-        assert (one / "log.csv").read_bytes() == (other / "log.csv").read_bytes()
-        assert [c.content_hash() for c in series(one)] == [c.content_hash() for c in series(other)]
+    assert_same_runs(tmp_path / "calm", tmp_path / "wild", ["run-0", "run-2", "run-3"])
     # The diverged run ends where it ends alone.
     alone, together = tmp_path / "alone", tmp_path / "wild" / "runs" / "run-1"
     assert train(wild[1], path, alone) == outcomes[1]
@@ -286,31 +283,20 @@ def test_a_stop_between_any_two_files_costs_nothing(tmp_path: Path, monkeypatch:
     assert contents(tmp_path / "stopped") == contents(tmp_path / "undisturbed")
 
 
-def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
+def test_finished_runs_are_left_alone_lost_checkpoints_made_again_and_other_runs_refused(tmp_path: Path) -> None:
     runs, path = made(tmp_path, [{"seed": 1}, {"seed": 2}])
     first = trained_together(runs, path, tmp_path)
     files = [p for p in tmp_path.rglob("*.*") if p.name != ".lock"]
-    times = [p.stat().st_mtime_ns for p in files]
+    times, before = [p.stat().st_mtime_ns for p in files], contents(tmp_path)
     assert trained_together(runs, path, tmp_path) == first
     # Nor does training a run alone begin it again.
     assert train(runs[0], path, tmp_path / "runs" / "run-0") == first[0]
     assert [p.stat().st_mtime_ns for p in files] == times
-
-
-def test_a_lost_checkpoint_is_made_again(tmp_path: Path) -> None:
-    runs, path = made(tmp_path, [{"seed": 1}, {"seed": 2}])
-    trained_together(runs, path, tmp_path)
-    before = contents(tmp_path)
     (lost,) = tmp_path.glob("packs/*/step_000020.safetensors")
     lost.unlink()
     assert finished(runs[0], tmp_path / "runs" / "run-0") is None
     trained_together(runs, path, tmp_path)
     assert contents(tmp_path) == before
-
-
-def test_a_directory_of_another_run_is_refused(tmp_path: Path) -> None:
-    runs, path = made(tmp_path, [{"seed": 1}, {"seed": 2}])
-    trained_together(runs, path, tmp_path)
     changed = [msgspec.structs.replace(r, training=msgspec.structs.replace(r.training, dropout=0.1)) for r in runs]
     with pytest.raises(ToposcopeError, match="dropout"):
         trained_together(changed, path, tmp_path)
@@ -363,7 +349,7 @@ def test_every_run_reads_as_an_ordinary_one(tmp_path: Path) -> None:
         for name, tensor in own[-1].tensors().items():
             torch.testing.assert_close(opened[-1].tensors()[name], tensor, rtol=1e-2, atol=1e-4)
         assert opened.source is not None
-        log = log_beside(opened.source)
+        log = find_log(opened.source)
         assert log is not None
 
 
@@ -383,9 +369,7 @@ def test_groups_are_of_one_kind_and_hold_every_run_once(tmp_path: Path) -> None:
     assert len(packs(runs[:1] * 8, processes=2)) == 2
     assert len(packs(runs[:1] * 8, processes=8)) == 8
 
-
-def test_large_runs_train_side_by_side_on_a_cpu(tmp_path: Path) -> None:
-    corpus, _ = prepared(tmp_path)
+    # Large runs train side by side.
     large = small_run(corpus, size=ModelSize(hidden=48, layers=3, heads=4), batch_size=64)
     assert packs([large] * 5, processes=1) == [[0], [1], [2], [3], [4]]
 

@@ -5,17 +5,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import SIZE, contents, prepared, small_run
+from small_runs import SIZE, prepared, small_run
 from torch import Tensor, nn
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, batches, build, train
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
 from toposcope.family.batches import Batches, dropout_masks, mask_keys, noisy_targets
 from toposcope.family.corpus import Tokens, load
 from toposcope.family.run_folder import checkpoint_path
@@ -32,60 +31,6 @@ def trained(tmp_path: Path, name: str = "run", **training: Any) -> tuple[Run, To
     run = small_run(corpus, **training)
     train(run, path, tmp_path / name)
     return run, load(path), tmp_path / name
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("initial_scale", 0.0),
-        ("initial_scale", -1.0),
-        ("initial_scale", math.nan),
-        ("initial_scale", math.inf),
-        ("dropout", -0.1),
-        ("dropout", 1.0),
-        ("dropout", math.nan),
-        ("label_noise", -0.1),
-        ("label_noise", 1.1),
-        ("label_noise", math.nan),
-        ("data_share", 0.0),
-        ("data_share", 1.01),
-        ("data_share", math.nan),
-    ],
-)
-def test_bad_fields_are_refused_by_name(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=field):
-        TrainingOptions(**{field: value})  # type: ignore[arg-type]
-
-
-def test_the_defaults_are_a_plain_loop_bit_for_bit(tmp_path: Path) -> None:
-    run, tokens, directory = trained(tmp_path, steps=12)
-    generator = torch.Generator().manual_seed(derive_seed(run.training.seed, "batches", 0))
-    last = len(tokens.training) - SIZE.context
-    starts = torch.randint(0, last, (1000, run.training.batch_size), generator=generator)
-    model = build(run.size, seed=run.training.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=run.training.weight_decay, fused=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for step in range(1, 13):
-            optimizer.param_groups[0]["lr"] = run.training.rate(step)
-            optimizer.zero_grad()
-            loss = model.loss(tokens.training[starts[step - 1][:, None] + torch.arange(SIZE.context + 1)])
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), run.training.gradient_clip)
-            optimizer.step()
-            assert losses_of(directory)[step] == float(loss.detach())
-    finally:
-        torch.set_num_threads(threads)
-    kept = safetensors.torch.load_file(checkpoint_path(directory, 12))
-    assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
-
-
-def test_the_initial_scale_multiplies_the_initial_matrices(tmp_path: Path) -> None:
-    run, _, directory = trained(tmp_path, initial_scale=3.0)
-    kept = safetensors.torch.load_file(checkpoint_path(directory, 0))
-    for name, tensor in build(run.size, seed=run.training.seed).state_dict().items():
-        torch.testing.assert_close(kept[name], tensor * 3 if tensor.ndim == 2 else tensor)
 
 
 def test_a_share_of_the_data_is_its_beginning(tmp_path: Path) -> None:
@@ -201,29 +146,3 @@ def test_masks_of_several_runs_are_those_of_each() -> None:
     together = dropout_masks(mask_keys(seeds, 9), shares, SIZE, 4, SIZE.context)
     for i, seed in enumerate(seeds):
         assert torch.equal(together[:, i], masks_of(seed, 9, float(shares[i]), batch=4))
-
-
-@pytest.mark.parametrize(
-    "changed", [{"dropout": 0.2}, {"label_noise": 0.3}, {"data_share": 0.4}, {"initial_scale": 2.0}]
-)
-def test_a_stopped_run_goes_on_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(batches, "BLOCK_STEPS", 16)
-    corpus, path = prepared(tmp_path)
-    run = small_run(corpus, **changed)
-
-    class Stopped(Exception):
-        pass
-
-    def stop(_what: str, done: int, _total: int) -> None:
-        if done == 20:
-            raise Stopped
-
-    train(run, path, tmp_path / "undisturbed")
-    with pytest.raises(Stopped):
-        train(run, path, tmp_path / "stopped", stop)
-    train(run, path, tmp_path / "stopped")
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "undisturbed")
-    train(small_run(corpus), path, tmp_path / "plain")
-    assert not np.array_equal(losses_of(tmp_path / "plain")[2:], losses_of(tmp_path / "stopped")[2:])

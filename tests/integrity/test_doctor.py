@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sick_series import Training, Weights, checkpoint, faults, seen, shapes
+from sick_series import Training, Weights, checkpoint, checks, faults, seen, shapes
 from small_checkpoints import model_folder, safetensors_file, torch_file
 from stored_tensors import tensor_of
 
 import toposcope as ts
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
-from toposcope.integrity.series_summaries import summarise_series
+from toposcope.integrity.series_summaries import summarise_series, summarise_together
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
-from toposcope.integrity.tensor_values import SpreadSums
+from toposcope.integrity.tensor_values import N_LARGEST, Lines, SpreadSums
 from toposcope.logs import LogTable
 
 STEPS = [0, *range(100, 1100, 100)]
@@ -44,10 +44,6 @@ def shard(folder: Path, step: int, k: int = 1) -> Path:
     return folder / f"step{step}" / f"model-{k:05d}-of-00002.safetensors"
 
 
-def told(found: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(finding.check, finding.severity, finding.steps) for finding in found]
-
-
 def both(folder: Path) -> tuple[list[Finding], list[Finding]]:
     opened = series(folder)
     return doctor(opened).findings, doctor(opened, deep=True).findings
@@ -62,7 +58,7 @@ def test_other_formats(tmp_path: Path, weights: dict[int, Weights], write: objec
     for step, tensors in weights.items():
         write(tmp_path, step, {n: t.clone() for n, t in (weights[300] if step == 400 else tensors).items()})  # type: ignore[operator]
     for found in both(tmp_path):
-        assert told(found) == [("duplicate", "fault", (300, 400))]
+        assert checks(found) == [("duplicate", "fault", (300, 400))]
 
 
 def test_published_checkpoints_are_clean(published_study: Path) -> None:
@@ -77,7 +73,7 @@ def test_final_weights_and_a_shard_that_stood_still(folder: Path) -> None:
     shard(folder, 700, 2).write_bytes(shard(folder, 600, 2).read_bytes())
     held = [name for name, tensor in load_file(shard(folder, 600, 2)).items() if tensor.dim() == 2]
     for found in both(folder):
-        assert told(found) == [("final weights", "fault", (0, 300)), ("still", "fault", (600, 700))]
+        assert checks(found) == [("final weights", "fault", (0, 300)), ("still", "fault", (600, 700))]
         assert all(name in found[1].message for name in held[:3])
         assert found[1].layer == ""
 
@@ -89,7 +85,7 @@ def test_one_matrix_that_stood_still(folder: Path, weights: dict[int, Weights]) 
         if name in held:
             save_file(held | {name: weights[400][name].clone()}, path)
     for found in both(folder):
-        assert told(found) == [("still", "fault", (400, 500))]
+        assert checks(found) == [("still", "fault", (400, 500))]
         assert found[0].layer == name
 
 
@@ -107,7 +103,7 @@ def test_files_that_are_not_whole(folder: Path) -> None:
     outside.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
     shard(folder, 500).write_bytes(b"\xff" * 100)
     for found in both(folder):
-        assert told(found) == [
+        assert checks(found) == [
             ("missing shard", "fault", (100,)),
             ("truncated", "fault", (200,)),
             ("index", "fault", (300,)),
@@ -122,26 +118,25 @@ def test_a_file_that_is_no_checkpoint_beside_others(tmp_path: Path, weights: dic
         torch_file()(tmp_path, step, weights[step])
     (tmp_path / "step_000300.pt").write_bytes(b"<html>404</html>")
     for found in both(tmp_path):
-        assert told(found) == [("unsupported", "fault", (300,))]
+        assert checks(found) == [("unsupported", "fault", (300,))]
 
 
 def test_missing_steps(folder: Path) -> None:
     (folder / "step300").rename(folder / "gone")
-    assert told(doctor(folder).findings) == [("missing steps", "fault", (300,))]
+    assert checks(doctor(folder).findings) == [("missing steps", "fault", (300,))]
 
 
 def test_steps_0_and_1_with_a_first_learning_rate_of_0(weights: dict[int, Weights]) -> None:
     early = {0: weights[0], 1: weights[0], **{s: w for s, w in weights.items() if s}}
-    (found,) = diagnose(seen(early))
-    assert (found.check, found.severity, found.steps) == ("duplicate", "note", (0, 1))
+    assert checks(diagnose(seen(early))) == [("duplicate", "note", (0, 1))]
 
 
 def test_the_log_shows_where_the_learning_rate_was_0(weights: dict[int, Weights]) -> None:
     evidence = seen(weights | {500: weights[400]})
     rates = np.array([1e-3, 0.0, 0.0, 1e-3, 1e-3])
     log = LogTable(np.array([350, 450, 500, 550, 1000]), {"learning_rate": rates})
-    assert told(diagnose(evidence)) == [("duplicate", "fault", (400, 500))]
-    assert told(diagnose(evidence, log)) == [("duplicate", "note", (400, 500))]
+    assert checks(diagnose(evidence)) == [("duplicate", "fault", (400, 500))]
+    assert checks(diagnose(evidence, log)) == [("duplicate", "note", (400, 500))]
 
 
 def test_a_frozen_embedding_is_a_note(weights: dict[int, Weights]) -> None:
@@ -189,7 +184,7 @@ def test_remote_files_are_judged_by_what_is_published() -> None:
         rest = [
             CheckpointSummary(step, "", {"model.safetensors": FileSummary(10, str(step), "")}) for step in (300, 400)
         ]
-        assert told(diagnose([*pair, *rest])) == expected
+        assert checks(diagnose([*pair, *rest])) == expected
 
 
 def test_summaries_go_through_a_file(folder: Path) -> None:
@@ -210,20 +205,42 @@ def test_the_summary_of_a_deep_look_is_right(folder: Path) -> None:
         tensor, values = found.tensors[entry.name], tensor_of(entry).double()
         assert tensor.content_hash == entry.content_hash()
         assert tensor.norm == pytest.approx(float(values.norm()))
+        flat = values.flatten().numpy()
         assert np.array_equal(tensor.values(), tensor_of(entry).flatten().numpy()[sketch_positions(values.numel())])
+        assert np.array_equal(tensor.largest_values(), flat[tensor.largest_positions()])
+        assert np.array_equal(np.abs(tensor.largest_values()), np.sort(np.abs(flat))[: -N_LARGEST - 1 : -1])
 
 
 def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
+    tensor[3], tensor[:, 2], tensor[30] = 0, 0, tensor[8]
+    tensor[30, 2] = 0
     whole = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK_BYTES", 1000)
     parts = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     assert parts.content_hash == whole.content_hash
     assert parts.sketch == whole.sketch
+    assert (parts.largest, parts.largest_at) == (whole.largest, whole.largest_at)
+    assert parts.lines == whole.lines == Lines((3,), (2,), ((30, 8),), (1, 1, 1))
     assert parts.norm == pytest.approx(whole.norm)
     assert parts.spread is not None
     assert whole.spread is not None
     assert msgspec.structs.astuple(parts.spread) == pytest.approx(msgspec.structs.astuple(whole.spread))
+
+
+def test_checkpoints_summarised_together_are_as_if_alone() -> None:
+    """Also tensors with lines of zeros, copied rows, few levels and values that are not finite."""
+    draw = torch.Generator().manual_seed(0)
+    kinds = [(dtype, shape) for dtype in (torch.float32, torch.bfloat16) for shape in ((16, 64), (7,), (3, 4, 5))]
+    series_ = {
+        s: {f"{k}.weight": torch.randn(*b, generator=draw).to(a) for k, (a, b) in enumerate(kinds)} for s in (1, 2, 3)
+    }
+    odd = series_[2]["0.weight"]
+    odd[5], odd[3], odd[:, 2] = odd[9], 0, 0
+    series_[1]["0.weight"] = (series_[1]["0.weight"] / odd.abs().max() * 127).round()
+    series_[3]["0.weight"][1, 1], series_[3]["4.weight"][0] = math.nan, math.inf
+    together = summarise_together([checkpoint(step, tensors) for step, tensors in series_.items()])
+    assert msgspec.msgpack.encode(together) == msgspec.msgpack.encode(seen(series_))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
@@ -294,7 +311,7 @@ def test_a_file_replaced_while_it_is_looked_at(folder: Path) -> None:
     assert opened[2].entries
     shard(folder, 200).write_bytes(shard(folder, 300).read_bytes() + b"0")
     found = doctor(opened, deep=True).findings
-    assert told(found) == [("changed", "fault", (200,))]
+    assert checks(found) == [("changed", "fault", (200,))]
 
 
 @pytest.mark.slow
@@ -349,15 +366,14 @@ def counted(folder: Path, counters: dict[int, int]) -> Path:
     return folder
 
 
-def test_a_step_inside_that_differs_is_a_fault(tmp_path: Path) -> None:
-    diagnosis = doctor(counted(tmp_path, {0: 0, 100: 100, 200: 250, 300: 300}))
-    assert [(f.check, f.severity, f.steps) for f in diagnosis.findings] == [("step inside", "fault", (200,))]
-    assert "step 200 by its name, but iter_num inside is 250" in diagnosis.findings[0].message
-
-
-def test_names_that_count_something_else_throughout_are_a_note(tmp_path: Path) -> None:
-    diagnosis = doctor(counted(tmp_path, {1: 1000, 2: 2000, 3: 3000}))
-    assert [(f.check, f.severity, f.steps) for f in diagnosis.findings] == [("step inside", "note", (1, 2, 3))]
+def test_a_step_inside_that_differs_is_a_fault_and_one_that_always_does_a_note(tmp_path: Path) -> None:
+    for name in ("one", "all"):
+        (tmp_path / name).mkdir()
+    found = doctor(counted(tmp_path / "one", {0: 0, 100: 100, 200: 250, 300: 300})).findings
+    assert checks(found) == [("step inside", "fault", (200,))]
+    assert "step 200 by its name, but iter_num inside is 250" in found[0].message
+    always = doctor(counted(tmp_path / "all", {1: 1000, 2: 2000, 3: 3000})).findings
+    assert checks(always) == [("step inside", "note", (1, 2, 3))]
 
 
 def test_the_share_that_is_measured_and_what_was_chosen_are_said(tmp_path: Path) -> None:
@@ -391,7 +407,7 @@ def test_memory_and_time_grow_with_the_checkpoints() -> None:
         summaries[a].tensors, summaries[b].tensors = summaries[b].tensors, summaries[a].tensors
     tracemalloc.start()
     try:
-        found = told(diagnose(summaries))
+        found = checks(diagnose(summaries))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

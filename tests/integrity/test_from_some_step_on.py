@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from sick_series import faults, seen
+from sick_series import faults, faults_of, seen
 from torch import Tensor, nn
 from trained_mlp import EVERY, STEPS, Series, plain, trained
 
@@ -42,10 +42,6 @@ def decaying(forked: int = 0) -> Series:
     return trained(_decayed, forked=forked)
 
 
-def told(series: Series) -> list[tuple[str, tuple[int, ...], str]]:
-    return [(finding.check, finding.steps, finding.layer) for finding in faults(seen(series))]
-
-
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("begin", [BEGIN, STEPS - 2 * EVERY])
 def test_a_matrix_replaced_for_good(kind: str, begin: int) -> None:
@@ -59,7 +55,7 @@ def test_a_matrix_replaced_for_good(kind: str, begin: int) -> None:
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_matrix_replaced_at_the_last_step(kind: str) -> None:
     series = changed(plain(), MATRIX, CHANGES[kind][0], range(STEPS, STEPS + 1))
-    assert told(series) == [("off path", (STEPS,), MATRIX)]
+    assert faults_of(series) == [("off path", (STEPS,), MATRIX)]
 
 
 def test_a_matrix_that_soon_loses_its_first_values() -> None:
@@ -71,7 +67,7 @@ def test_a_matrix_that_soon_loses_its_first_values() -> None:
     first, other = (later.std() * torch.randn(later.shape, generator=generator) for _ in range(2))
     for step, value in ((steps[0], first), (steps[1], 0.5 * first + 0.87 * other)):
         series[step] = series[step] | {MATRIX: value}
-    assert [finding for finding in told(series) if finding[2] == MATRIX] == []
+    assert [finding for finding in faults_of(series) if finding[2] == MATRIX] == []
 
 
 @pytest.mark.slow
@@ -96,7 +92,7 @@ def test_another_branch_of_the_run() -> None:
 @pytest.mark.parametrize("steps", [range(BEGIN, BEGIN + 1), range(BEGIN, STEPS + 1), range(STEPS, STEPS + 1)])
 def test_a_stale_vector(name: str, steps: range) -> None:
     old = plain()[BEGIN - 5 * EVERY][name]
-    found = told(changed(plain(), name, lambda _: old, steps))
+    found = faults_of(changed(plain(), name, lambda _: old, steps))
     assert found == [("still", tuple(s for s in plain() if s in steps), name)]
 
 
@@ -104,14 +100,16 @@ def test_a_stale_vector(name: str, steps: range) -> None:
 def test_a_first_checkpoint_of_fewer_digits(narrow: torch.dtype) -> None:
     series = dict(plain())
     series[0] = {name: tensor.to(narrow).float() for name, tensor in series[0].items()}
-    assert told(series) == [("rounded", (0,), "")] or [c for c, s, _ in told(series) if s == (0,)] == ["rounded"]
+    assert faults_of(series) == [("rounded", (0,), "")] or [c for c, s, _ in faults_of(series) if s == (0,)] == [
+        "rounded"
+    ]
 
 
 def test_a_run_in_half_precision_is_not_rounded() -> None:
     """Neither stored as it was trained, nor in single precision."""
     for wide in (torch.bfloat16, torch.float32):
         series = {s: {n: t.to(torch.bfloat16).to(wide) for n, t in w.items()} for s, w in plain().items()}
-        assert told(series) == []
+        assert faults_of(series) == []
 
 
 def _kicked(step: int, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
@@ -149,7 +147,7 @@ def _wrong_data(step: int, optimizer: torch.optim.Optimizer, model: nn.Module) -
 @pytest.mark.parametrize("event", [_kicked, _reset, _frozen, _thawed, _restarted, _wrong_data])
 @pytest.mark.parametrize("seed", range(2))
 def test_events_of_a_training_are_no_fault(event: Callable[..., None], seed: int) -> None:
-    assert told(trained(event, seed=seed)) == []
+    assert faults_of(trained(event, seed=seed)) == []
 
 
 def test_frozen_layers_are_a_note() -> None:
@@ -159,7 +157,7 @@ def test_frozen_layers_are_a_note() -> None:
 
 def test_one_matrix_of_a_layer_alone_does_not_freeze() -> None:
     old = plain()[BEGIN][MATRIX]
-    found = told(changed(plain(), MATRIX, lambda _: old, range(BEGIN, STEPS + 1)))
+    found = faults_of(changed(plain(), MATRIX, lambda _: old, range(BEGIN, STEPS + 1)))
     assert [(check, layer) for check, _, layer in found] == [("still", MATRIX)]
 
 
@@ -174,7 +172,7 @@ PARTLY: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("kind", PARTLY)
 def test_a_matrix_that_alone_leaps_for_good(kind: str) -> None:
     """It keeps a good part of its values, so that its correlation with those before does not tell."""
-    found = told(changed(decaying(), MATRIX, PARTLY[kind], range(STEPS - 5 * EVERY, STEPS + 1)))
+    found = faults_of(changed(decaying(), MATRIX, PARTLY[kind], range(STEPS - 5 * EVERY, STEPS + 1)))
     assert found == [("break", (STEPS - 5 * EVERY,), MATRIX)]
 
 

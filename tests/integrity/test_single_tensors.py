@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sick_series import Series, Training, faults, seen
+from sick_series import Series, Training, faults, faults_of, seen
 
 from toposcope.integrity import Finding, doctor, n_parameters
 
@@ -27,10 +27,6 @@ def changed(series: Series, steps: list[int], **tensors: torch.Tensor) -> Series
     return {step: weights | tensors if step in steps else weights for step, weights in series.items()}
 
 
-def told(series: Series) -> list[tuple[str, tuple[int, ...], str]]:
-    return [(finding.check, finding.steps, finding.layer) for finding in faults(seen(series))]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", [NORM, BIAS, MATRIX, EMBEDDING])
 @pytest.mark.parametrize("size", [10.0, -1e3, 1e6, 1e20, -3e37])
@@ -39,7 +35,7 @@ def test_one_absurd_value(size: float, name: str, dtype: torch.dtype) -> None:
     for step in (0, 100, 700, STEPS[-1]):
         bad = series[step][name].clone()
         bad.view(-1)[7] = size
-        assert told({**series, step: series[step] | {name: bad}}) == [("outlier", (step,), name)]
+        assert faults_of({**series, step: series[step] | {name: bad}}) == [("outlier", (step,), name)]
 
 
 def test_an_absurd_value_that_stays() -> None:
@@ -60,12 +56,12 @@ def test_the_statistics_of_batch_norms_are_looked_at_and_are_no_parameters() -> 
         s: w | {f"bn.running_{k}": 1 + s / 1000 + 0.05 * torch.rand(24, generator=generator) for k in ("mean", "var")}
         for s, w in healthy().items()
     }
-    assert told(plain) == []
+    assert faults_of(plain) == []
     for name, size in (("bn.running_mean", 1e3), ("bn.running_var", -3e37)):
         bad = plain[700][name].clone()
         bad[7] = size
-        assert told(changed(plain, [700], **{name: bad})) == [("outlier", (700,), name)]
-    assert told(changed(plain, [700], **{"bn.running_var": plain[200]["bn.running_var"]})) == [
+        assert faults_of(changed(plain, [700], **{name: bad})) == [("outlier", (700,), name)]
+    assert faults_of(changed(plain, [700], **{"bn.running_var": plain[200]["bn.running_var"]})) == [
         ("still", (700,), "bn.running_var")
     ]
     counts = [n_parameters(seen({700: weights})[0]) for weights in (plain[700], healthy()[700])]
@@ -79,14 +75,14 @@ def test_a_value_that_grows_is_no_fault() -> None:
         large = series[step][NORM].clone()
         large[4] = 1 + 0.15 * k**1.5
         series[step][NORM] = large
-    assert told(series) == []
+    assert faults_of(series) == []
 
 
 @pytest.mark.parametrize("name", [NORM, BIAS])
 @pytest.mark.parametrize("steps", [[700], [STEPS[-1]], STEPS[6:]])
 def test_a_vector_of_zeros(name: str, steps: list[int]) -> None:
     zero = torch.zeros_like(healthy()[0][name])
-    assert ("dead", tuple(steps), name) in told(changed(healthy(), steps, **{name: zero}))
+    assert ("dead", tuple(steps), name) in faults_of(changed(healthy(), steps, **{name: zero}))
 
 
 def test_all_vectors_zero_at_step_0() -> None:
@@ -111,7 +107,7 @@ def test_vectors_that_may_be_zero() -> None:
         for name in [n for n in weights if "norm" in n and n.endswith("weight")]:
             weights[name] = (weights[name] - 1) * (step > 0)
         weights[BIAS] = torch.zeros_like(weights[BIAS])
-    assert told(series) == []
+    assert faults_of(series) == []
 
 
 def _saved(folder: Path) -> None:

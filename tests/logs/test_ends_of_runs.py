@@ -134,6 +134,16 @@ def test_what_a_resumed_run_left_behind_does_not_count() -> None:
     assert log_of(step=[float(s) for s in steps], loss=losses).diverged is None
 
 
+def test_a_loss_that_is_logged_no_more_though_the_rates_go_on() -> None:
+    steps = np.arange(10.0, 110, 10)
+    log = log_of(step=steps, loss=[5.0, 4.5, 4.0, 3.5, 3.25, 3.125, *[None] * 4], lr=np.full(10, 0.1))
+    assert log.diverged is not None
+    assert log.diverged.step == 70
+    assert log.diverged.reason.startswith("no loss is logged in all 4 rows from there on")
+    assert log.diverged.reason.endswith("was 3.125 at step 60")
+    assert log_of(step=steps, loss=[5.0, 4.5, 4.0, 3.5, 3.25, 3.1, 3.0, 2.9, None, None], lr=steps).diverged is None
+
+
 def test_a_training_loss_that_dies_beside_a_validation_loss() -> None:
     steps = np.arange(1, 375.0)
     training = np.where(steps > 370, np.nan, 2 + 3 * steps**-0.5)

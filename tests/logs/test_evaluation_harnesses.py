@@ -1,22 +1,11 @@
 """Tables and results as OpenCompass, HELM, MTEB, lm-evaluation-harness in Markdown, and model cards write them."""
 
-import json
 from pathlib import Path
 
 import pytest
+from score_files import read_files, said
 
-from toposcope.logs.evaluations import Evaluations, read_evaluations
-
-
-def read_files(folder: Path, files: dict[str, object]) -> Evaluations:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return read_evaluations(folder)
-
-
-def said(evaluations: Evaluations) -> str:
-    return "\n".join(evaluations.remarks)
+from toposcope.logs.evaluations import Evaluations
 
 
 def scores(evaluations: Evaluations, *columns: str) -> list[tuple[object, ...]]:
@@ -53,6 +42,7 @@ def test_opencompass(tmp_path: Path) -> None:
         "left to the score of mmlu: lukaemon_mmlu_anatomy",
         "2 rows hold no score: --------- Exam ---------, agieval",
         "not read: version, mode",
+        "1 cell is empty (-): ignored",
     ):
         assert words in said(evaluations)
 
@@ -189,7 +179,7 @@ def test_helm(tmp_path: Path) -> None:
         ("org/a-1B", "openbookqa", 5, 100, 0.5),
     ]
     assert "1 statistic of HELM not read, such as ece_10_bin" in said(evaluations)
-    assert "core_scenarios.json: a table of HELM over the runs beside it, not read" in said(evaluations)
+    assert "core_scenarios.json: a table of HELM over the runs next to it, not read" in said(evaluations)
 
 
 def test_tables_of_helm(tmp_path: Path) -> None:
@@ -227,7 +217,7 @@ def test_mteb(tmp_path: Path) -> None:
     assert "Massive is the mean over 2 subsets (en, de)" in said(evaluations)
     assert "AFQMC is scored on validation" in said(evaluations)
     with pytest.raises(Exception, match="no main_score of A"):
-        read_files(tmp_path / "none", {"A.json": {"task_name": "A", "scores": {"test": none}}})
+        read_files(tmp_path / "none", {"A.json": {"task_name": "A", "scores": {"test": [*none, {"accuracy": 1}]}}})
 
 
 def test_columns_of_shares_beside_percentages(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import lm_eval_results
 import polars as pl
 import pytest
+from score_files import written
 from small_studies import family_study
 
 from toposcope.errors import ToposcopeError
@@ -16,12 +17,6 @@ from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.study import run_study
 
 RESULTS = Path(__file__).parent / "lm_eval_results"
-
-
-def write(path: Path, document: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
 
 
 def harness(model: str, values: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -75,7 +70,7 @@ def test_a_folder_that_the_package_writes_now(tmp_path: Path) -> None:
 
 def test_a_table_of_runs_beside_the_results(tmp_path: Path) -> None:
     for file in RESULTS.rglob("*.json"):
-        write(tmp_path / file.relative_to(RESULTS), json.loads(file.read_bytes()))
+        written(tmp_path / file.relative_to(RESULTS), json.loads(file.read_bytes()))
     (tmp_path / "runs.csv").write_text("run,recipe,tokens\ntiny-16,mix,2e6\nmodels/tiny-32,mix,9e6\n")
     evaluations = read_evaluations(tmp_path)
     tokens = evaluations.table.select("run", "recipe", "step", "D").unique().sort("run", "step").rows()
@@ -101,7 +96,9 @@ def test_one_metric_can_be_named_the_score() -> None:
 def test_several_dates_the_latest_wins(tmp_path: Path) -> None:
     folder = tmp_path / "EleutherAI__pythia-160m"
     for day, value in (("02", 0.4), ("03", 0.5), ("01", 0.3)):
-        write(folder / f"results_2025-01-{day}T10-00-00.5.json", harness("EleutherAI/pythia-160m", {"acc,none": value}))
+        written(
+            folder / f"results_2025-01-{day}T10-00-00.5.json", harness("EleutherAI/pythia-160m", {"acc,none": value})
+        )
     evaluations = read_evaluations(tmp_path)
     assert scores(evaluations) == [("EleutherAI/pythia-160m", None, "arc_easy", "acc", 0.5)]
     assert any("the latest by date counts" in remark for remark in evaluations.remarks)
@@ -113,7 +110,7 @@ def test_checkpoints_sizes_and_families_by_the_names_of_models(tmp_path: Path) -
             args = f"pretrained=EleutherAI/pythia-{size},revision=step{step},dtype=float16"
             document = harness("", {"acc": 0.3, "acc_stderr": 0.01}, config={"model_args": args, "num_fewshot": 5})
             del document["model_name"]
-            write(tmp_path / f"{size}-{step}.json", document)
+            written(tmp_path / f"{size}-{step}.json", document)
     evaluations = read_evaluations(tmp_path)
     rows = evaluations.table.select("run", "recipe", "N", "D", "step", "shots").row(0)
     assert rows == ("EleutherAI/pythia-160m", "pythia", 162_322_944, 2_097_152_000, 1000, 5)
@@ -137,7 +134,7 @@ def test_groups_of_groups_and_values_that_are_no_numbers(tmp_path: Path) -> None
         "model_name": "small",
         "config": {"model_num_parameters": 1e6},
     }
-    evaluations = read_evaluations(write(tmp_path / "results_x.json", document))
+    evaluations = read_evaluations(written(tmp_path / "results_x.json", document))
     assert scores(evaluations) == [("small", None, "mmlu", "acc", 0.3)]
     row = evaluations.table.row(0, named=True)
     assert (row["n"], row["shots"], row["N"]) == (301, 5, 1e6)
@@ -167,10 +164,10 @@ def test_all_files_of_olmes_say_the_same(tmp_path: Path) -> None:
          "task_config": r["task_config"]}
         for r in OLMES
     ]  # fmt: skip
-    written = {"all_primary_scores": ["arc_easy:rc::olmes: 0.5"], "model_config": OLMES[0]["model_config"]}
-    write(tmp_path / "metrics.json", written | {"metrics": simple})
+    whole = {"all_primary_scores": ["arc_easy:rc::olmes: 0.5"], "model_config": OLMES[0]["model_config"]}
+    written(tmp_path / "metrics.json", whole | {"metrics": simple})
     (tmp_path / "metrics-all.jsonl").write_text("\n".join(map(json.dumps, OLMES)))
-    write(tmp_path / "task-000-arc_easy-metrics.json", OLMES[0])
+    written(tmp_path / "task-000-arc_easy-metrics.json", OLMES[0])
     (tmp_path / "task-000-arc_easy-predictions.jsonl").write_text('{"doc_id": 0}\n')
     tables = [
         read_evaluations(path).table for path in (tmp_path / "metrics.json", tmp_path / "metrics-all.jsonl", tmp_path)
@@ -271,7 +268,7 @@ def test_training_losses_are_no_corpora_and_small_is_no_score(tmp_path: Path) ->
     }  # fmt: skip
     better = {"arc_easy": {"acc": True, "surprise": False}}
     document = harness("m", {"acc,none": 0.3, "surprise,none": 7.5}, higher_is_better=better)
-    evaluations = read_evaluations(write(tmp_path / "results_1.json", document))
+    evaluations = read_evaluations(written(tmp_path / "results_1.json", document))
     assert evaluations.table["metric"].to_list() == ["acc"]
 
 
@@ -281,5 +278,5 @@ def test_chance_by_the_definition_of_a_task(tmp_path: Path) -> None:
     configs = {"judged": choice, "written": {"output_type": "generate_until"}, "open": open_choice}
     results = {"judged": {"acc,none": 0.4}, "written": {"exact_match,none": 0.1}, "open": {"acc,none": 0.4}}
     document = {"results": results, "configs": configs, "model_name": "m"}
-    targets = read_evaluations(write(tmp_path / "results_1.json", document)).targets
+    targets = read_evaluations(written(tmp_path / "results_1.json", document)).targets
     assert {name: target.chance for name, target in targets.items()} == {"judged": 1 / 3, "written": 0.0, "open": None}

@@ -6,10 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from score_files import read_scores
 
-from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.ladder import ladder_of
-from toposcope.logs.evaluations import COLUMNS, Evaluations, read_evaluations
+from toposcope.logs.evaluations import COLUMNS, read_evaluations
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 TIDY = """run,N,D,step,task,metric,value,n
@@ -19,11 +19,6 @@ a,1e6,4e7,20,piqa,bits_per_byte,1.25,100
 """
 
 
-def read_text(folder: Path, text: str, name: str = "scores.csv", **options: dict[str, str]) -> Evaluations:
-    (folder / name).write_text(text, encoding="utf-8")
-    return read_evaluations(folder / name, **options)  # type: ignore[arg-type]
-
-
 def shared(name: str) -> Path:
     if not (SHARED / name).exists():
         pytest.skip(f"{name} is not beside this repository")
@@ -31,7 +26,7 @@ def shared(name: str) -> Path:
 
 
 def test_a_tidy_table(tmp_path: Path) -> None:
-    evaluations = read_text(tmp_path, TIDY)
+    evaluations = read_scores(tmp_path, TIDY)
     assert evaluations.table.schema == COLUMNS
     rows = evaluations.table.select("run", "N", "D", "step", "task", "metric", "role", "value", "n").rows()
     assert rows == [
@@ -49,7 +44,7 @@ def test_a_tidy_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "jsonl", "json"])
 def test_every_kind_of_file_says_the_same(kind: str, tmp_path: Path) -> None:
-    expected = read_text(tmp_path, TIDY).table
+    expected = read_scores(tmp_path, TIDY).table
     table, path = pl.read_csv(TIDY.encode()), tmp_path / f"scores.{kind}"
     if kind == "parquet":
         table.write_parquet(path)
@@ -96,8 +91,3 @@ def test_the_sweep_on_three_corpora() -> None:
     assert values["arc_easy_test", "acc"] == row["task/arc_easy_test_acc"]
     assert values["arc_easy_test", "ce_loss"] == row["task_loss/arc_easy_test_ce_loss"]
     assert len(values) == len([c for c in row if "/" in c])
-
-
-def test_a_file_that_is_no_table_of_evaluations(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match=r"scores.csv: holds no evaluations of a known format"):
-        read_text(tmp_path, "x,y\n1,2\n")

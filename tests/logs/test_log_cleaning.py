@@ -55,12 +55,7 @@ def test_a_loss_that_stays_negative_is_refused() -> None:
 
 
 def test_remarks_count_the_rows_left_out() -> None:
-    log = log_from(
-        {
-            "step": [0, 10, 20, 30, 20, 30, 40, 50.5, -1],
-            "loss": [5, 4, np.nan, 3, 3.5, 3.25, 0, 2, 2],
-        }
-    )
+    log = log_from({"step": [0, 10, 20, 30, 20, 30, 40, 50.5, -1], "loss": [5, 4, np.nan, 3, 3.5, 3.25, 0, 2, 2]})
     assert log.steps.tolist() == [0, 10, 20, 30]
     assert log.loss.tolist() == [5, 4, 3.5, 3.25]
     for text in (

@@ -4,67 +4,51 @@ import pytest
 
 from toposcope.logs.columns import identify_columns, identify_facts
 
+QUANTITIES = """
+step: step | Step | _step | global_step | trainer/global_step | iter | Iteration | iter_num
+learning_rate: lr | LR | learning_rate | train/lr | train/learning_rate | optim/learning_rate_group0 | lr-AdamW
+learning_rate: lr-AdamW/pg1 | learning-rate/learning-rate | lr-DecoupledAdamW/group0
+grad_norm: grad_norm | train/grad_norm | optim/total_grad_norm | grad-norm/grad-norm | gradient_norm
+weight_norm: param_norm | weight_norm | params-norm/params-norm | weight_norm_total
+tokens: tokens | train/tokens_seen | throughput/total_tokens | num_input_tokens_seen | time/token
+last_step: T | max_steps | total_steps
+parameters: N | n_params | num_parameters
+tokens_per_step: tps | tokens_per_step
+schedule: sched | lr_scheduler_type
+run: run | run_name | run_id
+family: family
+"""
+TRAINING = """
+nats: loss | train/loss | train_loss_step | lm loss | lm-loss-training/lm loss | train/CrossEntropyLoss
+nats: loss/train/total | metrics/train/LanguageCrossEntropy | loss_metrics/global_avg_loss
+bits per byte: train/bpb | bits_per_byte
+nats per byte: loss_nats_per_byte
+bits: loss (bits) | bits_per_token
+perplexity: train/Perplexity
+"""
+VALIDATION = """
+nats: eval_loss | val/loss | validation_loss | lm-loss-validation/lm loss validation | eval_wikitext_loss
+nats: eval/c4_en-validation/CrossEntropyLoss | metrics/eval/LanguageCrossEntropy
+bits per byte: val_bpb
+perplexity: eval/ppl
+"""
 
-@pytest.mark.parametrize(
-    ("what", "names"),
-    [
-        ("step", ["step", "Step", "_step", "global_step", "trainer/global_step", "iter", "Iteration", "iter_num"]),
-        (
-            "learning_rate",
-            ["lr", "LR", "learning_rate", "train/lr", "train/learning_rate", "optim/learning_rate_group0"],
-        ),
-        ("learning_rate", ["lr-AdamW", "lr-AdamW/pg1", "learning-rate/learning-rate", "lr-DecoupledAdamW/group0"]),
-        (
-            "grad_norm",
-            ["grad_norm", "train/grad_norm", "optim/total_grad_norm", "grad-norm/grad-norm", "gradient_norm"],
-        ),
-        ("weight_norm", ["param_norm", "weight_norm", "params-norm/params-norm", "weight_norm_total"]),
-        ("tokens", ["tokens", "train/tokens_seen", "throughput/total_tokens", "num_input_tokens_seen", "time/token"]),
-        ("last_step", ["T", "max_steps", "total_steps"]),
-        ("parameters", ["N", "n_params", "num_parameters"]),
-        ("tokens_per_step", ["tps", "tokens_per_step"]),
-        ("schedule", ["sched", "lr_scheduler_type"]),
-        ("run", ["run", "run_name", "run_id"]),
-        ("family", ["family"]),
-    ],
-)
-def test_names_of_a_column(what: str, names: list[str]) -> None:
-    for name in names:
-        assert identify_columns([name]).named == {what: [name]}, name
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return what stands before the colon of each line, with each name behind it."""
+    lines = [line.partition(": ")[::2] for line in text.strip().split("\n")]
+    return [(what, name) for what, names in lines for name in names.split(" | ")]
 
 
-@pytest.mark.parametrize(
-    ("name", "unit", "validation"),
-    [
-        ("loss", "nats", False),
-        ("train/loss", "nats", False),
-        ("train_loss_step", "nats", False),
-        ("lm loss", "nats", False),
-        ("lm-loss-training/lm loss", "nats", False),
-        ("train/CrossEntropyLoss", "nats", False),
-        ("loss/train/total", "nats", False),
-        ("metrics/train/LanguageCrossEntropy", "nats", False),
-        ("loss_metrics/global_avg_loss", "nats", False),
-        ("eval_loss", "nats", True),
-        ("val/loss", "nats", True),
-        ("validation_loss", "nats", True),
-        ("lm-loss-validation/lm loss validation", "nats", True),
-        ("eval/c4_en-validation/CrossEntropyLoss", "nats", True),
-        ("metrics/eval/LanguageCrossEntropy", "nats", True),
-        ("eval_wikitext_loss", "nats", True),
-        ("train/bpb", "bits per byte", False),
-        ("val_bpb", "bits per byte", True),
-        ("bits_per_byte", "bits per byte", False),
-        ("loss_nats_per_byte", "nats per byte", False),
-        ("loss (bits)", "bits", False),
-        ("bits_per_token", "bits", False),
-        ("train/Perplexity", "perplexity", False),
-        ("eval/ppl", "perplexity", True),
-    ],
-)
-def test_names_of_a_loss(name: str, unit: str, validation: bool) -> None:
+@pytest.mark.parametrize(("what", "name"), pairs(QUANTITIES))
+def test_names_of_a_column(what: str, name: str) -> None:
+    assert identify_columns([name]).named == {what: [name]}
+
+
+@pytest.mark.parametrize(("unit", "name"), pairs(TRAINING + VALIDATION.lstrip()))
+def test_names_of_a_loss(unit: str, name: str) -> None:
     (loss,) = identify_columns([name]).losses
-    assert (loss.name, loss.unit, loss.validation) == (name, unit, validation)
+    assert (loss.name, loss.unit, loss.validation) == (name, unit, (unit, name) in pairs(VALIDATION))
 
 
 @pytest.mark.parametrize(

@@ -250,18 +250,6 @@ def test_a_table_of_several_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {"b": [{"step": 1, "loss": 2}, {"step": 2, "loss": 1}], "a": [{"step": 1, "loss": 3}]},
-        {"b": {"step": [1, 2], "loss": [2, 1]}, "a": {"step": [1], "loss": [3]}},
-    ],
-)
-def test_rows_or_columns_for_each_run(content: object, tmp_path: Path) -> None:
-    (tmp_path / "runs.json").write_text(json.dumps(content))
-    assert [(log.name, log.loss.tolist()) for log in read_logs(tmp_path).logs] == [("a", [3.0]), ("b", [2.0, 1.0])]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
         {"config": {"max_steps": 9}, "history": [{"step": 1, "loss": 3}, {"step": 2, "loss": 2}]},
         {"step": {"0": 1, "1": 2}, "loss": {"0": 3, "1": 2}, "T": {"0": 9, "1": 9}},
     ],

@@ -127,7 +127,7 @@ def test_ten_runs_of_300_rows(tmp_path: Path) -> None:
     logs, _ = read_logs(tmp_path / "sweep.csv")
     assert [log.name for log in logs] == [f"variant={variant} seed={seed}" for variant in "ab" for seed in range(5)]
     assert {len(log.steps) for log in logs} == {300}
-    assert "runs are told apart by columns variant, seed" in logs[0].remarks
+    assert "runs are identified by columns variant, seed" in logs[0].remarks
     assert (logs[0].learning_rate[0], logs[-1].learning_rate[0], logs[-1].parameters) == (0.01, 0.001, 2e6)
 
 

@@ -80,7 +80,7 @@ def test_losses_without_steps_are_counted(shape: str) -> None:
     assert (log.steps.tolist(), log.loss.tolist()) == (list(range(first, N + first)), TRAINING)
     assert any("no column of steps" in remark for remark in log.remarks)
     assert shape != "a validation without steps" or any(
-        "'val/loss' has 20 values beside 40 rows, and no steps of its own: ignored" in remark for remark in log.remarks
+        "'val/loss' has 20 values next to 40 rows, and no steps of its own: ignored" in remark for remark in log.remarks
     )
 
 
@@ -104,11 +104,14 @@ def test_parts_of_a_run_are_no_runs(shape: str) -> None:
 def test_runs_of_lists_and_of_parts(tmp_path: Path) -> None:
     for document in (
         {"a": pairs(TRAINING_ROWS), "b": pairs(TRAINING_ROWS[:9])},
+        {"b": TRAINING_ROWS[:9], "a": TRAINING_ROWS},
+        {"b": {"step": STEPS[:9], "loss": TRAINING[:9]}, "a": {"step": STEPS, "loss": TRAINING}},
         [{"name": "a", "losses": TRAINING}, {"name": "b", "losses": TRAINING[:9]}],
         {"a": {"train": TRAINING_ROWS, "val": VALIDATION_ROWS[:3]}, "b": {"train": TRAINING_ROWS[:9]}, "seed": 1},
     ):
         (tmp_path / "runs.json").write_text(json.dumps(document))
-        assert [(log.name, len(log.steps)) for log in read_logs(tmp_path).logs] == [("a", 40), ("b", 9)]
+        logs = read_logs(tmp_path).logs
+        assert [(log.name, log.loss.tolist()) for log in logs] == [("a", TRAINING), ("b", TRAINING[:9])]
 
 
 def test_numbers_that_are_not_finite() -> None:
@@ -138,7 +141,7 @@ def test_a_document_cut_anywhere(document: object, share: float, indent: int | N
 
 
 REFUSED: dict[str, tuple[object, str]] = {
-    "texts": (["a", "b"], "a list of texts; needed is a list of objects, one a step, of losses, or of pairs"),
+    "texts": (["a", "b"], "a list of texts; needed is a list of objects, one per step, of losses, or of pairs"),
     "tokens": ([17, 4, 9], "no losses in it but 3 whole numbers; needed is a list of objects"),
     "pairs of losses": (
         [[4.1, 4.2], [4.0, 4.1]],
@@ -147,9 +150,9 @@ REFUSED: dict[str, tuple[object, str]] = {
     "triples": ([[1, 4.2, 0.1], [2, 4.1, 0.1]], 'write the names as the first row, such as \\["step", "loss"\\]'),
     "ragged": ([[1, 4.2], [2]], "lists of different lengths"),
     "other lists": ({"layers": {"width": [1, 2]}}, "no losses in it but width; needed is"),
-    "steps of another length": ({"iter": STEPS, "loss": TRAINING[:5]}, "'loss' has 5 values beside 40 rows"),
+    "steps of another length": ({"iter": STEPS, "loss": TRAINING[:5]}, "'loss' has 5 values next to 40 rows"),
     "a number": (3, "a single value"),
-    "two documents": ("[1.5, 2.5] [3]", "neither JSON nor a JSON object a line"),
+    "two documents": ("[1.5, 2.5] [3]", "neither JSON nor a JSON object per line"),
 }
 
 
@@ -195,8 +198,7 @@ def test_encodings(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [table([], ",", "."), table([], ";"), table([], "\t"), table([], " ", "."), "0,1\n" + table([], ",", ".")],
+    "text", [table([], ",", "."), table([], ";"), table([], "\t"), table([], " ", "."), "0,1\n" + table([], ",", ".")]
 )
 def test_two_columns_without_a_header_are_steps_and_losses(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text(text)

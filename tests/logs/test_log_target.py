@@ -1,6 +1,5 @@
 """Which loss of a log is forecast: one, by rules that do not depend on how much of the run was seen."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log
+from toposcope.logs import Log
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
 
@@ -90,13 +89,3 @@ def test_epochs_are_the_steps_where_nothing_else_is() -> None:
 def test_a_column_of_fractions_gives_way_to_one_of_whole_steps() -> None:
     log = log_from({"update": [0.1, 0.2, 0.3], "num_updates": [100, 200, 300], "loss": [3, 2, 1]})
     assert log.steps.tolist() == [100, 200, 300]
-
-
-def test_rates_are_those_of_all_rows_whichever_loss_is_named(tmp_path: Path) -> None:
-    rows = [{"step": s, "loss": 3.0, "learning_rate": 1e-3 * s} for s in range(5, 101, 5)]
-    rows += [{"step": s, "eval_loss": 3.5 - s / 1000} for s in range(20, 101, 20)]
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"max_steps": 300, "log_history": rows}))
-    log = read_log(tmp_path / "trainer_state.json", columns={"loss": "eval_loss"})
-    assert log.learning_rate.tolist() == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
-    assert log.table is not None
-    assert len(log.table.values["learning_rate"]) == 20

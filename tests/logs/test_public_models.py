@@ -3,16 +3,16 @@
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from score_files import read_files, read_scores
 
 from toposcope.logs.evaluations import Evaluations, read_evaluations
-from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
-from toposcope.logs.evaluations.public_families import FAMILIES
+from toposcope.logs.evaluations.runs import PublicModel, public_families, public_model, read_name
 
 
 def words(text: str) -> list[str]:
@@ -120,7 +120,7 @@ def test_private_names_and_derivatives(name: str) -> None:
 
 
 SPOKEN_FOR = {
-    *" ".join(family.publishers for family in FAMILIES).lower().replace("-", " ").split(),
+    *" ".join(owner for family in public_families() for owner in family.publishers).replace("-", " ").split(),
     *words("chat instruct deduped small medium large slimpj base sft dpo meta open unsloth huggyllama huggingface"),
     *words("model models checkpoint ckpt ckpts weights hub cache pretrained nousresearch"),
 }
@@ -143,6 +143,12 @@ def test_any_text_is_read(text: str) -> None:
     read_name(text)
 
 
+def test_what_a_private_name_says() -> None:
+    said = read_name("mine-70m-seed-3-step500")
+    assert (said.N, said.D, said.step, said.seed, said.family) == (70e6, None, 500, "3", "mine")
+    assert read_name("mine-70m 5xC").D == 5 * 20 * 70e6
+
+
 def in_name(size: str) -> float | None:
     """The parameters that a size in a name states: 1.3B, 1b7."""
     found = re.fullmatch(r".*?(\d+(?:\.\d+)?)([mb])(\d?)(?:-4e1t)?", size.lower())
@@ -152,21 +158,14 @@ def in_name(size: str) -> float | None:
 
 
 def test_the_table_agrees_with_itself() -> None:
-    for family in FAMILIES:
-        assert family.source
-        for figures in (family.tokens, family.tokens_per_step, family.last_step):
-            assert not isinstance(figures, Mapping) or set(figures) <= set(family.N), family.name
-        for size, N in family.N.items():
-            tokens, per_step, last = (
-                figures.get(size) if isinstance(figures, Mapping) else figures
-                for figures in (family.tokens, family.tokens_per_step, family.last_step)
-            )
-            assert tokens is None or N < tokens < 1e14, (family.name, size)
-            if tokens and per_step and last:
-                assert per_step * last == pytest.approx(tokens, rel=0.04), (family.name, size)
-            stated = in_name(size)
-            if stated and family.name != "tinyllama" and f"{family.name}-{size}".lower() not in ROUGH:
-                assert stated / 1.151 < N < stated * 1.151, (family.name, size)
+    for model in (model for family in public_families() for model in family.models.values()):
+        assert model.source
+        assert model.tokens is None or model.N < model.tokens < 1e14, model.name
+        if model.tokens and model.tokens_per_step and model.last_step:
+            assert model.tokens_per_step * model.last_step == pytest.approx(model.tokens, rel=0.04), model.name
+        stated = in_name(model.name.removeprefix(model.family).lstrip("-"))
+        if stated and model.family != "tinyllama" and model.name.lower() not in ROUGH:
+            assert stated / 1.151 < model.N < stated * 1.151, model.name
 
 
 def test_chinchilla_and_hundred_tokens_per_parameter() -> None:
@@ -195,13 +194,6 @@ def test_tokens_of_a_later_stage_count_from_the_end_of_the_first() -> None:
     assert read_name("mine stage2-step100-tokens50B").D is None
 
 
-def read(folder: Path, table: str, runs: str = "") -> Evaluations:
-    (folder / "scores.csv").write_text(table)
-    if runs:
-        (folder / "runs.csv").write_text(runs)
-    return read_evaluations(folder)
-
-
 def rows(evaluations: Evaluations, *columns: str) -> list[tuple[object, ...]]:
     return sorted(evaluations.table.select(columns).unique().rows(), key=str)
 
@@ -209,7 +201,7 @@ def rows(evaluations: Evaluations, *columns: str) -> list[tuple[object, ...]]:
 def test_sizes_and_tokens_of_a_leaderboard(tmp_path: Path) -> None:
     names = ["openai-community/gpt2", "EleutherAI/pythia-160m", "facebook/opt-1.3b", "my-llama-20M", "Qwen/Qwen3-0.6B"]
     random.Random(3).shuffle(names)
-    evaluations = read(tmp_path, "model,task,acc\n" + "".join(f"{name},piqa,0.6\n" for name in names))
+    evaluations = read_scores(tmp_path, "model,task,acc\n" + "".join(f"{name},piqa,0.6\n" for name in names))
     assert rows(evaluations, "run", "N", "D") == [
         ("EleutherAI/pythia-160m", 162_322_944, 299_892_736_000), ("Qwen/Qwen3-0.6B", 596_049_920, None),
         ("facebook/opt-1.3b", 1_315_758_080, 300e9), ("my-llama-20M", 20e6, None),
@@ -229,7 +221,7 @@ def test_steps_become_tokens_only_where_checkpoints_are_published(tmp_path: Path
         for name, steps in (("pythia-160m", (1000, 2000)), ("gpt2", (1000, 2000)), ("pythia-70m", (500, 1500)))
         for step in steps
     )
-    assert rows(read(tmp_path, table), "run", "N", "step", "D") == [
+    assert rows(read_scores(tmp_path, table), "run", "N", "step", "D") == [
         ("gpt2", None, 1000, None), ("gpt2", None, 2000, None),
         ("pythia-160m", 162_322_944, 1000, 2_097_152_000), ("pythia-160m", 162_322_944, 2000, 4_194_304_000),
         ("pythia-70m", 70e6, 1500, None), ("pythia-70m", 70e6, 500, None),
@@ -246,7 +238,7 @@ def test_own_checkpoints_of_a_public_model_are_another_run(tmp_path: Path) -> No
 
 
 def test_runs_in_a_folder_of_ones_own_are_private(tmp_path: Path) -> None:
-    evaluations = read(
+    evaluations = read_scores(
         tmp_path, "model,task,acc\n/home/me/out/pythia-70m,piqa,0.6\n/home/me/out/pythia-160m,piqa,0.6\n"
     )
     assert rows(evaluations, "run", "N", "D") == [
@@ -256,7 +248,7 @@ def test_runs_in_a_folder_of_ones_own_are_private(tmp_path: Path) -> None:
 
 def test_public_families_of_a_table_are_recipes(tmp_path: Path) -> None:
     names = ("Llama-2-7b-hf", "Llama-2-13b-hf", "pythia-1b-deduped", "pythia-410m-deduped", "ours-1B")
-    evaluations = read(tmp_path, "model,piqa\n" + "".join(f"{name},0.6\n" for name in names))
+    evaluations = read_scores(tmp_path, "model,piqa\n" + "".join(f"{name},0.6\n" for name in names))
     assert rows(evaluations, "run", "recipe") == [
         ("Llama-2-13b-hf", "llama-2"), ("Llama-2-7b-hf", "llama-2"), ("ours-1B", ""),
         ("pythia-1b-deduped", "pythia-deduped"), ("pythia-410m-deduped", "pythia-deduped"),
@@ -264,13 +256,11 @@ def test_public_families_of_a_table_are_recipes(tmp_path: Path) -> None:
 
 
 def test_what_files_state_wins(tmp_path: Path) -> None:
-    evaluations = read(
-        tmp_path, "model,N,task,acc\npythia-160m,1e8,piqa,0.6\npythia-70m,,piqa,0.6\n", "run,N,D\npythia-70m,2e7,3e9\n"
-    )
+    table = "model,N,task,acc\npythia-160m,1e8,piqa,0.6\npythia-70m,,piqa,0.6\n"
+    evaluations = read_files(tmp_path, {"scores.csv": table, "runs.csv": "run,N,D\npythia-70m,2e7,3e9\n"})
     assert rows(evaluations, "run", "N", "D") == [("pythia-160m", 1e8, 299_892_736_000), ("pythia-70m", 2e7, 3e9)]
-    (tmp_path / "runs.csv").write_text("run,tokens_per_step,N\npythia-160m,1000,5\n")
-    evaluations = read(tmp_path, "model,step,task,acc\npythia-160m,1000,piqa,0.6\n")
-    assert rows(evaluations, "N", "D") == [(5, 1e6)]
+    table, runs = "model,step,task,acc\npythia-160m,1000,piqa,0.6\n", "run,tokens_per_step,N\npythia-160m,1000,5\n"
+    assert rows(read_files(tmp_path, {"scores.csv": table, "runs.csv": runs}), "N", "D") == [(5, 1e6)]
 
 
 def test_families_without_a_size_in_the_name(tmp_path: Path) -> None:

@@ -11,18 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from commands import called
 
 DOCS = Path(__file__).parents[2] / "docs" / "live"
-TORCHRUN = (
-    "-m",
-    "torch.distributed.run",
-    "--nproc-per-node",
-    "2",
-    "--rdzv-backend",
-    "c10d",
-    "--rdzv-endpoint",
-    "localhost:0",
-)
+TORCHRUN = "-m torch.distributed.run --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint localhost:0".split()
 
 
 def run(folder: Path, *command: str | Path) -> str:
@@ -68,5 +60,5 @@ def test_a_script_leaves_a_study(
         measured = [step for (step,) in database.execute("SELECT DISTINCT step FROM measurements ORDER BY step")]
     assert steps == list(range(1, last_step + 1))
     assert {0, last_step} <= set(measured)
-    run(tmp_path, "-c", "from toposcope.cli import main; main()", "report", study)
+    assert called("report", str(study)).code == 0
     assert (study / "report" / "index.html").stat().st_size > 10_000

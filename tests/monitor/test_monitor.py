@@ -74,6 +74,7 @@ def test_it_is_an_ordinary_study(run: tuple[Path, list[float]]) -> None:
     assert {"training", "neural_persistence", "controls", "rips"} == set(of_ends.filter(step=0)["probe"])
     assert "distances" in set(of_ends.filter(step=40)["probe"])
     assert study.errors().is_empty()
+    assert {"cost_seconds", "skipped"} <= json.loads(study.meta("monitor run")).keys()
 
 
 def test_its_numbers_are_those_of_a_saved_checkpoint(tmp_path: Path) -> None:
@@ -95,19 +96,17 @@ def test_its_numbers_are_those_of_a_saved_checkpoint(tmp_path: Path) -> None:
     assert shared.sort(columns).equals(saved.select(columns).sort(columns))
 
 
-def test_what_it_cost_and_left_out_is_stored(run: tuple[Path, list[float]]) -> None:
-    status = Study.load(run[0]).meta("monitor run")
-    assert '"cost_seconds"' in status
-    assert '"skipped"' in status
-
-
-def test_a_run_that_begins_anew_stands_beside_the_older_one(run: tuple[Path, list[float]]) -> None:
+def test_a_run_that_begins_anew_is_another_and_the_newest_resumes(run: tuple[Path, list[float]]) -> None:
     directory, _ = run
     with Monitor(model := model_of(), directory, every=10, quiet=True) as monitor:
         train(model, monitor, 20)
     study = Study.load(directory)
     assert study.runs()["run"].to_list() == ["run", "run-2"]
     assert len(study.log()) == 60
+    with Monitor(model, directory, every=10, quiet=True) as monitor:
+        train(model, monitor, 5, first=15)
+    log = Study.load(directory).log()
+    assert log.group_by("run", maintain_order=True).agg(pl.col("step").max())["step"].to_list() == [40, 20]
 
 
 def test_a_run_that_goes_on_is_cut_where_it_does(run: tuple[Path, list[float]]) -> None:
@@ -120,17 +119,6 @@ def test_a_run_that_goes_on_is_cut_where_it_does(run: tuple[Path, list[float]]) 
     assert log["step"].to_list() == list(range(1, 61))
     assert log["loss"].to_list() == pytest.approx(losses[:30] + again, rel=1e-6)
     assert '"resumed": [30, 40]' in study.meta("monitor run")
-
-
-@pytest.mark.slow
-def test_the_newest_run_of_a_name_goes_on(run: tuple[Path, list[float]]) -> None:
-    directory, _ = run
-    with Monitor(model := model_of(), directory, every=10, quiet=True) as monitor:
-        train(model, monitor, 20)
-    with Monitor(model, directory, every=10, quiet=True) as monitor:
-        train(model, monitor, 5, first=15)
-    log = Study.load(directory).log()
-    assert log.group_by("run", maintain_order=True).agg(pl.col("step").max())["step"].to_list() == [40, 20]
 
 
 def test_a_run_that_was_not_monitored_is_left_alone(tmp_path: Path) -> None:
@@ -242,35 +230,23 @@ class Broken(Exception):
     """A fault of the monitor's own."""
 
 
-def _losses_and_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[float], str]:
-    with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
-        losses = train(model, monitor, 20)
-    return losses, capsys.readouterr().err
-
-
-@pytest.fixture
-def undisturbed(tmp_path: Path) -> list[float]:
-    with Monitor(model := model_of(), tmp_path / "undisturbed", every=5, quiet=True) as monitor:
-        return train(model, monitor, 20)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["end_step", "handle", "_dispatch"])
 def test_a_failure_is_said_once_and_training_goes_on(
-    method: str,
-    undisturbed: list[float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any) -> None:
         raise Broken("a fault")
 
+    def losses(name: str) -> list[float]:
+        with Monitor(model := model_of(), tmp_path / name, every=5, quiet=True) as monitor:
+            return train(model, monitor, 20)
+
+    undisturbed = losses("undisturbed")
     monkeypatch.setattr(Session, method, fail)
     capsys.readouterr()
-    losses, words = _losses_and_words(tmp_path, capsys)
-    assert losses == undisturbed
-    assert words.count("a fault; training continues without the monitor") == 1
+    assert losses("run") == undisturbed
+    assert capsys.readouterr().err.count("a fault; training continues without the monitor") == 1
     with locked(tmp_path / "run"):  # another process may write there
         pass
 
@@ -314,11 +290,6 @@ def test_a_directory_in_use_is_said_and_training_goes_on(tmp_path: Path, capsys:
 def test_a_budget_is_a_share(budget: float, tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError, match="budget is"):
         Monitor(model_of(), tmp_path, budget=budget)
-
-
-def test_probes_that_need_a_whole_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match="needs whole checkpoints"):
-        Monitor(model_of(), tmp_path, probes=[{"name": "rips", "pooled": True}])
 
 
 def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> None:
@@ -377,64 +348,19 @@ def test_a_model_without_matrices_has_norms_and_a_log(tmp_path: Path, capsys: py
     assert "without the monitor" not in capsys.readouterr().err
 
 
-def test_an_optimizer_of_another_model_and_a_second_one_are_said(
+def test_other_optimizers_and_parameters_that_cannot_be_measured_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = model_of()
+    model.register_parameter("counts", nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False))
     own = torch.optim.SGD(model.parameters(), lr=1e-2)
     with Monitor(model, tmp_path / "run", quiet=True) as monitor:
         monitor.attach(torch.optim.SGD(model_of().parameters(), lr=1e-2))
-        assert "none of the model's parameters" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "none of the model's parameters" in said
+        assert "counts: not measured, because its dtype is int64" in said
         monitor.attach(own)
         assert "second optimizer is ignored" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_updates_are_those_of_the_optimizer_that_is_attached(tmp_path: Path) -> None:
-    model = model_of()
-    first, second = (torch.optim.SGD(model[k].parameters(), lr=1e-2) for k in (0, 2))  # type: ignore[index]
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
-        monitor.attach(first)
-        for _ in range(8):
-            clock.before_step(monitor)
-            model(torch.ones(4, 8)).square().mean().backward()
-            first.step()
-            second.step()
-    frame = Study.load(tmp_path / "run").frame().filter(pl.col("statistic") == "update_norm")
-    assert set(frame["layer"]) == {"0.weight"}
-
-
-@pytest.mark.slow
-def test_parameters_that_thaw_are_measured_and_new_ones_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = model_of()
-    head: nn.Linear = model[2]  # type: ignore[index]
-    head.requires_grad_(False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
-        monitor.attach(optimizer)
-        for step in range(24):
-            if step == 8:
-                head.requires_grad_(True)
-                assert "not measured" not in capsys.readouterr().err
-                model[4] = nn.Linear(24, 4)  # type: ignore[operator]
-            model(torch.ones(4, 8)).square().mean().backward()
-            clock.before_step(monitor)
-            optimizer.step()
-    frame = Study.load(tmp_path / "run").frame()
-    measured = frame.filter(pl.col("statistic") == "update_norm", layer="2.weight")["step"].to_list()
-    assert measured
-    assert min(measured) > 8
-    assert capsys.readouterr().err.count("4.weight and 1 more: added after attach, so not measured") == 1
-
-
-def test_parameters_that_cannot_be_measured_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = model_of()
-    model.register_parameter("counts", nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False))
-    with Monitor(model, tmp_path / "run", quiet=True) as monitor:
-        monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2))
-    assert "counts: not measured, because its dtype is int64" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -464,8 +390,12 @@ def test_probes_by_name(tmp_path: Path) -> None:
     with Monitor(model := model_of(), tmp_path / "run", probes=["controls"], quiet=True) as monitor:
         train(model, monitor, 2)
     assert "controls" in set(Study.load(tmp_path / "run").frame()["probe"])
-    with pytest.raises(ToposcopeError, match="did you mean 'neural_persistence'"):
-        Monitor(model, tmp_path / "other", probes=["neural_persistance"])
+    for probes, refusal in (
+        (["neural_persistance"], "did you mean 'neural_persistence'"),
+        ([{"name": "rips", "pooled": True}], "needs whole checkpoints"),
+    ):
+        with pytest.raises(ToposcopeError, match=refusal):
+            Monitor(model, tmp_path / "other", probes=probes)
 
 
 @pytest.mark.slow
@@ -514,23 +444,34 @@ def test_a_layer_that_is_frozen_or_thawed_on_purpose_is_a_note_and_no_alert(
 
 
 @pytest.mark.slow
-def test_layers_outside_the_groups_of_the_optimizer_are_noted(
+def test_layers_outside_the_groups_of_the_optimizer_are_noted_and_new_ones_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = model_of()
     head: nn.Linear = model[2]  # type: ignore[index]
     head.requires_grad_(False)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    other = torch.optim.SGD(head.parameters(), lr=1e-2)  # updates that are not those of the attached optimizer
     with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
         monitor.attach(optimizer)
-        for step in range(1, 16):
+        for step in range(1, 25):
             if step == 5:
                 head.requires_grad_(True)
             if step == 9:
                 optimizer.add_param_group({"params": list(head.parameters())})
+            if step == 12:
+                assert "not measured" not in capsys.readouterr().err
+                model[4] = nn.Linear(24, 4)  # type: ignore[operator]
             model(torch.ones(4, 8)).square().mean().backward()
             clock.before_step(monitor)
             optimizer.step()
+            other.step()
     said = capsys.readouterr().err
-    assert said.count("layers 2.weight, 2.bias are not updated since step 5: in no group of the optimizer") == 1
-    assert said.count("layers 2.weight, 2.bias are trained since step 9 (added to the optimizer)") == 1
+    notes = Study.load(tmp_path / "run").notes()
+    assert [note.split(": ", 2)[2] for note in notes if note.startswith("run: ")] == [
+        "layers 2.weight, 2.bias are not updated since step 5: in no group of the optimizer",
+        "layers 2.weight, 2.bias are trained since step 9 (added to the optimizer)",
+    ]
+    assert said.count("4.weight and 1 more: added after attach, so not measured") == 1
+    updates = Study.load(tmp_path / "run").frame().filter(pl.col("statistic") == "update_norm", layer="2.weight")
+    assert min(updates["step"]) >= 9

@@ -46,19 +46,6 @@ def measured_steps(directory: Path) -> pl.DataFrame:
     return rows
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("_compiled_for_bfloat16")
-@pytest.mark.parametrize("way", WAYS)
-def test_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
-    losses, weights = train(way, None)
-    watched_losses, watched_weights = train(way, tmp_path / "run")
-    assert watched_losses == losses
-    assert all(torch.equal(*pair) for pair in zip(watched_weights, weights, strict=True))
-    rows = measured_steps(tmp_path / "run")
-    for probe in ("training", "neural_persistence"):
-        assert set(rows.filter(probe=probe)["step"]) == set(range(0, STEPS + 1, EVERY))
-
-
 @pytest.fixture
 def _same_numbers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if not torch.cuda.is_available():
@@ -69,17 +56,29 @@ def _same_numbers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+def measured_by_probe(way: str, directory: Path, device: str = "cpu") -> dict[str, set[int]]:
+    """Train with a monitor and without, and compare; return the measured steps of two probes."""
+    losses, weights = train(way, None, device=device)
+    watched_losses, watched_weights = train(way, directory, device=device)
+    assert watched_losses == losses
+    assert all(torch.equal(*pair) for pair in zip(watched_weights, weights, strict=True))
+    rows = measured_steps(directory)
+    return {probe: set(rows.filter(pl.col("probe") == probe)["step"]) for probe in ("training", "neural_persistence")}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_compiled_for_bfloat16")
+@pytest.mark.parametrize("way", WAYS)
+def test_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
+    for steps in measured_by_probe(way, tmp_path / "run").values():
+        assert steps == set(range(0, STEPS + 1, EVERY))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_compiled_for_bfloat16", "_same_numbers_on_a_gpu")
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
-    losses, weights = train(way, None, device="cuda")
-    watched_losses, watched_weights = train(way, tmp_path / "run", device="cuda")
-    assert watched_losses == losses
-    assert all(torch.equal(*pair) for pair in zip(watched_weights, weights, strict=True))
-    rows = measured_steps(tmp_path / "run")
-    for probe in ("training", "neural_persistence"):
-        assert rows.filter(pl.col("probe") == probe)["step"].n_unique() > 1
+    assert all(len(steps) > 1 for steps in measured_by_probe(way, tmp_path / "run", "cuda").values())
 
 
 @pytest.mark.slow
@@ -105,49 +104,28 @@ def test_a_compiled_model_is_compiled_as_without(tmp_path: Path) -> None:
     assert found[0]["frames"] == found[1]["frames"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "value",
-    [None, "abc", {"a": 1}, 10**400, 1j, np.ones(2), torch.ones(2), torch.tensor(1j), torch.ones(2, device="meta")],
-    ids=repr,
-)
-def test_what_is_no_number_is_not_logged_and_the_rest_is(value: object, tmp_path: Path) -> None:
+def test_what_is_no_number_or_no_step_is_not_logged_and_the_rest_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = [None, "abc", {"a": 1}, 10**400, 1j, np.ones(2), torch.ones(2), torch.tensor(1j)]
+    numbers.append(torch.ones(2, device="meta"))
+    steps: list[object] = ["7", 1.5, -3, 2**70, float("nan"), torch.ones(2)]
     model, optimizer = _small()
     with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
-        monitor.attach(optimizer)
-        for _ in range(3):
+        monitor.attach(optimizer, step=np.int64(7))  # type: ignore[arg-type]
+        for value in numbers:
             optimizer.step()
             monitor.log(loss=0.5, grad_norm=value)
-    log = ts.Study.load(tmp_path / "run").log()
-    assert log["loss"].to_list() == [0.5] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["7", 1.5, -3, 2**70, float("nan"), torch.ones(2)], ids=repr)
-def test_a_step_that_is_none_is_said_once_and_not_logged(
-    step: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, optimizer = _small()
-    with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
-        monitor.attach(optimizer)
-        for _ in range(3):
-            optimizer.step()
-            monitor.log(loss=0.5)
+        for step in steps:
             monitor.log(step=step, loss=0.25)  # type: ignore[arg-type]
-    assert (
-        capsys.readouterr().err.count("give the number of optimizer steps so far; rows like this one are ignored") == 1
-    )
-    assert ts.Study.load(tmp_path / "run").log()["loss"].to_list() == [0.5] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [np.int64(7), torch.tensor(7), 7.0], ids=repr)
-def test_a_step_of_another_library_is_a_step(step: object, tmp_path: Path) -> None:
-    model, optimizer = _small()
-    with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
-        monitor.attach(optimizer, step=step)  # type: ignore[arg-type]
-        monitor.log(step=step, loss=0.25)  # type: ignore[arg-type]
-    assert ts.Study.load(tmp_path / "run").log()["step"].to_list() == [7]
+        for step in (np.int64(20), torch.tensor(21), 22.0):
+            monitor.log(step=step, loss=0.75)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert said.count("give the number of optimizer steps so far; rows like this one are ignored") == 1
+    log = ts.Study.load(tmp_path / "run").log()
+    assert log["step"].to_list() == [*range(8, 8 + len(numbers)), 20, 21, 22]
+    assert log["loss"].to_list() == [0.5] * len(numbers) + [0.75] * 3
+    assert log["grad_norm"].null_count() == len(log)
 
 
 @pytest.mark.slow

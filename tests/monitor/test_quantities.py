@@ -2,7 +2,6 @@
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,6 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 def quantities_of(model: nn.Module) -> Quantities:
     return Quantities(watched(model), layout(model))
-
-
-def check_close(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    assert found.keys() == expected.keys()
-    for name, row in expected.items():
-        assert found[name].keys() == row.keys(), name
-        for quantity, value in row.items():
-            assert found[name][quantity] == pytest.approx(value, rel=tolerance, abs=1e-12), (name, quantity)
 
 
 # Norms
@@ -109,7 +100,7 @@ def test_quantities_of_steps_against_plain_arithmetic() -> None:
         expected = trained_step(reference, ranks.data())
         for name, values in expected.items():
             measured = {key: value for key, value in values.items() if key in row[name]}
-            check_close({name: row[name]}, {name: measured})
+            ranks.check_close({name: row[name]}, {name: measured})
             seen |= {(name, key) for key in measured}
         for quantity in ("weight_norm", "gradient_norm"):
             total = math.hypot(*(values[quantity] for values in expected.values()))
@@ -178,7 +169,7 @@ def test_nothing_depends_on_autocast_and_nothing_random_is_touched() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         quantities.before()
         found = quantities.after().rows()
-    check_close({n: {q: found[n][q] for q in row} for n, row in expected.items()}, expected, 0)
+    ranks.check_close({n: {q: found[n][q] for q in row} for n, row in expected.items()}, expected, 0)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == repr(np.random.get_state())  # noqa: NPY002
     assert states[2] == random.getstate()
@@ -196,24 +187,4 @@ def test_gradients_of_a_scaled_loss_are_not_scaled(cls: Any, fused: bool) -> Non
         optimizer.register_step_post_hook(lambda *_, q=quantities: rows.append(q.after().rows()))
         scaler.scale(model(ranks.data()).square().mean()).backward()
         scaler.step(optimizer)
-    check_close(rows[1], rows[0])
-
-
-# Sharded
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "mesh"),
-    [
-        (ranks.of_fsdp2, (2,)),
-        (ranks.of_fsdp2, (2, 2)),
-        (ranks.of_tensor_parallel, (2,)),
-        (ranks.of_tensor_parallel, (2, 2)),
-    ],
-)
-def test_sharded_models_have_the_quantities_of_whole_ones(function: Any, mesh: tuple[int, ...], tmp_path: Path) -> None:
-    expected = ranks.six_steps(ranks.model_of(), ranks.data())
-    for rows in ranks.on_ranks(function, math.prod(mesh), tmp_path, *mesh):
-        for found, row in zip(rows, expected, strict=True):
-            check_close(found, row)
+    ranks.check_close(rows[1], rows[0])

@@ -1,5 +1,8 @@
-"""The registry of sinks, and the thread that each has."""
+"""The registry of sinks, the thread that each has, the file of JSON lines, and the terminal."""
 
+import io
+import json
+import math
 import subprocess
 import sys
 import threading
@@ -8,15 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from monitored_events import alert, ignored, measured
+from monitored_events import alert, forecasted, ignored, measured
 from outside_package import install
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.events import Event
+from toposcope.logs import read_logs
+from toposcope.monitor.events import Alert, Event, Logged
 from toposcope.monitor.monitor import Monitor
-from toposcope.monitor.sinks import opening
-from toposcope.monitor.sinks.opening import Outlets, TrackerSearch, open_sinks, sink_makers
+from toposcope.monitor.sinks import opening, terminal
+from toposcope.monitor.sinks.jsonl import JsonlSink
+from toposcope.monitor.sinks.opening import RunSinks, open_sinks, sink_makers
 from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.sinks.terminal import TerminalSink
 
 
 class Recorder:
@@ -40,14 +46,24 @@ class Recorder:
             raise OSError("cannot be closed")
 
 
+@pytest.fixture
+def no_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSinks:
+    monkeypatch.setattr(opening, "sink_makers", dict)
+    return RunSinks(tmp_path, ignored)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.removeprefix("toposcope: ") for line in capsys.readouterr().err.splitlines()]
+
+
 def test_all_trackers_are_found() -> None:
     assert set(sink_makers()) == {"mlflow", "tensorboard", "trackio", "wandb"}
 
 
 def test_nothing_is_imported_or_opened_where_no_tracker_is_in_use(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from toposcope.monitor.sinks.opening import TrackerSearch\n"
-        "search = TrackerSearch(Path('.')); assert search.look() == {} and not search.failures\n"
+        "import sys; from pathlib import Path; from toposcope.monitor.sinks.opening import RunSinks\n"
+        "sinks = RunSinks(Path('.'), print); sinks.search(); assert not sinks._threads\n"
         "print([m for m in ('wandb', 'mlflow', 'trackio', 'tensorboard', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -55,7 +71,9 @@ def test_nothing_is_imported_or_opened_where_no_tracker_is_in_use(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_begins_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls, active = [], False
 
     def maker(directory: Path) -> Sink | None:
@@ -66,21 +84,21 @@ def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytes
         raise OSError("no such thing")
 
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
-    search = TrackerSearch(tmp_path)
-    looks = []
+    sinks, found, call = RunSinks(tmp_path, ignored), list[tuple[int, str]](), 0
+    monkeypatch.setattr(sinks, "add", lambda name, _: found.append((call, name)))
     for call in range(1, 20):
         active = call >= 3
-        if found := search.look():
-            looks.append((call, list(found)))
-    assert looks == [(4, ["late"])]
+        sinks.search()
+    assert found == [(4, "late")]
     assert len(calls) == 3
-    assert [*search.failures] == ["broken"]
+    assert capsys.readouterr().err.count("broken: not used (no such thing)") == 1
 
 
-def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
-    said: list[str] = []
+def test_a_failing_sink_is_closed_alone_and_said_once(
+    no_trackers: RunSinks, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = Recorder(), Recorder(fails_at=2)
-    sinks = Outlets(said.append, ignored)
+    sinks = no_trackers
     sinks.add("good", good)
     sinks.add("bad", bad)
     for step in range(5):
@@ -89,28 +107,27 @@ def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
     assert [event.step for event in good.events] == [0, 1, 2, 3, 4]
     assert [event.step for event in bad.events] == [0, 1]
     assert (good.closed, bad.closed) == (1, 1)
-    assert said == ["bad failed and is closed: cannot be closed; training and other trackers continue"]
+    assert said(capsys) == ["bad failed and is closed: cannot be closed; training and other trackers continue"]
 
 
-def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "MAX_WAITING", 3)
-    said: list[str] = []
+def test_a_slow_sink_holds_up_nobody(no_trackers: RunSinks, capsys: pytest.CaptureFixture[str]) -> None:
     gate = threading.Event()
     slow, quick = Recorder(gate=gate), Recorder()
-    sinks = Outlets(said.append, ignored)
+    sinks = no_trackers
     sinks.add("slow", slow)
     sinks.add("quick", quick)
     for step in range(10):
         sinks.put(alert(step))
     sinks.close(timeout=0.05)
-    assert said[0] == "slow did not finish in time; the events that it had not written are lost there"
+    assert said(capsys)[0] == "slow did not finish in time; the events that it had not written are lost there"
+    assert [event.step for event in quick.events] == list(range(10))
     gate.set()
-    monkeypatch.setattr(opening, "MAX_WAITING", 100)
 
 
-def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_were_dropped_are_counted(
+    no_trackers: RunSinks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(opening, "MAX_WAITING", 3)
-    said: list[str] = []
     gate, began = threading.Event(), threading.Event()
 
     class Slow(Recorder):
@@ -119,7 +136,7 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
             super().put(event)
 
     slow = Slow(gate=gate)
-    sinks = Outlets(said.append, ignored)
+    sinks = no_trackers
     sinks.add("slow", slow)
     sinks.put(alert(0))
     assert began.wait(10)
@@ -128,7 +145,7 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
     gate.set()
     sinks.close()
     assert [event.step for event in slow.events] == [0, 7, 8, 9]
-    assert said == ["slow could not keep up; 6 events were dropped there"]
+    assert said(capsys) == ["slow could not keep up; 6 events were dropped there"]
 
 
 def test_the_sinks_of_a_run(
@@ -159,22 +176,15 @@ def test_the_sinks_of_a_run(
     assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
 
 
-def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sink = open_sinks(tmp_path, ignored, quiet=True)
-    sink.put(measured(100))
-    sink.put(alert(101))
-    sink.close()
-    assert capsys.readouterr().err == "toposcope: ALERT at step 101: The loss rose to nan at step 101.\n"
-
-
 def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "events.jsonl").write_text("import torch\n")
-    sink = open_sinks(tmp_path, ignored, jsonl=tmp_path / "events.jsonl")
+    sink = open_sinks(tmp_path, ignored, jsonl=tmp_path / "events.jsonl", quiet=True)
+    sink.put(measured(1))
     sink.put(alert(1))
     sink.close()
-    first, second = capsys.readouterr().err.splitlines()
+    first, second = said(capsys)
     assert first.endswith("name another file; events are not written to it")
-    assert second.startswith("toposcope: ALERT")
+    assert second.startswith("ALERT")
 
 
 def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
@@ -226,7 +236,7 @@ def test_a_package_at_fault_leaves_the_monitor_alone(
     assert second.startswith("toposcope: ALERT")
 
 
-def test_what_sinks_take_is_counted() -> None:
+def test_what_sinks_take_is_counted(tmp_path: Path) -> None:
     class Busy(Recorder):
         def put(self, event: Event) -> None:
             until = time.thread_time() + 0.02
@@ -234,10 +244,130 @@ def test_what_sinks_take_is_counted() -> None:
                 pass
 
     spent: list[float] = []
-    sinks = Outlets(lambda _: None, spent.append)
+    sinks = RunSinks(tmp_path, spent.append)
     sinks.add("busy", Busy())
     for step in range(3):
         sinks.put(alert(step))
     sinks.close()
     assert len(spent) == 3
     assert sum(spent) >= 0.06
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_every_event_is_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "events.jsonl"
+    sink = JsonlSink(path)
+    for event in (Logged(1, {"loss": math.inf, "event": 3.0}), measured(1), alert(1), forecasted(1)):
+        sink.put(event)
+    assert len(lines(path)) == 4
+    sink.close()
+    log, measurement, warning, forecast = lines(path)
+    assert log == {"event": "log", "step": 1, "loss": "inf"}
+    assert measurement["skipped"] == ["distances: over budget"]
+    assert {"layer": "layers.0.attn.weight", "probe": "rips", "total persistence": 1.5} in measurement["rows"]  # type: ignore[operator]
+    assert warning["evidence"] == {"value": "nan"}
+    assert warning["message"] == "The loss rose to nan at step 1."
+    assert (forecast["loss"], forecast["advice"]) == (2.5, "Go on.")
+
+
+def test_it_is_a_training_log(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "events.jsonl")
+    for step in range(1, 40):
+        sink.put(Logged(step, {"loss": 3 - step / 100}))
+    sink.close()
+    (log,) = read_logs(tmp_path / "events.jsonl").logs
+    assert log.steps.tolist() == list(range(1, 40))
+
+
+def test_a_killed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for cut in (0, 1, 5, 30):
+        path.unlink(missing_ok=True)
+        first = JsonlSink(path)
+        for step in range(3):
+            first.put(Logged(step, {"loss": 1.0}))
+        first.close()
+        path.write_bytes(path.read_bytes()[: -cut or None])
+        again = JsonlSink(path)
+        again.put(Logged(3, {"loss": 1.0}))
+        again.close()
+        assert [row["step"] for row in lines(path)] == ([0, 1, 2, 3] if cut == 0 else [0, 1, 3])
+
+
+@pytest.mark.parametrize("content", [b"import torch\n", b"\x80\x04", b"{" + b"a" * 100_000])
+def test_another_file_is_not_touched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(content)
+    with pytest.raises(ToposcopeError, match="is not a file of JSON lines; name another file"):
+        JsonlSink(path)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToposcopeError, match="cannot be written"):
+        JsonlSink(tmp_path)
+
+
+def test_there_is_one_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    sink = TerminalSink(lambda: "live page: toposcope show runs/mine")
+    for step in range(0, 3000, 100):
+        sink.put(Logged(step, {"loss": 3.25}))
+        sink.put(measured(step, 0.25))
+        sink.put(forecasted(step))
+        clock[0] += 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "toposcope: step 0, loss 3.25, gradient norm 0.5, live page: toposcope show runs/mine",
+        "toposcope: step 1,000, loss 3.25, gradient norm 0.5, final loss 2.5 (2.4 to 2.7)",
+        "toposcope: step 2,000, loss 3.25, gradient norm 0.5, final loss 2.5 (2.4 to 2.7)",
+    ]
+
+
+def test_alerts_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = TerminalSink()
+    sink.put(alert(7))
+    for layer in range(200):
+        sink.put(Alert("dead", 8, 8, f"layers.{layer}", f"Layer {layer} \x1b[2J died."))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "toposcope: ALERT at step 7: The loss rose to nan at step 7."
+    assert said[1] == "toposcope: ALERT at step 8: Layer 0 ?[2J died."
+    assert len(said) == 1 + terminal.MAX_ALERTS_PER_STEP + 1
+
+
+def test_bars_of_tqdm_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    tqdm = pytest.importorskip("tqdm", reason="tqdm is not installed")
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with tqdm.tqdm(total=10, file=stream, ascii=True, mininterval=0) as bar:
+        bar.update(4)
+        terminal.echo("step 4")
+        bar.update(1)
+    written = stream.getvalue()
+    before, after = written.split("toposcope: step 4\n")
+    # the bar is wiped before the line, and drawn again below it
+    assert before.endswith("\r")
+    assert "4/10" in after
+
+
+def test_bars_of_rich_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    monkeypatch.delitem(sys.modules, "tqdm", raising=False)
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80)
+    with Progress(console=console, auto_refresh=False) as progress:
+        task = progress.add_task("train", total=10)
+        progress.update(task, advance=4)
+        progress.refresh()
+        terminal.echo("step 4, loss 3.25")
+        progress.refresh()
+    written = stream.getvalue()
+    assert "toposcope: step 4, loss 3.25\n" in written
+    assert "40%" in written[written.index("toposcope") :]

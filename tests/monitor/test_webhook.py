@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from monitored_events import alert, forecasted, ignored, measured
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Logged
 from toposcope.monitor.sinks import webhook
-from toposcope.monitor.sinks.opening import Outlets
+from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.webhook import WebhookSink
 
 SECRET = "T0K3N-abc"
@@ -23,9 +24,10 @@ SECRET = "T0K3N-abc"
 class Handler(BaseHTTPRequestHandler):
     """Keeps what is posted, and answers with the next of the wanted statuses."""
 
-    posted: ClassVar[list[dict[str, Any]]] = []
-    statuses: ClassVar[list[int]] = []
-    paths: ClassVar[list[str]] = []
+    posted: ClassVar[list[dict[str, Any]]]
+    statuses: ClassVar[list[int]]
+    paths: ClassVar[list[str]]
+    address: ClassVar[str]
     waits: ClassVar[float] = 0.0
 
     def do_POST(self) -> None:
@@ -57,16 +59,11 @@ class Clock:
 
 @pytest.fixture
 def server() -> Iterator[type[Handler]]:
-    class Fresh(Handler):
-        posted: ClassVar[list[dict[str, Any]]] = []
-        statuses: ClassVar[list[int]] = []
-        paths: ClassVar[list[str]] = []
-        address: ClassVar[str]
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Fresh)
-    Fresh.address = f"http://127.0.0.1:{running.server_address[1]}/{SECRET}"
+    Handler.posted, Handler.statuses, Handler.paths, Handler.waits = [], [], [], 0.0
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Handler.address = f"http://127.0.0.1:{running.server_address[1]}/{SECRET}"
     threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield Fresh
+    yield Handler
     running.shutdown()
     running.server_close()
 
@@ -143,21 +140,21 @@ def test_a_refusal_or_redirect_is_final(server: Any, status: int) -> None:
 
 
 def test_the_address_is_not_shown_anywhere(
-    server: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    server: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said: list[str] = []
-    outlets = Outlets(said.append, ignored)
+    sinks = RunSinks(tmp_path, ignored)
     server.statuses[:] = [200, 404]
     sink = WebhookSink(server.address, "mine")
-    outlets.add("webhook", sink)
-    outlets.put(Logged(1, {}))
-    outlets.close()
-    assert said == [
-        "webhook failed and is closed: it answered with status 404; check the URL, and that it accepts JSON; "
-        "training and other trackers continue"
-    ]
-    shown = "".join((repr(sink), caplog.text, *capfd.readouterr(), *said))
+    sinks.add("webhook", sink)
+    sinks.put(Logged(1, {}))
+    sinks.close()
+    printed = capfd.readouterr()
+    assert printed.err == (
+        "toposcope: webhook failed and is closed: it answered with status 404; check the URL, and that it accepts JSON;"
+        " training and other trackers continue\n"
+    )
+    shown = "".join((repr(sink), caplog.text, *printed))
     assert SECRET not in shown
     assert "127.0.0.1" not in shown
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from live_studies import LiveStudy
 
 from toposcope.cli.export import export
-from toposcope.logs import LogTable, log_beside, read_log
+from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
 from toposcope.report.live.status import Status, status_of
@@ -207,7 +207,7 @@ def test_export(tmp_path: Path) -> None:
 
 def test_a_log_beside_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss,validation_loss\n1,3.0,\n2,nan,\n3,nan,2.5\n4,inf,nan\n")
-    table = log_beside(tmp_path)
+    table = find_log(tmp_path)
     assert table is not None
     assert {name: at.tolist() for name, at in table.nan_steps.items()} == {"loss": [2, 3], "validation_loss": [4]}
     store = Store(tmp_path / "study.db")

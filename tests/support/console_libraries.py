@@ -2,7 +2,7 @@
 
 import math
 
-from console_runs import Console, ConsoleLog, Row, Run, bar
+from console_runs import Console, ConsoleLog, Row, Run, bar, writers
 
 COUNTED = "rows with a loss; an evaluation belongs to the row before it"
 
@@ -124,10 +124,9 @@ def hf_notebook_table(run: Run) -> ConsoleLog:
     log = Console("HF notebook table")
     log.line(f" [{run.steps[-1]}/{run.last_step} 10:23:51, Epoch {3 * run.steps[-1] // run.last_step}/3]")
     log.line("Step\tTraining Loss\tValidation Loss\tAccuracy")
-    for row in run.trained():
+    for row in log.trained(run):
         if row.validation is not None:
-            train, value = log.loss(row.step, f"{row.loss:f}"), log.validation(row.step, f"{row.validation:f}")
-            log.line(f"{row.step}\t{train}\t{value}\t0.{8000 + row.index}00")
+            log.line(f"{row.step}\t{row.loss:f}\t{row.validation:f}\t0.{8000 + row.index}00")
     return log.log(run.last_step, table=True)
 
 
@@ -157,8 +156,8 @@ def unsloth(run: Run) -> ConsoleLog:
     log.line("\\        /    Data Parallel GPUs = 1 | Total batch size (2 x 4 x 1) = 8")
     log.line(' "-____-"     Trainable parameters = 24,313,856 of 3,237,063,680 (0.75% trained)')
     log.line(f" [{run.steps[-1]}/{run.last_step} 01:33, Epoch 0/1]\nStep\tTraining Loss")
-    for row in run.trained():
-        log.line(f"{row.step}\t{log.loss(row.step, f'{row.loss:f}')}")
+    for row in log.trained(run):
+        log.line(f"{row.step}\t{row.loss:f}")
     return log.log(run.last_step, table=True)
 
 
@@ -181,10 +180,9 @@ def diffusers(run: Run) -> ConsoleLog:
     log = Console("diffusers")
     log.line("***** Running training *****\n  Num examples = 833\n  Gradient Accumulation steps = 4")
     log.line(f"  Total optimization steps = {run.last_step}")
-    for row in run.trained():
-        loss, rate = log.loss(row.step, f"{row.loss:.3g}"), log.rate(row.step, f"{row.rate:.3g}")
+    for row in log.trained(run):
         drawn = bar(row.step, run.last_step, 1.43)
-        log.raw(f"\rSteps: {drawn[:-1]}, lr={rate}, step_loss={loss}]")
+        log.raw(f"\rSteps: {drawn[:-1]}, lr={row.rate:.3g}, step_loss={row.loss:.3g}]")
     log.line()
     return log.log(run.last_step, table=True)
 
@@ -193,10 +191,12 @@ def tqdm_postfix(run: Run) -> ConsoleLog:
     """A script's own bar an epoch, with what ``set_postfix`` puts behind it."""
     log = Console("tqdm postfix")
     batches = 10 * run.every
-    for row in run.trained():
+    for row in log.trained(run):
         epoch, batch = divmod(row.step - 1, batches)
-        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.2e}")
-        log.raw(f"\rEpoch {epoch + 1}/10: {bar(batch + 1, batches)[:-1]}, loss={loss}, lr={rate}, mem=10.2GB]")
+        log.raw(
+            f"\rEpoch {epoch + 1}/10: {bar(batch + 1, batches)[:-1]}, loss={row.loss:.4f}, lr={row.rate:.2e},"
+            " mem=10.2GB]"
+        )
         if batch + 1 == batches:
             log.line()
     log.line()
@@ -206,8 +206,8 @@ def tqdm_postfix(run: Run) -> ConsoleLog:
 def tqdm_description(run: Run) -> ConsoleLog:
     """A bar of the whole run whose description is the loss, each drawing on a line of its own."""
     log = Console("tqdm description")
-    for row in run.trained():
-        log.line(f"loss: {log.loss(row.step, f'{row.loss:.4f}')}: {bar(row.step, run.last_step)}")
+    for row in log.trained(run):
+        log.line(f"loss: {row.loss:.4f}: {bar(row.step, run.last_step)}")
     return log.log(run.last_step)
 
 
@@ -216,9 +216,9 @@ def kohya(run: Run) -> ConsoleLog:
     log = Console("kohya sd-scripts")
     log.line("running training / 学習開始\n  num train images * repeats / 学習画像の数×繰り返し回数: 800")
     log.line(f"  total optimization steps / 学習ステップ数: {run.last_step}\n\nepoch 1/1")
-    for row in run.trained():
+    for row in log.trained(run):
         drawn = bar(row.step, run.last_step, 1.43)
-        log.raw(f"\rsteps: {drawn[:-1]}, avr_loss={log.loss(row.step, f'{row.loss:.3g}')}]")
+        log.raw(f"\rsteps: {drawn[:-1]}, avr_loss={row.loss:.3g}]")
     log.line("\nsaving checkpoint: ./output/last.safetensors\nmodel saved.")
     return log.log(run.last_step, table=True)
 
@@ -327,26 +327,4 @@ def allennlp(run: Run) -> ConsoleLog:
     return log.log(last - 1, step_name="epochs from 0")
 
 
-WRITERS = (
-    hf_trainer,
-    hf_trainer_bars_on_lines,
-    hf_trainer_text,
-    trl_sft,
-    trl_dpo,
-    axolotl,
-    whisper,
-    hf_notebook_table,
-    model_card,
-    unsloth,
-    hf_no_trainer,
-    diffusers,
-    tqdm_postfix,
-    tqdm_description,
-    kohya,
-    keras2,
-    keras2_carriage_return,
-    keras3,
-    keras_line_per_epoch,
-    lightning,
-    allennlp,
-)
+WRITERS = writers(globals())

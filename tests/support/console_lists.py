@@ -2,7 +2,7 @@
 
 import json
 
-from console_runs import Console, ConsoleLog, Run
+from console_runs import Console, ConsoleLog, Run, writers
 
 
 def bare_list(run: Run) -> ConsoleLog:
@@ -50,4 +50,4 @@ def tensorboard_download(run: Run) -> ConsoleLog:
     return log.log()
 
 
-WRITERS = (bare_list, pairs, train_and_val, keras_history, columns, tensorboard_download)
+WRITERS = writers(globals())

@@ -25,52 +25,36 @@ def _time(i: int) -> datetime:
     return datetime(2024, 11, 28, 23, 58, 2, 417000) + timedelta(seconds=1.93 * i)
 
 
-def logging_default(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _prefixed(log, lambda i: "INFO:__main__:")
+def _prefix(prefix: Callable[[int], str]) -> Wrapper:
+    return lambda log, rng: _prefixed(log, prefix)
 
 
-def logging_with_time(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _prefixed(log, lambda i: f"{_time(i):%Y-%m-%d %H:%M:%S},{417 + i % 500:03d} - train.py:123 - INFO - ")
+PREFIXES = tuple(
+    map(
+        _prefix,
+        (
+            lambda i: "INFO:__main__:",
+            lambda i: f"{_time(i):%Y-%m-%d %H:%M:%S},{417 + i % 500:03d} - train.py:123 - INFO - ",
+            lambda i: f"[{_time(i):%Y-%m-%d %H:%M:%S},417][__main__][INFO][rank0] - ",
+            lambda i: f"{_time(i):%Y-%m-%d %H:%M:%S}.417 | INFO     | __main__:train:88 - ",  # Loguru's
+            lambda i: f"I{_time(i):%m%d %H:%M:%S}.417123 140123456789 train.py:231] ",  # absl's
+            lambda i: f"{_time(i):%Y-%m-%dT%H:%M:%S}.{417123456 + i}Z ",  # containers' and CI's
+            lambda i: f"[{1.93 * i:12.6f}] ",
+            lambda i: "[rank0]: ",
+        ),
+    )
+)
 
 
-def logging_in_brackets(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _prefixed(log, lambda i: f"[{_time(i):%Y-%m-%d %H:%M:%S},417][__main__][INFO][rank0] - ")
+def _ranks(*ranks: str) -> Wrapper:
+    return lambda log, rng: _all_ranks(log, ranks)
 
 
-def logging_with_pipes(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    """Loguru's."""
-    return _prefixed(log, lambda i: f"{_time(i):%Y-%m-%d %H:%M:%S}.417 | INFO     | __main__:train:88 - ")
-
-
-def logging_of_absl(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _prefixed(log, lambda i: f"I{_time(i):%m%d %H:%M:%S}.417123 140123456789 train.py:231] ")
-
-
-def iso_times(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    """Containers' and CI's."""
-    return _prefixed(log, lambda i: f"{_time(i):%Y-%m-%dT%H:%M:%S}.{417123456 + i}Z ")
-
-
-def seconds_since_start(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _prefixed(log, lambda i: f"[{1.93 * i:12.6f}] ")
-
-
-def torchrun_rank(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _prefixed(log, lambda i: "[rank0]: ")
-
-
-def srun_ranks(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    """``srun --label``: each rank prints each line."""
-    return _all_ranks(log, ("0: ", "1: ", "2: ", "3: "))
-
-
-def torchrun_ranks(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    """``torchrun --tee 3``: each rank prints each line."""
-    return _all_ranks(log, ("[default0]:", "[default1]:"))
-
-
-def deepspeed_ranks(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
-    return _all_ranks(log, ("worker-1: [rank0] ", "worker-2: [rank8] "))
+RANKS = (
+    _ranks("0: ", "1: ", "2: ", "3: "),  # srun --label
+    _ranks("[default0]:", "[default1]:"),  # torchrun --tee 3
+    _ranks("worker-1: [rank0] ", "worker-2: [rank8] "),  # DeepSpeed
+)
 
 
 def _all_ranks(log: ConsoleLog, ranks: tuple[str, ...]) -> ConsoleLog:
@@ -219,54 +203,21 @@ def shell_around(log: ConsoleLog, rng: random.Random) -> ConsoleLog:
 
 
 WRAPPERS: tuple[Wrapper, ...] = (
-    logging_default,
-    logging_with_time,
-    logging_in_brackets,
-    logging_with_pipes,
-    logging_of_absl,
-    iso_times,
-    seconds_since_start,
-    torchrun_rank,
-    srun_ranks,
-    torchrun_ranks,
-    deepspeed_ranks,
-    coloured_lines,
-    coloured_numbers,
-    windows_lines,
-    other_bars,
-    noise,
-    wandb_summary,
-    source_above,
-    config_above,
-    stack_trace,
-    shell_around,
+    *PREFIXES,
+    *RANKS,
+    *(coloured_lines, coloured_numbers, windows_lines, other_bars, noise, wandb_summary, source_above, config_above),
+    *(stack_trace, shell_around),
 )
 
 
-def utf8(text: str) -> bytes:
-    return text.encode()
-
-
-def utf8_with_mark(text: str) -> bytes:
-    return text.encode("utf-8-sig")
-
-
-def utf16(text: str) -> bytes:
-    """What PowerShell's ``>`` writes."""
-    return text.encode("utf-16")
-
-
-def latin1(text: str) -> bytes:
-    """A name with an accent above; what latin-1 lacks, as bars, becomes ``?``."""
-    return f"Données : /home/rené/corpus\n{text}".encode("latin-1", errors="replace")
-
-
-def broken_bytes(text: str) -> bytes:
-    """A byte that is no UTF-8, as of a sample that was cut."""
-    return b"sample: caf\xc3\xa9 \xe2\x96\n" + text.encode()
-
-
-ENCODINGS: tuple[Callable[[str], bytes], ...] = (utf8, utf8_with_mark, utf16, latin1, broken_bytes)
+ENCODINGS: tuple[Callable[[str], bytes], ...] = (
+    str.encode,
+    lambda text: text.encode("utf-8-sig"),
+    lambda text: text.encode("utf-16"),  # what PowerShell's > writes
+    # a name with an accent above; what latin-1 lacks, as bars, becomes ?
+    lambda text: f"Données : /home/rené/corpus\n{text}".encode("latin-1", errors="replace"),
+    lambda text: b"sample: caf\xc3\xa9 \xe2\x96\n" + text.encode(),  # a byte that is no UTF-8: a sample that was cut
+)
 
 
 def resumed(write: Writer, run: Run, rng: random.Random) -> ConsoleLog:

@@ -3,7 +3,7 @@
 import json
 import math
 
-from console_runs import Console, ConsoleLog, Row, Run, bar
+from console_runs import Console, ConsoleLog, Row, Run, bar, writers
 
 
 def _megatron_arguments(log: Console, run: Run) -> None:
@@ -26,13 +26,13 @@ def megatron(run: Run) -> ConsoleLog:
     log = Console("Megatron-LM")
     _megatron_arguments(log, run)
     log.line("[before the start of training step] datetime: 2024-05-01 09:12:01 ")
-    for row in run.trained():
+    for row in log.trained(run):
         place = f" [{row.time:%Y-%m-%d %H:%M:%S}] iteration {row.step:8d}/{run.last_step:8d} |"
         log.line(
             f"{place} consumed samples: {256 * row.step:12d} | elapsed time per iteration (ms): 5123.4 |"
-            f" throughput per GPU (TFLOP/s/GPU): 181.2 | learning rate: {log.rate(row.step, f'{row.rate:.6E}')} |"
-            f" global batch size: {256:5d} | lm loss: {log.loss(row.step, f'{row.loss:.6E}')} | loss scale: 1.0 |"
-            f" grad norm: {log.norm(row.step, f'{row.norm:.3f}')} | number of skipped iterations:   0 |"
+            f" throughput per GPU (TFLOP/s/GPU): 181.2 | learning rate: {row.rate:.6E} |"
+            f" global batch size: {256:5d} | lm loss: {row.loss:.6E} | loss scale: 1.0 |"
+            f" grad norm: {row.norm:.3f} | number of skipped iterations:   0 |"
             " number of nan iterations:   0 |"
         )
         if row.index == 1:
@@ -78,18 +78,16 @@ def deepspeed_pipeline(run: Run) -> ConsoleLog:
     log.line("[2024-05-01 09:12:00,001] [INFO] [logging.py:96:log_dist] [Rank 0] DeepSpeed info: version=0.14.0")
     log.line("[2024-05-01 09:12:00,002] [INFO] [config.py:1000:print]   gradient_clipping ............ 1.0")
     log.line("[2024-05-01 09:12:00,002] [INFO] [config.py:1000:print]   loss_scale ................... 0")
-    for row in run.trained():
+    for row in log.trained(run):
         stamp = f"[{row.time:%Y-%m-%d %H:%M:%S},123] [INFO]"
         log.line(
-            f"{stamp} [logging.py:96:log_dist] [Rank 0] step={row.step}, skipped=0,"
-            f" lr=[{log.rate(row.step, str(row.rate))}], mom=[(0.9, 0.95)]"
+            f"{stamp} [logging.py:96:log_dist] [Rank 0] step={row.step}, skipped=0, lr=[{row.rate}], mom=[(0.9, 0.95)]"
         )
         log.line(
             f"{stamp} [timer.py:260:stop] epoch=0/micro_step={4 * row.step}/global_step={row.step},"
             " RunningAvgSamplesPerSec=19.43, CurrSamplesPerSec=19.51, MemAllocated=2.08GB, MaxMemAllocated=8.93GB"
         )
-        loss = log.loss(row.step, f"{row.loss:0.4f}")
-        log.line(f"steps: {row.step} loss: {loss} iter time (s): 0.823 samples/sec: 19.441")
+        log.line(f"steps: {row.step} loss: {row.loss:0.4f} iter time (s): 0.823 samples/sec: 19.441")
     return log.log()
 
 
@@ -103,22 +101,22 @@ def torchtitan(run: Run) -> ConsoleLog:
     def info(row: Row, text: str) -> None:
         log.line(f"[rank0]:[titan] {row.time:%Y-%m-%d %H:%M:%S},123 - root - INFO - {text}")
 
-    start = next(run.rows())
+    start = next(log.rows(run))
     info(start, "Starting job: Llama 3 8B training")
     info(start, f"{BLUE}Model llama3 8B {RED}size: 8,030,261,248 total parameters{RESET}")
     info(start, f"Trainer is initialized with local batch size 1, global batch size 8, total steps {run.last_step}")
-    for row in run.trained():
-        loss, norm = log.loss(row.step, f"{row.loss:7.4f}"), log.norm(row.step, f"{row.norm:7.4f}")
+    for row in log.trained(run):
         info(
             row,
-            f"{RED}step: {row.step:2}  {GREEN}loss: {loss}  {ORANGE}grad_norm: {norm}  {TURQUOISE}memory: 47.46GiB"
+            f"{RED}step: {row.step:2}  {GREEN}loss: {row.loss:7.4f}  {ORANGE}grad_norm: {row.norm:7.4f} "
+            f" {TURQUOISE}memory: 47.46GiB"
             f"(49.96%)  {BLUE}tps: 7,123  {CYAN}tflops: 412.53  {MAGENTA}mfu: 41.71%{RESET}",
         )
         if row.validation is not None:
-            value = log.validation(row.step, f"{row.validation:7.4f}")
             info(
                 row,
-                f"{YELLOW}validate step: {row.step:2}  {GREEN}loss: {value}  {TURQUOISE}memory: 31.20GiB(32.84%)"
+                f"{YELLOW}validate step: {row.step:2}  {GREEN}loss: {row.validation:7.4f}  {TURQUOISE}memory:"
+                " 31.20GiB(32.84%)"
                 f"  {BLUE}tps: 21,456{RESET}",
             )
     info(row, "Training completed")
@@ -246,17 +244,19 @@ def composer(run: Run) -> ConsoleLog:
     log = Console("Composer")
     log.line("******************************\nConfig:\nenabled_algorithms/GradientClipping: true")
     log.line("rank_zero_seed: 17\n******************************")
-    for row in run.trained():
-        loss = log.loss(row.step, f"{row.loss:.4f}")
+    for row in log.trained(run):
         log.line(f"[batch={row.step}/{run.last_step}]:\n\t Train time/epoch: 0\n\t Train time/batch: {row.step - 1}")
         log.line(f"\t Train time/token: {(row.step - 1) * 524288}\n\t Train memory/peak_reserved_mem: 3.2317")
-        log.line(f"\t Train loss/train/total: {loss}\n\t Train metrics/train/LanguageCrossEntropy: {loss}")
+        log.line(
+            f"\t Train loss/train/total: {row.loss:.4f}\n\t Train metrics/train/LanguageCrossEntropy: {row.loss:.4f}"
+        )
         log.line(f"\t Train metrics/train/LanguagePerplexity: {math.exp(row.loss):.4f}")
-        log.line(f"\t Train lr-DecoupledAdamW/group0: {log.rate(row.step, f'{row.rate:.4f}')}")
+        log.line(f"\t Train lr-DecoupledAdamW/group0: {row.rate:.4f}")
         if row.validation is not None:
             log.line("[Eval batch=1/6] Eval on eval data\n[Eval batch=3/6] Eval on eval data")
-            value = log.validation(row.step, f"{row.validation:.4f}")
-            log.line(f"[Eval batch=6/6] Eval on eval data:\n\t Eval metrics/eval/LanguageCrossEntropy: {value}")
+            log.line(
+                f"[Eval batch=6/6] Eval on eval data:\n\t Eval metrics/eval/LanguageCrossEntropy: {row.validation:.4f}"
+            )
     return log.log(run.last_step, step_name="an evaluation states no step; that of the block before it")
 
 
@@ -264,15 +264,13 @@ def maxtext(run: Run) -> ConsoleLog:
     log = Console("MaxText")
     log.line(f"Config param learning_rate: {max(run.rates)}\nConfig param steps: {run.last_step}")
     log.line("number parameters: 1.104 billion\nPer train step:\n Total TFLOPs: 88.11 ")
-    for row in run.rows():
-        loss = log.loss(row.step, f"{row.loss:.3f}")
+    for row in log.rows(run):
         log.line(
             f"completed step: {row.step}, seconds: 1.150, TFLOP/s/device: 76.617, Tokens/s/device: 10683.123,"
-            f" total_weights: 98304, loss: {loss}"
+            f" total_weights: 98304, loss: {row.loss:.3f}"
         )
         if row.validation is not None:
-            value = log.validation(row.step, f"{row.validation:.3f}")
-            log.line(f"eval metrics after step: {row.step}, loss={value}, total_weights=491520.0")
+            log.line(f"eval metrics after step: {row.step}, loss={row.validation:.3f}, total_weights=491520.0")
     return log.log(run.last_step)
 
 
@@ -302,10 +300,9 @@ def levanter(run: Run) -> ConsoleLog:
 def picotron(run: Run) -> ConsoleLog:
     log = Console("picotron")
     log.line("init dataloader time: 3.14s\nTokens per step: 524.29K\nNumber of parameters: 1.71B")
-    for row in run.trained():
-        loss = log.loss(row.step, f"{row.loss:6.4f}")
+    for row in log.trained(run):
         log.line(
-            f"[rank 0] Step: {row.step:<5d} | Loss: {loss} | Global batch size: 524.29K | Tokens/s: 310.32K |"
+            f"[rank 0] Step: {row.step:<5d} | Loss: {row.loss:6.4f} | Global batch size: 524.29K | Tokens/s: 310.32K |"
             f" Tokens/s/GPU:  38.79K | Tokens: {row.step * 0.524:6.2f}M | MFU: 41.40% | Memory usage:  36.02GB"
         )
     return log.log()
@@ -348,16 +345,15 @@ def litgpt(run: Run) -> ConsoleLog:
     log.line("Seed set to 42\nTime to instantiate model: 0.12 seconds.\nTotal parameters: 1,100,048,384")
     log.line("Verifying settings ...\nMeasured TFLOPs: 239.68")
     last = "n/a"
-    for row in run.trained():
+    for row in log.trained(run):
         log.line(
-            f"Epoch 1 | iter {row.step} step {row.step} | loss train: {log.loss(row.step, f'{row.loss:.3f}')},"
+            f"Epoch 1 | iter {row.step} step {row.step} | loss train: {row.loss:.3f},"
             f" val: {last} | iter time: 321.12 ms (step) remaining time: 1 day, 2:03:04"
         )
         if row.validation is not None:
             log.line("Validating ...")
-            value = log.validation(row.step, f"{row.validation:.4f}")
-            log.line(f"iter {row.step}: val loss {value}, val time: 12345.67 ms")
-            last = f"{row.validation:.3f}"
+            log.line(f"iter {row.step}: val loss {row.validation:.4f}, val time: 12345.67 ms")
+            last = f"{row.validation + 0:.3f}"
     return log.log()
 
 
@@ -378,30 +374,12 @@ def torchtune(run: Run) -> ConsoleLog:
 
 def torchtune_file(run: Run) -> ConsoleLog:
     log = Console("torchtune log file")
-    for row in run.trained():
-        loss, rate = log.loss(row.step, str(row.loss)), log.rate(row.step, str(row.rate))
+    for row in log.trained(run):
         log.line(
-            f"Step {row.step} | loss:{loss} lr:{rate} tokens_per_second_per_gpu:2315.3120134"
-            f" peak_memory_active:17.23 peak_memory_alloc:17.23 grad_norm:{log.norm(row.step, str(row.norm))} "
+            f"Step {row.step} | loss:{row.loss} lr:{row.rate} tokens_per_second_per_gpu:2315.3120134"
+            f" peak_memory_active:17.23 peak_memory_alloc:17.23 grad_norm:{row.norm} "
         )
     return log.log()
 
 
-WRITERS = (
-    megatron,
-    gpt_neox,
-    deepspeed_pipeline,
-    torchtitan,
-    fairseq,
-    fairseq_json,
-    olmo,
-    olmo_rich,
-    composer,
-    maxtext,
-    levanter,
-    picotron,
-    nanotron,
-    litgpt,
-    torchtune,
-    torchtune_file,
-)
+WRITERS = writers(globals())

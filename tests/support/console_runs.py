@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import FunctionType
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,18 @@ class ConsoleLog:
 Writer = Callable[[Run], ConsoleLog]
 
 
+class Printed(float):
+    """A value of a run; wherever it is formatted, the console keeps what was printed."""
+
+    kept: dict[int, float]
+    step: int
+
+    def __format__(self, spec: str) -> str:
+        text = float.__format__(float(self), spec)
+        self.kept[self.step] = float(text)
+        return text
+
+
 @dataclass
 class Console:
     """The console of one tool; each value is kept as it is put into a line."""
@@ -125,6 +138,27 @@ class Console:
     validations: dict[int, float] = field(default_factory=dict)
     rates: dict[int, float] = field(default_factory=dict)
     norms: dict[int, float] = field(default_factory=dict)
+
+    def rows(self, run: Run, step_of: Callable[[Row], int] = lambda row: row.step) -> Iterator[Row]:
+        """Rows whose values are kept when they are formatted, each at the step that the tool gives it."""
+
+        def printed(value: float, kept: dict[int, float], row: Row) -> Printed:
+            number = Printed(value)
+            number.kept, number.step = kept, step_of(row)
+            return number
+
+        for row in run.rows():
+            yield replace(
+                row,
+                loss=printed(row.loss, self.losses, row),
+                rate=printed(row.rate, self.rates, row),
+                norm=printed(row.norm, self.norms, row),
+                validation=None if row.validation is None else printed(row.validation, self.validations, row),
+            )
+
+    def trained(self, run: Run, step_of: Callable[[Row], int] = lambda row: row.step) -> Iterator[Row]:
+        """As `rows`, after at least one step."""
+        return (row for row in self.rows(run, step_of) if row.step)
 
     def line(self, text: str = "") -> None:
         self.parts.append(text + "\n")
@@ -155,6 +189,12 @@ class Console:
 def _keep(values: dict[int, float], step: int, text: str) -> str:
     values[step] = float(text)
     return text
+
+
+def writers(module: dict[str, object]) -> tuple[Writer, ...]:
+    """The writers of a module: its functions of a run alone, in their order."""
+    own = (f for name, f in module.items() if isinstance(f, FunctionType) and not name.startswith("_"))
+    return tuple(f for f in own if f.__module__ == module["__name__"] and list(f.__annotations__) == ["run", "return"])
 
 
 def bar(done: int, total: int, seconds_per_step: float = 0.43, *, width: int = 10, ascii_only: bool = False) -> str:

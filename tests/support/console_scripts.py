@@ -2,7 +2,7 @@
 
 import math
 
-from console_runs import Console, ConsoleLog, Run
+from console_runs import Console, ConsoleLog, Run, writers
 
 
 def nanogpt(run: Run) -> ConsoleLog:
@@ -22,14 +22,12 @@ def nanogpt(run: Run) -> ConsoleLog:
     log.line("num non-decayed parameter tensors: 13, with 4,992 parameters")
     log.line("using fused AdamW: True\ncompiling the model... (takes a ~minute)")
     mfu = -100.0
-    for row in run.rows():
+    for row in log.rows(run):
         if row.validation is not None:
-            value = log.validation(row.step, f"{row.validation:.4f}")
-            log.line(f"step {row.step}: train loss {row.loss + rng.gauss(0, 0.01):.4f}, val loss {value}")
+            log.line(f"step {row.step}: train loss {row.loss + rng.gauss(0, 0.01):.4f}, val loss {row.validation:.4f}")
             if row.step:
                 log.line("saving checkpoint to out-shakespeare-char")
-        loss = log.loss(row.step, f"{row.loss:.4f}")
-        log.line(f"iter {row.step}: loss {loss}, time {rng.gauss(22, 2):.2f}ms, mfu {mfu:.2f}%")
+        log.line(f"iter {row.step}: loss {row.loss:.4f}, time {rng.gauss(22, 2):.2f}ms, mfu {mfu:.2f}%")
         mfu = rng.gauss(17, 0.3)
     return log.log(run.last_step)
 
@@ -38,10 +36,9 @@ def gpt_lecture(run: Run) -> ConsoleLog:
     """The script of a lecture: nothing but ``step 0: train loss 4.2, val loss 4.3``."""
     log = Console("lecture GPT")
     log.line("10.788929 M parameters")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.validation is not None:
-            train, val = log.loss(row.step, f"{row.loss:.4f}"), log.validation(row.step, f"{row.validation:.4f}")
-            log.line(f"step {row.step}: train loss {train}, val loss {val}")
+            log.line(f"step {row.step}: train loss {row.loss:.4f}, val loss {row.validation:.4f}")
     log.line("\nAnd they bridle to save the mooN'd it fooder in my like,\nI'll not love in 3: loss 2 of kinds.")
     return log.log()
 
@@ -49,43 +46,42 @@ def gpt_lecture(run: Run) -> ConsoleLog:
 def mingpt(run: Run) -> ConsoleLog:
     log = Console("minGPT")
     log.line("number of parameters: 85.00M\nrunning on device cuda")
-    for row in run.rows():
-        loss = log.loss(row.step, f"{row.loss:.5f}")
-        log.line(f"iter_dt {run.random().gauss(91, 5):.2f}ms; iter {row.step}: train loss {loss}")
+    for row in log.rows(run):
+        log.line(f"iter_dt {run.random().gauss(91, 5):.2f}ms; iter {row.step}: train loss {row.loss:.5f}")
     return log.log()
 
 
 def build_nanogpt(run: Run) -> ConsoleLog:
     log = Console("build-nanogpt")
     log.line("using device: cuda:0\ntotal desired batch size: 524288\n=> calculated gradient accumulation steps: 4")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.validation is not None:
-            log.line(f"validation loss: {log.validation(row.step, f'{row.validation:.4f}')}")
+            log.line(f"validation loss: {row.validation:.4f}")
             log.line(f"HellaSwag accuracy: {2500 + row.index}/10042={(2500 + row.index) / 10042:.4f}")
-        loss, rate = log.loss(row.step, f"{row.loss:.6f}"), log.rate(row.step, f"{row.rate:.4e}")
-        norm = log.norm(row.step, f"{row.norm:.4f}")
-        log.line(f"step {row.step:5d} | loss: {loss} | lr {rate} | norm: {norm} | dt: 339.12ms | tok/sec: 1546012.04")
+        log.line(
+            f"step {row.step:5d} | loss: {row.loss:.6f} | lr {row.rate:.4e} | norm: {row.norm:.4f} | dt: 339.12ms |"
+            " tok/sec: 1546012.04"
+        )
     return log.log(step_name="a validation line states no step; that of the row after it")
 
 
 def build_nanogpt_file(run: Run) -> ConsoleLog:
     log = Console("build-nanogpt log.txt")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.validation is not None:
-            log.line(f"{row.step} val {log.validation(row.step, f'{row.validation:.4f}')}")
+            log.line(f"{row.step} val {row.validation:.4f}")
             log.line(f"{row.step} hella {(2500 + row.index) / 10042:.4f}")
-        log.line(f"{row.step} train {log.loss(row.step, f'{row.loss:.6f}')}")
+        log.line(f"{row.step} train {row.loss:.6f}")
     return log.log()
 
 
 def llmc_file(run: Run) -> ConsoleLog:
     log = Console("llm.c main.log")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.validation is not None:
-            log.line(f"s:{row.step} tel:{log.validation(row.step, f'{row.validation:.4f}')}")
+            log.line(f"s:{row.step} tel:{row.validation:.4f}")
             log.line(f"s:{row.step} eval:{(2500 + row.index) / 10042:.4f}")
-        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.6f}")
-        log.line(f"s:{row.step} trl:{loss} lr:{rate} norm:{log.norm(row.step, f'{row.norm:.2f}')}")
+        log.line(f"s:{row.step} trl:{row.loss:.4f} lr:{row.rate:.6f} norm:{row.norm:.2f}")
     return log.log()
 
 
@@ -108,16 +104,16 @@ def llmc_stdout(run: Run) -> ConsoleLog:
     for name, value in settings.items():
         log.line(f"| {name:<21} | {value!s:<50} |")
     log.line(edge + "\nallocating 237 MiB for parameter gradients\ndevice memory usage: 22345 MiB / 81037 MiB")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.step:
-            loss, rate = log.loss(row.step, f"{row.loss:7.6f}"), log.rate(row.step, f"{row.rate:.2e}")
-            norm = log.norm(row.step, f"{row.norm:6.4f}")
             log.line(
-                f"step {row.step:4d}/{run.last_step} | loss {loss} ({rng.gauss(0, 1):+.2f}z)| norm {norm}"
-                f" ({rng.gauss(0, 1):+.2f}z)| lr {rate} | {rng.gauss(410, 2):.2f} ms | 44.1% bf16 MFU | 1277123 tok/s"
+                f"step {row.step:4d}/{run.last_step} | loss {row.loss:7.6f} ({rng.gauss(0, 1):+.2f}z)| norm"
+                f" {row.norm:6.4f}"
+                f" ({rng.gauss(0, 1):+.2f}z)| lr {row.rate:.2e} | {rng.gauss(410, 2):.2f} ms | 44.1% bf16 MFU |"
+                " 1277123 tok/s"
             )
         if row.validation is not None:
-            log.line(f"val loss {log.validation(row.step, f'{row.validation:f}')}")
+            log.line(f"val loss {row.validation:f}")
             log.line(f"HellaSwag: {2500 + row.index}/10042 = {(2500 + row.index) / 10042:f}")
     return log.log(run.last_step, step_name="a validation line states no step; that of the row before it")
 
@@ -125,16 +121,15 @@ def llmc_stdout(run: Run) -> ConsoleLog:
 def llmc_python(run: Run) -> ConsoleLog:
     log = Console("llm.c train_gpt2.py")
     log.line("Running pytorch 2.4.0+cu124\nusing device: cuda\ntotal desired batch size: 524288")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.step:
-            loss, rate = log.loss(row.step, f"{row.loss:.6f}"), log.rate(row.step, f"{row.rate:.2e}")
-            norm = log.norm(row.step, f"{row.norm:.4f}")
             log.line(
-                f"step {row.step:4d}/{run.last_step} | train loss {loss} | norm {norm} | lr {rate}"
+                f"step {row.step:4d}/{run.last_step} | train loss {row.loss:.6f} | norm {row.norm:.4f} | lr"
+                f" {row.rate:.2e}"
                 " | (180.42 ms | 181623 tok/s)"
             )
         if row.validation is not None:
-            log.line(f"val loss {log.validation(row.step, str(row.validation))}")
+            log.line(f"val loss {row.validation}")
     return log.log(run.last_step, step_name="a validation line states no step; that of the row before it")
 
 
@@ -184,13 +179,12 @@ def modded_nanogpt(run: Run) -> ConsoleLog:
     log.line(f"{SCRIPT.format(last=run.last_step)}\n{rule}\n{NVIDIA_SMI}\n{rule}")
     log.line("Training DataLoader: total number of tokens: 1000000000 across 10 files")
     log.line("Validation DataLoader: total number of tokens: 100000000 across 1 files\n" + rule)
-    for row in run.rows():
+    for row in log.rows(run):
         place, average = f"step:{row.step}/{run.last_step}", "nanms" if row.index < 2 else "151.08ms"
         if row.step:
             log.line(f"{place} train_time:{151 * row.step}ms step_avg:{average}")
         if row.validation is not None:
-            value = log.validation(row.step, f"{row.validation:.4f}")
-            log.line(f"{place} val_loss:{value} train_time:{151 * row.step}ms step_avg:{average}")
+            log.line(f"{place} val_loss:{row.validation:.4f} train_time:{151 * row.step}ms step_avg:{average}")
     log.line("peak memory allocated: 39491 MiB reserved: 49988 MiB")
     return log.log(run.last_step)
 
@@ -198,14 +192,12 @@ def modded_nanogpt(run: Run) -> ConsoleLog:
 def modded_nanogpt_with_training_loss(run: Run) -> ConsoleLog:
     log = Console("modded-nanogpt, train_loss")
     log.line(SCRIPT.format(last=run.last_step) + "\n" + "=" * 100)
-    for row in run.rows():
+    for row in log.rows(run):
         place = f"step:{row.step}/{run.last_step}"
         if row.validation is not None:
-            value = log.validation(row.step, f"{row.validation:.4f}")
-            log.line(f"{place} val_loss:{value} train_time:{236 * row.step:.0f}ms step_avg:236.22ms")
+            log.line(f"{place} val_loss:{row.validation:.4f} train_time:{236 * row.step:.0f}ms step_avg:236.22ms")
         if row.step:
-            loss = log.loss(row.step, f"{row.loss:.4f}")
-            log.line(f"{place} train_loss:{loss} train_time:{236 * row.step:.0f}ms step_avg:236.22ms")
+            log.line(f"{place} train_loss:{row.loss:.4f} train_time:{236 * row.step:.0f}ms step_avg:236.22ms")
     log.line("peak memory consumption: 30042 MiB")
     return log.log(run.last_step)
 
@@ -221,13 +213,13 @@ def parameter_golf(run: Run) -> ConsoleLog:
     for i in range(1, 21):
         log.line(f"warmup_step:{i}/20")
     value = math.nan
-    for row in run.rows():
+    for row in log.rows(run):
         place, time = f"step:{row.step}/{run.last_step}", f"train_time:{43 * row.step}ms step_avg:43.54ms"
         if row.step:
-            log.line(f"{place} train_loss:{log.loss(row.step, f'{row.loss:.4f}')} {time}")
+            log.line(f"{place} train_loss:{row.loss:.4f} {time}")
         if row.validation is not None:
             value = row.validation
-            log.line(f"{place} val_loss:{log.validation(row.step, f'{value:.4f}')} val_bpb:{value / 1.693:.4f} {time}")
+            log.line(f"{place} val_loss:{value:.4f} val_bpb:{value / 1.693:.4f} {time}")
     log.line(f"stopping_early: wallclock_cap train_time:600038ms step:{run.steps[-1]}/{run.last_step}")
     log.line("peak memory allocated: 10184 MiB reserved: 10200 MiB\nSerialized model: 67224983 bytes")
     log.line(f"final_int8_zlib_roundtrip val_loss:{value + 0.0121:.4f} val_bpb:1.2244 eval_time:1401ms")
@@ -240,29 +232,16 @@ def nanochat(run: Run) -> ConsoleLog:
     log = Console("nanochat")
     log.line("Vocab size: 65,536\nnum_layers: 20\nmodel_dim: 1280\nTokens / micro-batch / rank: 32 x 2048 = 65,536")
     log.line(f"Calculated number of iterations from target data:param ratio: {run.last_step:,}")
-    for row in run.rows():
+    for row in log.rows(run):
         if row.validation is not None:
             log.line(f"Step {row.step:05d} | Validation bpb: {log.validation(row.step, f'{row.validation / 3:.4f}')}")
         share = 100 * row.step / run.last_step
         log.line(
-            f"step {row.step:05d}/{run.last_step:05d} ({share:.2f}%) | loss: {log.loss(row.step, f'{row.loss:.6f}')}"
-            f" | grad norm: {log.norm(row.step, f'{row.norm:.4f}')} | lrm: {row.rate / max(run.rates):.2f}"
+            f"step {row.step:05d}/{run.last_step:05d} ({share:.2f}%) | loss: {row.loss:.6f}"
+            f" | grad norm: {row.norm:.4f} | lrm: {row.rate / max(run.rates):.2f}"
             f" | dt: 482.13ms | tok/sec: 1,087,434 | mfu: 48.12 | total time: {row.step * 0.008:.2f}m"
         )
     return log.log(run.last_step)
 
 
-WRITERS = (
-    nanogpt,
-    gpt_lecture,
-    mingpt,
-    build_nanogpt,
-    build_nanogpt_file,
-    llmc_file,
-    llmc_stdout,
-    llmc_python,
-    modded_nanogpt,
-    modded_nanogpt_with_training_loss,
-    parameter_golf,
-    nanochat,
-)
+WRITERS = writers(globals())

@@ -2,7 +2,7 @@
 
 import json
 
-from console_runs import Console, ConsoleLog, Row, Run
+from console_runs import Console, ConsoleLog, Row, Run, writers
 
 FLAT = "(epoch) times batches, plus the batch"
 PARTS = ("loss_cls", "loss_box_reg", "loss_mask", "loss_rpn_cls", "loss_rpn_loc")
@@ -14,12 +14,11 @@ def imagenet(run: Run) -> ConsoleLog:
     log = Console("PyTorch ImageNet")
     log.line("=> creating model 'resnet18'")
     batches = 10 * run.every
-    for row in run.rows():
+    for row in log.rows(run, lambda row: row.step + 1):
         epoch, batch = divmod(row.step, batches)
-        loss = log.loss(row.step + 1, f"{row.loss:.4e}")
         log.line(
             f"Epoch: [{epoch}][{batch + 1:4d}/{batches}]\tTime  0.331 ( 0.412)\tData  0.001 ( 0.081)\t"
-            f"Loss {loss} ({row.loss + 0.1:.4e})\tAcc@1  31.25 ( 28.12)\tAcc@5  56.25 ( 53.02)"
+            f"Loss {row.loss:.4e} ({row.loss + 0.1:.4e})\tAcc@1  31.25 ( 28.12)\tAcc@5  56.25 ( 53.02)"
         )
         if batch + run.every == batches:
             for i in (1, 11):
@@ -51,12 +50,12 @@ def timm(run: Run) -> ConsoleLog:
         f"Learning rate ({max(run.rates)}) calculated from base learning rate (0.1) and effective global batch size"
     )
     batches = 10 * run.every
-    for row in run.rows():
+    for row in log.rows(run):
         epoch, batch = divmod(row.step, batches)
-        loss, rate = log.loss(row.step, f"{row.loss:#.3g}"), log.rate(row.step, f"{row.rate:.3e}")
         log.line(
-            f"Train: {epoch} [{batch:>4d}/{batches} ({100 * batch / (batches - 1):>3.0f}%)]  Loss: {loss}"
-            f" ({row.loss + 0.1:#.3g})  Time: 0.412s,  621.31/s  (0.433s,  591.04/s)  LR: {rate}  Data: 0.011 (0.021)"
+            f"Train: {epoch} [{batch:>4d}/{batches} ({100 * batch / (batches - 1):>3.0f}%)]  Loss: {row.loss:#.3g}"
+            f" ({row.loss + 0.1:#.3g})  Time: 0.412s,  621.31/s  (0.433s,  591.04/s)  LR: {row.rate:.3e}  Data:"
+            " 0.011 (0.021)"
         )
         if batch + run.every == batches:
             log.line(
@@ -72,29 +71,29 @@ def metric_logger(run: Run) -> ConsoleLog:
     log = Console("MetricLogger")
     log.line("| distributed init (rank 0): env://\nStart training for 300 epochs")
     batches = 10 * run.every
-    for row in run.rows():
+    for row in log.rows(run):
         epoch, batch = divmod(row.step, batches)
-        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.6f}")
         log.line(
-            f"Epoch: [{epoch}]  [{batch:4d}/{batches}]  eta: 0:12:31  lr: {rate}  loss: {loss} ({row.loss + 0.1:.4f})"
+            f"Epoch: [{epoch}]  [{batch:4d}/{batches}]  eta: 0:12:31  lr: {row.rate:.6f}  loss: {row.loss:.4f}"
+            f" ({row.loss + 0.1:.4f})"
             "  time: 0.4123  data: 0.0003  max mem: 5421"
         )
         if batch + run.every == batches:
             log.line(f"Epoch: [{epoch}] Total time: 0:08:31 (0.4088 s / it)")
-            log.line(f"Averaged stats: lr: {rate}  loss: {row.loss:.4f} ({row.loss + 0.1:.4f})")
+            log.line(f"Averaged stats: lr: {row.rate:.6f}  loss: {row.loss:.4f} ({row.loss + 0.1:.4f})")
     return log.log(step_name=FLAT)
 
 
 def detectron2(run: Run) -> ConsoleLog:
     log = Console("detectron2")
     stamp = "\x1b[32m[{:%m/%d %H:%M:%S} d2.utils.events]: \x1b[0m"
-    for row in run.trained():
+    for row in log.trained(run, lambda row: row.step - 1):
         step = row.step - 1
         parts = "  ".join(f"{name}: {share * row.loss:.4g}" for name, share in zip(PARTS, SHARES, strict=True))
         log.line(
-            f"{stamp.format(row.time)} eta: 0:31:02  iter: {step}  total_loss: {log.loss(step, f'{row.loss:.4g}')}"
+            f"{stamp.format(row.time)} eta: 0:31:02  iter: {step}  total_loss: {row.loss:.4g}"
             f"  {parts}    time: 0.6797  last_time: 0.6301  data_time: 0.1221  last_data_time: 0.0101"
-            f"   lr: {log.rate(step, f'{row.rate:.5g}')}  max_mem: 4988M"
+            f"   lr: {row.rate:.5g}  max_mem: 4988M"
         )
     log.line("[05/01 10:12:00 d2.engine.hooks]: Overall training speed: 997 iterations in 0:11:18 (0.6804 s / it)")
     return log.log()
@@ -147,14 +146,13 @@ def _mm_parts(row: Row, mark: str = ": ") -> str:
 def mmengine(run: Run) -> ConsoleLog:
     log = Console("mmengine")
     batches = 10 * run.every
-    for row in run.trained():
+    for row in log.trained(run):
         epoch, batch = divmod(row.step - 1, batches)
-        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.4e}")
         stamp = f"{row.time:%Y/%m/%d %H:%M:%S} - mmengine - INFO -"
         log.line(
-            f"{stamp} Epoch(train)  [{epoch + 1}][{batch + 1:4d}/{batches}]  lr: {rate}  eta: 2 days, 7:32:05"
-            f"  time: 1.0788  data_time: 0.0849  memory: 15079  grad_norm: {log.norm(row.step, f'{row.norm:.4f}')}"
-            f"  loss: {loss}  {_mm_parts(row)}  acc: 92.1875"
+            f"{stamp} Epoch(train)  [{epoch + 1}][{batch + 1:4d}/{batches}]  lr: {row.rate:.4e}  eta: 2 days, 7:32:05"
+            f"  time: 1.0788  data_time: 0.0849  memory: 15079  grad_norm: {row.norm:.4f}"
+            f"  loss: {row.loss:.4f}  {_mm_parts(row)}  acc: 92.1875"
         )
         if batch + 1 == batches:
             log.line(f"{stamp} Exp name: faster-rcnn_r50_fpn_1x_coco_20240501_091158")
@@ -166,11 +164,11 @@ def mmengine(run: Run) -> ConsoleLog:
 
 def mmengine_iterations(run: Run) -> ConsoleLog:
     log = Console("mmengine, by iterations")
-    for row in run.trained():
-        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.4e}")
+    for row in log.trained(run):
         log.line(
             f"{row.time:%m/%d %H:%M:%S} - mmengine - INFO - Iter(train) [{row.step:5d}/{run.last_step}]"
-            f"  base_lr: {rate}  lr: {rate}  eta: 9:12:31  time: 0.4123  data_time: 0.0061  memory: 7123  loss: {loss}"
+            f"  base_lr: {row.rate:.4e}  lr: {row.rate:.4e}  eta: 9:12:31  time: 0.4123  data_time: 0.0061  memory:"
+            f" 7123  loss: {row.loss:.4f}"
             f"  decode.loss_ce: {0.7 * row.loss:.4f}  decode.acc_seg: 61.2131  aux.loss_ce: {0.3 * row.loss:.4f}"
         )
     return log.log(run.last_step)
@@ -179,13 +177,13 @@ def mmengine_iterations(run: Run) -> ConsoleLog:
 def mmdetection2(run: Run) -> ConsoleLog:
     log = Console("mmdetection 2")
     batches = 10 * run.every
-    for row in run.trained():
+    for row in log.trained(run):
         epoch, batch = divmod(row.step - 1, batches)
-        loss, rate = log.loss(row.step, f"{row.loss:.4f}"), log.rate(row.step, f"{row.rate:.3e}")
         log.line(
-            f"{row.time:%Y-%m-%d %H:%M:%S},123 - mmdet - INFO - Epoch [{epoch + 1}][{batch + 1}/{batches}]\tlr: {rate},"
+            f"{row.time:%Y-%m-%d %H:%M:%S},123 - mmdet - INFO - Epoch [{epoch + 1}][{batch + 1}/{batches}]\tlr:"
+            f" {row.rate:.3e},"
             f" eta: 13:21:22, time: 0.547, data_time: 0.061, memory: 3312, {_mm_parts(row).replace('  ', ', ')},"
-            f" acc: 92.1875, loss: {loss}"
+            f" acc: 92.1875, loss: {row.loss:.4f}"
         )
     return log.log(step_name="(epoch - 1) times batches, plus the batch")
 
@@ -228,17 +226,4 @@ def speechbrain(run: Run) -> ConsoleLog:
     return log.log(step_name="epochs; steps are stated too, 100 an epoch")
 
 
-WRITERS = (
-    imagenet,
-    mnist,
-    timm,
-    metric_logger,
-    detectron2,
-    detr,
-    yolo,
-    mmengine,
-    mmengine_iterations,
-    mmdetection2,
-    espnet,
-    speechbrain,
-)
+WRITERS = writers(globals())

@@ -5,33 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 TASKS = (
-    *(
-        "ARC",
-        "ARC-c",
-        "arc_challenge",
-        "ARC-Easy",
-        "HellaSwag",
-        "MMLU",
-        "MMLU-Pro",
-        "TruthfulQA",
-        "Winogrande",
-        "GSM8K",
-    ),
-    *(
-        "BBH",
-        "IFEval",
-        "GPQA",
-        "MUSR",
-        "MATH Lvl 5",
-        "CEval",
-        "CMMLU",
-        "C-Eval",
-        "AGIEval",
-        "HumanEval",
-        "MBPP",
-        "DROP",
-    ),
-    *("Frobnicate", "zorp_qa", "Näive-QA", "问答", "Kobest", "LiveBench", "SuperTask 2", "belebele", "ARC-AGI"),
+    *"ARC ARC-c arc_challenge ARC-Easy HellaSwag MMLU MMLU-Pro TruthfulQA Winogrande GSM8K BBH IFEval GPQA".split(),
+    *"MUSR CEval CMMLU C-Eval AGIEval HumanEval MBPP DROP Frobnicate zorp_qa Näive-QA 问答 Kobest LiveBench".split(),
+    *("MATH Lvl 5", "SuperTask 2", "belebele", "ARC-AGI"),
 )
 AVERAGES = ("Average", "Avg.", "avg", "Mean", "Overall", "macro_avg", "Average score", "Avg acc", "AVERAGE (all tasks)")
 MARKS = ("", "", " ⬆️", " ↑", " 🔥", "📚 ")

@@ -10,9 +10,9 @@ from section_tools import all_tables
 
 from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
 from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
+from toposcope.analysis.layers import onset_table
 from toposcope.analysis.matched import COLLAPSE, MATCHED
-from toposcope.analysis.moves import move_table, onset_table
-from toposcope.analysis.phases import NP_MEAN
+from toposcope.analysis.phases import NP_MEAN, move_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram

@@ -4,9 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -41,6 +44,15 @@ def _on_rank(rank: int, function: Callable[..., Any], n_ranks: int, folder: str,
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def check_close(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    """Rows of quantities have the same names and nearly the same values."""
+    assert found.keys() == expected.keys()
+    for name, row in expected.items():
+        assert found[name].keys() == row.keys(), name
+        for quantity, value in row.items():
+            assert found[name][quantity] == pytest.approx(value, rel=tolerance, abs=1e-12), (name, quantity)
 
 
 class Block(nn.Module):
@@ -115,22 +127,14 @@ def tensor_parallel(*mesh: int) -> nn.Sequential:
     return model
 
 
-def of_fsdp2(*mesh: int) -> list[dict[str, dict[str, float]]]:
-    """The quantities of a model under FSDP2."""
-    return six_steps(fsdp2(*mesh), data(dist.get_rank(), dist.get_world_size()))
-
-
-def of_tensor_parallel(*mesh: int) -> list[dict[str, dict[str, float]]]:
-    """The quantities of a model under tensor parallelism."""
-    n_parts = mesh[0] if len(mesh) == 2 else 1
-    return six_steps(tensor_parallel(*mesh), data(dist.get_rank() // mesh[-1], n_parts))
-
-
-def gathered(kind: str, *mesh: int) -> dict[str, torch.Tensor]:
-    """What each rank keeps of the parameters of a sharded model."""
-    model = fsdp2(*mesh) if kind == "fsdp2" else tensor_parallel(*mesh)
+def sharded(kind: str, *mesh: int) -> tuple[list[dict[str, dict[str, float]]], dict[str, torch.Tensor]]:
+    """The quantities of six steps of a sharded model, and what a rank keeps of its gathered parameters before."""
+    rank, is_fsdp = dist.get_rank(), kind == "fsdp2"
+    model = fsdp2(*mesh) if is_fsdp else tensor_parallel(*mesh)
     copies = {name: gather(parameter) for name, parameter in watched(model).items()}
-    return {name: copy.tensor() for name, copy in copies.items() if copy is not None}
+    kept = {name: copy.tensor() for name, copy in copies.items() if copy is not None}
+    n_split = 1 if is_fsdp else mesh[-1]
+    return six_steps(model, data(rank // n_split, dist.get_world_size() // n_split)), kept
 
 
 def replicas_that_part() -> list[dict[int, dict[str, float]]]:
@@ -150,6 +154,15 @@ def replicas_that_part() -> list[dict[int, dict[str, float]]]:
     return found
 
 
+def for_both_kinds(function: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
+    """What a function returns of replicas and of shards."""
+    found = {}
+    for kind in ("ddp", "fsdp2"):
+        found[kind] = function(kind)
+        dist.barrier()
+    return found
+
+
 def one_fails(kind: str) -> list[str]:
     """What each rank measures at five steps, if the second fails at the third."""
     model = nn.parallel.DistributedDataParallel(model_of()) if kind == "ddp" else fsdp2(2)
@@ -157,10 +170,10 @@ def one_fails(kind: str) -> list[str]:
     found: list[str] = []
     for step in range(5):
         try:
-            if dist.get_rank() == 1 and step == 2:
-                vars(quantities_module).pop("norms")
-            quantities.before()
-            pending = quantities.after(gradients=False)
+            fails = dist.get_rank() == 1 and step == 2
+            with patch.object(quantities_module, "norms", None) if fails else nullcontext():
+                quantities.before()
+                pending = quantities.after(gradients=False)
             found.append(f"{len(pending.rows())} rows of {len(pending.ranks()) or 'the'} ranks")
         except Exception as error:  # noqa: BLE001 - what a monitor would say
             return [*found, f"{type(error).__name__}: {error}"]

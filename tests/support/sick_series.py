@@ -150,12 +150,21 @@ def checkpoint(step: int, weights: Mapping[str, Tensor]) -> Checkpoint:
 
 
 def seen(weights: Mapping[int, Mapping[str, Tensor]]) -> list[CheckpointSummary]:
-    """What a deep look at a series takes down."""
+    """What a deep look at a series records."""
     return [summarise(checkpoint(step, tensors), deep=True) for step, tensors in weights.items()]
 
 
 def faults(evidence: Sequence[CheckpointSummary]) -> list[Finding]:
     return [finding for finding in diagnose(evidence) if finding.severity == "fault"]
+
+
+def faults_of(weights: Mapping[int, Mapping[str, Tensor]]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Check, steps and layer of the faults of a series."""
+    return [(finding.check, finding.steps, finding.layer) for finding in faults(seen(weights))]
+
+
+def checks(findings: Sequence[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(finding.check, finding.severity, finding.steps) for finding in findings]
 
 
 @dataclass(frozen=True)
@@ -198,13 +207,6 @@ def scaled(series: Series, other: Series, rng: np.random.Generator) -> Harm:
     factor = float(rng.choice([0.1, 0.5, 1.5, 2.0, 10.0]))
     series[step] = {name: (tensor * factor).to(tensor.dtype) for name, tensor in series[step].items()}
     return Harm(("off path", "scaled"), (step,))
-
-
-def scaled_matrix(series: Series, other: Series, rng: np.random.Generator) -> Harm:
-    (step,) = _some_steps(series, rng)
-    name = str(rng.choice(_matrices(series)))
-    series[step] = series[step] | {name: (series[step][name] * 3).to(series[step][name].dtype)}
-    return Harm(("off path", "scaled"), (step,), (name,))
 
 
 def exchanged_far(series: Series, other: Series, rng: np.random.Generator) -> Harm:
@@ -280,40 +282,50 @@ def one_that_stood_still(series: Series, other: Series, rng: np.random.Generator
     return Harm(("still",), (step, following), (name,))
 
 
-def not_finite(series: Series, other: Series, rng: np.random.Generator) -> Harm:
-    (step,) = _some_steps(series, rng)
-    name = str(rng.choice(list(series[step])))
-    bad = series[step][name].clone()
-    bad.view(-1)[int(rng.integers(bad.numel()))] = float(rng.choice([np.nan, np.inf, -np.inf]))
-    series[step] = series[step] | {name: bad}
-    return Harm(("non-finite",), (step,), (name,))
-
-
-def dead(series: Series, other: Series, rng: np.random.Generator) -> Harm:
-    (step,) = _some_steps(dict(list(series.items())[3:]), rng)
-    name = str(rng.choice(_matrices(series)))
-    series[step] = series[step] | {name: torch.zeros_like(series[step][name])}
-    return Harm(("dead",), (step,), (name,))
-
-
-def of_another_shape(series: Series, other: Series, rng: np.random.Generator) -> Harm:
-    (step,) = _some_steps(series, rng)
-    name = str(rng.choice(_matrices(series)))
-    series[step] = series[step] | {name: series[step][name][:-1]}
-    return Harm(("shape",), (step,), (name,))
-
-
 def of_another_dtype(series: Series, other: Series, rng: np.random.Generator) -> Harm:
     (step,) = _some_steps(series, rng)
     series[step] = {name: tensor.to(torch.float64) for name, tensor in series[step].items()}
     return Harm(("dtype",), (step,))
 
 
-def without_a_tensor(series: Series, other: Series, rng: np.random.Generator) -> Harm:
-    (step,) = _some_steps(series, rng)
-    name = str(rng.choice(list(series[step])))
-    series[step] = {n: t for n, t in series[step].items() if n != name}
-    return Harm(("tensors",), (step,), (name,))
+def _of_one_tensor(
+    name: str,
+    checks: tuple[str, ...],
+    change: Callable[[Tensor, np.random.Generator], Tensor | None],
+    choose: Callable[[Series], list[str]] = _matrices,
+    after: int = 0,
+) -> Sabotage:
+    """What is done to one tensor of one step; None takes it away."""
+
+    def sabotage(series: Series, other: Series, rng: np.random.Generator) -> Harm:
+        (step,) = _some_steps(dict(list(series.items())[after:]), rng)
+        tensor = str(rng.choice(choose(series)))
+        changed = change(series[step][tensor], rng)
+        rest = {n: t for n, t in series[step].items() if n != tensor}
+        series[step] = rest if changed is None else series[step] | {tensor: changed}
+        return Harm(checks, (step,), (tensor,))
+
+    sabotage.__name__ = name
+    return sabotage
+
+
+def _with_a_value_not_finite(tensor: Tensor, rng: np.random.Generator) -> Tensor:
+    bad = tensor.clone()
+    bad.view(-1)[int(rng.integers(bad.numel()))] = float(rng.choice([np.nan, np.inf, -np.inf]))
+    return bad
+
+
+def _every(series: Series) -> list[str]:
+    return list(next(iter(series.values())))
+
+
+OF_ONE_TENSOR = [
+    _of_one_tensor("scaled_matrix", ("off path", "scaled"), lambda tensor, _: (tensor * 3).to(tensor.dtype)),
+    _of_one_tensor("not_finite", ("non-finite",), _with_a_value_not_finite, _every),
+    _of_one_tensor("dead", ("dead",), lambda tensor, _: torch.zeros_like(tensor), after=3),
+    _of_one_tensor("of_another_shape", ("shape",), lambda tensor, _: tensor[:-1]),
+    _of_one_tensor("without_a_tensor", ("tensors",), lambda *_: None, _every),
+]
 
 
 def trained_step_0(series: Series, other: Series, rng: np.random.Generator) -> Harm:
@@ -340,8 +352,7 @@ def extra_step(series: Series, other: Series, rng: np.random.Generator) -> Harm:
 
 
 SABOTAGES: list[Sabotage] = [
-    *(other_run, last_of_another_run, scaled, scaled_matrix, exchanged_far, exchanged_neighbours),
-    *(exchanged_first_shards, broken, scaled_from_some_step_on, final_weights_early, nearly_final_weights_early),
-    *(repeated, one_that_stood_still, not_finite, dead, of_another_shape, of_another_dtype, without_a_tensor),
-    *(trained_step_0, missing_steps, extra_step),
+    *(other_run, last_of_another_run, scaled, exchanged_far, exchanged_neighbours, exchanged_first_shards, broken),
+    *(scaled_from_some_step_on, final_weights_early, nearly_final_weights_early, repeated, one_that_stood_still),
+    *(of_another_dtype, trained_step_0, missing_steps, extra_step, *OF_ONE_TENSOR),
 ]

@@ -1,8 +1,11 @@
 """Monitored training on two ranks, in the ways in which one rank could keep the other waiting."""
 
+import itertools
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ranks
 import torch
@@ -18,19 +21,28 @@ from toposcope.monitor.session import Session
 STEPS, EVERY = 20, 4
 
 
-def train(kind: str, directory: str, trouble: str = "") -> list[float]:
-    """The losses of a rank; `trouble` says what goes wrong. Without a directory there is no monitor."""
+def train_all(kind: str, folder: str, faults: list[str]) -> dict[str, list[float]]:
+    """The losses of a rank without a monitor, with one, and with each fault; all in one pair of processes."""
+    losses = {"unwatched": train(kind, "")}
+    for k, fault in enumerate(["", *faults]):
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(rank_group, "_numbers", itertools.count(1000 * k)))
+            _plant(fault, dist.get_rank(), patches)
+            losses[fault] = train(kind, f"{folder}/{fault or 'run'}", fault)
+        dist.barrier()
+    return losses
+
+
+def train(kind: str, directory: str, fault: str = "") -> list[float]:
+    """The losses of a rank; without a directory there is no monitor."""
     rank = dist.get_rank()
-    if trouble:  # without, no rank is waited for in vain, and a slow machine may take its time
-        rank_group.START_SECONDS = rank_group.END_SECONDS = 2.0
     if kind == "fsdp2":
         model: nn.Module = ranks.fsdp2(2)
     else:
         model = nn.parallel.DistributedDataParallel(ranks.model_of())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    _prepare(trouble, rank)
     monitor = None
-    if directory and not (trouble == "only the first rank has a monitor" and rank):
+    if directory and not (fault == "only the first rank has a monitor" and rank):
         monitor = Monitor(model, Path(directory), every=EVERY, budget=0.9, quiet=True)
         monitor.attach(optimizer)
     losses = []
@@ -42,38 +54,41 @@ def train(kind: str, directory: str, trouble: str = "") -> list[float]:
         losses.append(loss.item())
         if monitor is not None:
             monitor.log(loss=loss)
-    if monitor is not None and not (trouble == "only the first rank closes" and rank):
+    if monitor is not None and not (fault == "only the first rank closes" and rank):
         monitor.close()
     return losses
 
 
-def _prepare(trouble: str, rank: int) -> None:
-    if trouble == "the first rank is slow" and rank == 0:
-        _slow(Session, "handle", 0.05)
-        _slow(Quantities, "after", 0.2)
-    elif trouble == "the second rank is slow" and rank == 1:
-        _slow(Quantities, "after", 0.2)
-    elif trouble == "the planner fails" and rank == 0:
-        _failing(Planner, "at")
-    elif trouble == f"the {('first', 'second')[rank]} rank's measurement fails":
-        _failing(Quantities, "_measured", at=3)
-    elif trouble == "the thread dies" and rank == 0:
-        _failing(Session, "handle", at=3)
-    elif trouble == "the study cannot be made" and rank == 0:
-        _failing(Session, "__init__")
+def _plant(fault: str, rank: int, patches: ExitStack) -> None:
+    if fault:  # without, no rank is waited for in vain, and a slow machine may take its time
+        for name in ("START_SECONDS", "END_SECONDS"):
+            patches.enter_context(patch.object(rank_group, name, 2.0))
+    if fault == "the first rank is slow" and rank == 0:
+        patches.enter_context(_slow(Session, "handle", 0.05))
+        patches.enter_context(_slow(Quantities, "after", 0.2))
+    elif fault == "the second rank is slow" and rank == 1:
+        patches.enter_context(_slow(Quantities, "after", 0.2))
+    elif fault == "the planner fails" and rank == 0:
+        patches.enter_context(_failing(Planner, "at"))
+    elif fault == f"the {('first', 'second')[rank]} rank's measurement fails":
+        patches.enter_context(_failing(Quantities, "_measured", at=3))
+    elif fault == "the thread dies" and rank == 0:
+        patches.enter_context(_failing(Session, "handle", at=3))
+    elif fault == "the study cannot be made" and rank == 0:
+        patches.enter_context(_failing(Session, "__init__"))
 
 
-def _slow(cls: Any, name: str, seconds: float) -> None:
+def _slow(cls: Any, name: str, seconds: float) -> Any:
     original = getattr(cls, name)
 
     def slow(*arguments: Any, **options: Any) -> Any:
         time.sleep(seconds)
         return original(*arguments, **options)
 
-    setattr(cls, name, slow)
+    return patch.object(cls, name, slow)
 
 
-def _failing(cls: Any, name: str, at: int = 1) -> None:
+def _failing(cls: Any, name: str, at: int = 1) -> Any:
     original, calls = getattr(cls, name), []
 
     def failing(*arguments: Any, **options: Any) -> Any:
@@ -82,4 +97,4 @@ def _failing(cls: Any, name: str, at: int = 1) -> None:
             raise RuntimeError(f"{name} failed for a test")
         return original(*arguments, **options)
 
-    setattr(cls, name, failing)
+    return patch.object(cls, name, failing)

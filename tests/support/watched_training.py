@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from toposcope.monitor.monitor import Monitor
 
-STEPS, EVERY, WIDTH, CONTEXT, VOCABULARY = 200, 5, 64, 32, 97
+STEPS, EVERY, WIDTH, CONTEXT, VOCABULARY = 100, 5, 64, 32, 97
 WAYS = (
     *("plain", "dropout", "fused", "foreach", "sgd", "compiled", "autocast", "scaled", "scaled fused"),
     *("accumulated", "checkpointed", "clipped", "half", "two threads"),

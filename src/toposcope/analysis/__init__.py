@@ -1,9 +1,9 @@
 """Statistics over a study: association within a run, phases, scaling. Frames in, frames out; no files."""
 
 from toposcope.analysis.between_runs import between_runs_step_table, between_runs_table
+from toposcope.analysis.layers import reference_table
 from toposcope.analysis.matched import collapse_table, matched_table
 from toposcope.analysis.phases import change_point_table, phase_table
-from toposcope.analysis.references import reference_table
 from toposcope.analysis.scaling import scaling_table
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import Trajectory, trajectories

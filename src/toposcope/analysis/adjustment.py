@@ -1,17 +1,15 @@
 """p-values adjusted for the number of tests."""
 
 import math
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.permutations import orders
+from toposcope.analysis.permutations import drawn_orders, orders
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_ENUMERATED_RUNS = 7  # all pairings of up to this many runs are enumerated
-N_DRAWN_PAIRINGS = 5000
 MIN_RUNS = 4  # three runs have six pairings, so that p could not be below 1/6
 
 
@@ -31,16 +29,9 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
     if n < MIN_RUNS:
         return math.nan
     square = strengths[np.ix_(runs, runs)]
-    pairings = orders(n) if n <= MAX_ENUMERATED_RUNS else _drawn_pairings(n, seed)
+    pairings = orders(n) if n <= MAX_ENUMERATED_RUNS else drawn_orders(n, seed)
     sums = square[np.arange(n), pairings].sum(axis=1)
     return float((sums >= sums[0] * (1 - 1e-12)).mean())
-
-
-@lru_cache(2)
-def _drawn_pairings(n: int, seed: int) -> Indices:
-    """Return random orders of n runs, the true one first, shape (`N_DRAWN_PAIRINGS`, n)."""
-    rng = np.random.default_rng(seed)
-    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_PAIRINGS - 1, 1)), axis=1)])
 
 
 Method = Literal["holm", "bonferroni", "bh"]

@@ -27,14 +27,14 @@ from toposcope.typing import Matrix, Vector
 RESAMPLES = 1000
 MIN_CHECKPOINTS = 5  # an association is measured on at least this many checkpoints
 STEP, RATE, NORM = "step", "learning_rate", "weight_norm"
-CLOCKS = (STEP, RATE, "cumulative_learning_rate", NORM)
+COVARIATES = (STEP, RATE, "cumulative_learning_rate", NORM)
 PARTIALLED = (STEP, RATE, NORM)
-"""The clocks that are taken out together; within a run the cumulative learning rate is a function of the step."""
+"""The covariates that are taken out together; within a run the cumulative learning rate is a function of the step."""
 
 COLUMNS = (
     *("rho", "p", "low", "high"),
     *("block_low", "block_high", "block_length", "n_eff", "p_n_eff", "p_shift"),
-    *(f"rho_{clock}" for clock in CLOCKS),
+    *(f"rho_{covariate}" for covariate in COVARIATES),
     *("n_scale", "rho_top_eigenvalue"),
     "rho_with_step",
     *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all", "rho_given_scale", "p_given_scale"),
@@ -68,14 +68,14 @@ class AssociationTask:
 
     series: FeatureSeries
     target: Vector  # shape (n,); naN where unknown
-    # shape (n,); ``step`` at least; a clock that is unknown where feature and target are known is left out
-    clocks: Mapping[str, Vector]
+    # shape (n,); ``step`` at least; a covariate that is unknown where feature and target are known is left out
+    covariates: Mapping[str, Vector]
     others: Sequence[FeatureSeries] = ()  # the same features, row by row, of the other runs of the study
     # shape (f, n); the scale-free twin of each feature; NaN without one
     twins: Matrix = field(default_factory=lambda: np.empty((0, 0)))
     # shape (f, n); standard deviation of each feature over draws or batches; NaN where it has none
     noise: Matrix = field(default_factory=lambda: np.empty((0, 0)))
-    # shape (f, n); A clock of each feature's own: the top eigenvalue of the hidden states it describes; NaN without one
+    # shape (f, n); a covariate of each feature's own: the top eigenvalue of its hidden states; NaN without one
     scales: Matrix = field(default_factory=lambda: np.empty((0, 0)))
 
 
@@ -90,7 +90,7 @@ class AssociationResult:
     # shape (f, o); strength of the association of each other run's feature with this run's target, given the step: the
     # absolute partial correlation; 0 where the step determines the feature, NaN where the runs cannot be compared
     pairings: Matrix
-    # shape (f, o); the same of the changes from checkpoint to checkpoint, given the clocks of this run
+    # shape (f, o); the same of the changes from checkpoint to checkpoint, given the covariates of this run
     change_pairings: Matrix
 
     def with_own(self, here: int) -> tuple[Matrix, Matrix]:
@@ -142,23 +142,27 @@ class _SharedCheckpoints:
         self.steps = task.series.steps[mask]
         self.values, self.target = task.series.features[np.ix_(rows, mask)], task.target[mask]
         self.x, self.y = ranks(self.values), ranks(self.target)
-        clocks = {name: clock[mask] for name, clock in task.clocks.items() if np.isfinite(clock[mask]).all()}
-        self.clock_values = {name: clock for name, clock in clocks.items() if np.ptp(clock) > 0}
-        self.clocks = {name: ranks(clock) for name, clock in self.clock_values.items()}
-        self.step = self.clocks[STEP][None]
+        covariates = {
+            name: covariate[mask] for name, covariate in task.covariates.items() if np.isfinite(covariate[mask]).all()
+        }
+        self.covariate_values = {name: covariate for name, covariate in covariates.items() if np.ptp(covariate) > 0}
+        self.covariates = {name: ranks(covariate) for name, covariate in self.covariate_values.items()}
+        self.step = self.covariates[STEP][None]
         self.rho, self.n_eff = correlate(self.x, self.y), effective_size(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
 
     def items(self) -> dict[str, Vector]:
         """Return the columns of `COLUMNS` that need no resampling, shape (f,)."""
         differences = self._differences()
-        given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in PARTIALLED if name in self.clocks]))
+        given_all = partial(
+            self.x, self.y, np.array([self.covariates[name] for name in PARTIALLED if name in self.covariates])
+        )
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
-            **{f"rho_{name}": self._all(self._clock(name)) for name in CLOCKS},
+            **{f"rho_{name}": self._all(self._covariate(name)) for name in COVARIATES},
             "rho_with_step": correlate(self.x, self.step[0]),
             "rho_given_step": self.given_step.rho,
             "p_given_step": self.given_step.p,
@@ -178,8 +182,8 @@ class _SharedCheckpoints:
     def _all(self, value: float) -> Vector:
         return np.full(len(self.rows), value)
 
-    def _clock(self, name: str) -> float:
-        return float(correlate(self.clocks[name][None], self.y)[0]) if name in self.clocks else np.nan
+    def _covariate(self, name: str) -> float:
+        return float(correlate(self.covariates[name][None], self.y)[0]) if name in self.covariates else np.nan
 
     def _intervals(self) -> dict[str, Vector]:
         """Percentile intervals of 95%: of single checkpoints (item 1), and of blocks of neighbours (item 2)."""
@@ -204,58 +208,51 @@ class _SharedCheckpoints:
         return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
 
     def _scales(self) -> dict[str, Vector]:
-        """Correlate each feature's own clock, and the feature given this clock and the step (item 4)."""
+        """Correlate each feature's own covariate, and the feature given this covariate and the step (item 4)."""
         names = ("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale")
         columns = {name: self._all(np.nan) for name in names}
         if not self.task.scales.size:
             return columns
         values = self.task.scales[np.ix_(self.rows, self.mask)]
         scaled = np.flatnonzero(np.isfinite(self.task.scales[self.rows]).any(axis=1))
-        clocks, which = np.unique(values[scaled], axis=0, return_inverse=True)
-        for i, clock in enumerate(clocks):
+        covariates, which = np.unique(values[scaled], axis=0, return_inverse=True)
+        for i, covariate in enumerate(covariates):
             rows = scaled[which.ravel() == i]
-            for column, result in zip(columns.values(), self._given_clock(rows, clock), strict=True):
+            for column, result in zip(columns.values(), self._given_covariate(rows, covariate), strict=True):
                 column[rows] = result
         return columns
 
-    def _given_clock(self, rows: NDArray[np.int64], clock: Vector) -> tuple[Vector | float, ...]:
-        """Return where the clock is known: the number of checkpoints, its rho, and partial rho and p given it."""
-        known = np.isfinite(clock)
+    def _given_covariate(self, rows: NDArray[np.int64], covariate: Vector) -> tuple[Vector | float, ...]:
+        """Return where the covariate is known: the number of checkpoints, its rho, and partial rho and p given it."""
+        known = np.isfinite(covariate)
         n = float(known.sum())
         if n < MIN_CHECKPOINTS or not np.ptp(self.target[known]):
             return n, np.nan, np.nan, np.nan
         x, y = ranks(self.values[np.ix_(rows, known)]), ranks(self.target[known])
         step = ranks(self.steps[known].astype(np.float64))
-        if not np.ptp(clock[known]):  # a constant scale explains nothing
+        if not np.ptp(covariate[known]):  # a constant scale explains nothing
             return n, np.nan, *partial(x, y, step[None])
-        scale = ranks(clock[known])
+        scale = ranks(covariate[known])
         return n, float(correlate(scale[None], y)[0]), *partial(x, y, np.array([step, scale]))
 
     def _differences(self) -> dict[str, Vector]:
         """Correlations of changes from checkpoint to checkpoint (item 5)."""
         x, y = ranks(np.diff(self.values)), ranks(np.diff(self.target))
-        columns = {
-            f"{kind}_differences{given}": self._all(np.nan)
-            for given in ("", "_given_step", "_given_all")
-            for kind in ("rho", "p")
-        }
+        given = ("", "_given_step", "_given_all")
+        columns = {f"{kind}_differences{g}": self._all(np.nan) for g in given for kind in ("rho", "p")}
         moving = (np.abs(x).max(axis=1) > 0) & (np.abs(y).max() > 0)
         if moving.any():
             x, everything = x[moving], np.ones(len(self.steps), dtype=bool)
             rho = correlate(x, y)
-            step_and_rate, all_clocks = (self._change_controls(everything, names) for names in ((RATE,), (RATE, NORM)))
-            results = (
-                *(rho, dependent_p(rho, effective_size(x, y))),
-                *partial(x, y, step_and_rate),
-                *partial(x, y, all_clocks),
-            )
+            controls = [self._change_controls(everything, names) for names in ((RATE,), (RATE, NORM))]
+            results = (rho, dependent_p(rho, effective_size(x, y)), *(v for c in controls for v in partial(x, y, c)))
             for column, result in zip(columns.values(), results, strict=True):
                 column[moving] = result
         return columns
 
     def _change_controls(self, mask: NDArray[np.bool_], names: Sequence[str]) -> Matrix:
-        """Return the centred ranks of the step and of the changes of some clocks, from checkpoint to checkpoint."""
-        changes = [np.diff(self.clock_values[name][mask]) for name in names if name in self.clock_values]
+        """Return the centred ranks of the step and of the changes of some covariates, from checkpoint to checkpoint."""
+        changes = [np.diff(self.covariate_values[name][mask]) for name in names if name in self.covariate_values]
         return np.array([ranks(values) for values in (self.steps[mask][1:].astype(np.float64), *changes)])
 
     def _others(self, change: Vector) -> dict[str, Vector]:
@@ -265,20 +262,20 @@ class _SharedCheckpoints:
         values = np.concatenate(
             [np.empty((0, len(self.steps))), *(other.at(self.steps)[self.rows] for other in self.task.others)]
         )
-        plain, given_step, given_clocks = np.full((3, len(values)), np.nan)
+        plain, given_step, given_covariates = np.full((3, len(values)), np.nan)
         for mask, rows in _by_mask(np.isfinite(values)):
             if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
                 continue  # too few common checkpoints for a comparison
             of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
             controls = self._change_controls(mask, (RATE, NORM))
-            given_clocks[rows] = _strength(ranks(np.diff(of_runs)), ranks(np.diff(target)), controls)
+            given_covariates[rows] = _strength(ranks(np.diff(of_runs)), ranks(np.diff(target)), controls)
             step = ranks(self.steps[mask].astype(np.float64))[None]
             x, y = ranks(of_runs), ranks(target)
             given_step[rows] = strength = _strength(x, y, step)
             # Where the step determines the target, the runs are not compared given the step, nor without it.
             plain[rows] = np.where(np.isnan(strength), np.nan, np.nan_to_num(np.abs(correlate(x, y))))
         plain, self.pairings, self.change_pairings = (
-            strengths.reshape(n_others, len(self.rows)).T for strengths in (plain, given_step, given_clocks)
+            strengths.reshape(n_others, len(self.rows)).T for strengths in (plain, given_step, given_covariates)
         )
         counted, counted_differences = (
             np.isfinite(pairings).sum(axis=1).astype(np.float64) for pairings in (self.pairings, self.change_pairings)

@@ -113,37 +113,27 @@ def between_runs_table(
         results = {given: _correlate(group, given) for given in GIVEN}
         for i, name in enumerate(group.names):
             rows[name] = {"feature": str(name), "kind": name.kind, "n_runs": len(group.runs)}
-            rows[name] |= {"reason": _reason(group, i, results["_given_all"])}
-            for given, result in results.items():
-                rows[name] |= {
-                    f"n_steps{given}": int(np.isfinite(result.rho[i]).sum()),
-                    **{
-                        f"{c}{given}": float(getattr(result, s)[i])
-                        for c, s in (("rho", "mean"), ("p", "p"), ("band", "band"))
-                    },
-                }
+            rows[name]["reason"] = _reason(group, i, results["_given_all"])
+            for given, found in results.items():
+                n_steps = int(np.isfinite(found.rho[i]).sum())
+                values = (n_steps, *(float(of[i]) for of in (found.mean, found.p, found.band)))
+                rows[name] |= {f"{c}{given}": v for c, v in zip(("n_steps", "rho", "p", "band"), values, strict=True)}
     names = _features(population)
     table = pl.DataFrame([{**dict.fromkeys(SCHEMA), **rows[name]} for name in names], schema=SCHEMA)
+    significant = []
     for given in GIVEN:
         p = table.get_column(f"p{given}").to_numpy()
-        table = table.with_columns(pl.Series(f"p_adjusted{given}", adjusted(p, method)))
-        m = max(int(np.isfinite(p).sum()), 1)
-        detectable = detectable_correlation(population.strata, _n_terms(largest, given), LEVEL / m)
-        defined = pl.col(f"p{given}").is_finite() & (pl.col("n_runs") == len(population.runs))
-        table = table.with_columns(
-            pl.when(defined).then(detectable).otherwise(float("nan")).alias(f"detectable{given}")
-        )
-    alone, given_loss, given_all = (pl.col(f"p_adjusted{given}").fill_nan(1.0) < LEVEL for given in GIVEN)
-    verdict = (
-        pl.when(pl.col("p_given_all").is_nan())
-        .then(pl.lit(UNDETERMINED))
-        .when(given_all)
-        .then(pl.lit(BEYOND))
-        .when(alone | given_loss)
-        .then(pl.lit(EXPLAINED))
-        .otherwise(pl.lit(NONE))
-    )
-    return table.with_columns(verdict=verdict)
+        p_adjusted = adjusted(p, method)
+        significant.append(p_adjusted < LEVEL)
+        level = LEVEL / max(int(np.isfinite(p).sum()), 1)
+        detectable = detectable_correlation(population.strata, _n_terms(largest, given), level)
+        defined = np.isfinite(p) & (table.get_column("n_runs").to_numpy() == len(population.runs))
+        columns = {"p_adjusted": p_adjusted, "detectable": np.where(defined, detectable, np.nan)}
+        table = table.with_columns(pl.Series(f"{c}{given}", values) for c, values in columns.items())
+    alone, given_loss, given_all = significant
+    verdicts = [UNDETERMINED, BEYOND, EXPLAINED]
+    verdict = np.select([np.isnan(p), given_all, alone | given_loss], verdicts, NONE)  # p is that given all
+    return table.with_columns(verdict=pl.Series(verdict.tolist(), dtype=pl.String))
 
 
 def between_runs_step_table(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
@@ -177,24 +167,18 @@ def _groups(population: RunPopulation) -> Iterator[_Group]:
     values = np.array([population.at_steps([t.features.get(name) for t in population.runs]) for name in names])
     losses = population.losses()
     known_runs = np.isfinite(values).any(axis=1) if len(names) else np.empty((0, len(population.runs)), dtype=bool)
-    clocks = {name: [t.clocks.get(name) for t in population.runs] for name in (RATE, NORM)}
+    covariates = {name: [t.covariates.get(name) for t in population.runs] for name in (RATE, NORM)}
     keys: dict[tuple[bytes, bool], list[int]] = {}
     for i, name in enumerate(names):
         keys.setdefault((known_runs[i].tobytes(), name == WEIGHT_NORM), []).append(i)
     for (_, is_norm), members in keys.items():
         places = np.flatnonzero(known_runs[members[0]])
         controls = {LOSS: losses[:, places]}
-        for clock, series in clocks.items():
+        for covariate, series in covariates.items():
             at_steps = population.at_steps(series)[:, places]
-            if np.isfinite(at_steps).any(axis=0).all() and len(places) and not (is_norm and clock == NORM):
-                controls[clock] = at_steps
-        yield _Group(
-            population,
-            [names[i] for i in members],
-            places,
-            values[members][:, :, places],
-            controls,
-        )
+            if np.isfinite(at_steps).any(axis=0).all() and len(places) and not (is_norm and covariate == NORM):
+                controls[covariate] = at_steps
+        yield _Group(population, [names[i] for i in members], places, values[members][:, :, places], controls)
 
 
 def _correlate(group: _Group, given: str) -> StepCorrelations:

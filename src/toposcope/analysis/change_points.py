@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.smooth_trend import EDGE, ColouredNoise, Trends, squares_outside, trends
+from toposcope.analysis import tuning
+from toposcope.analysis.smooth_trend import ColouredNoise, Trends, squares_outside, trends
 from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
@@ -96,12 +97,8 @@ def _walk(origin: NDArray[np.int64]) -> list[int]:
 
 DRAWS = 200
 PER_CHANGE = 3  # parameters of a change in the BIC: its place, and the level and slope of one more line
-MIN_NOISE = 0.005
-"""Least noise, as a share of the range: the families of smooth curves are not known to fit better than that."""
-MAX_POINTS = 300
-"""Of a longer trajectory, the means of this many blocks of checkpoints are used: the cost grows with the square."""
 LEVEL = 0.05
-ROUNDS = 2  # of estimating the noise beside the breaks, and the breaks in that noise
+MAX_POINTS = 300  # of a longer trajectory, the means of so many blocks are used: the cost grows with the square
 
 
 @dataclass(frozen=True)
@@ -130,22 +127,10 @@ class ChangePoint:
 def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[ChangePoint]:
     """Find where a trajectory turns or jumps, and say which of these a smooth trend explains.
 
-    *Detection.* Straight lines over the step, with jumps between them or not, at least 3 checkpoints each, that
-    minimise the sum of squared residuals + 3 s² ln n for each change: the BIC of Gaussian noise of variance s² (Yao
-    1988), 3 parameters a change. The minimum is exact, the one of PELT (Killick, Fearnhead and Eckley 2012). s is the
-    median absolute pseudo-residual (a checkpoint less the line through its neighbours; Gasser, Sroka and
-    Jennen-Steinmetz 1986) over 0.6745, and at least 0.5% of the range.
-
-    *Intervals.* 200 times, blocks of ceil(sqrt(n)) residuals (Künsch 1989) are put on the fitted lines, and the best
-    lines with as many changes are found; 2.5% and 97.5% of each place.
-
-    *Test.* A smooth trend is the best by BIC of the families of `smooth_trend.trends`. A change point's gain is the
-    share by which a jump and a turn there lessen the squared residuals of the smooth trend, other breaks beyond the
-    trend being in both. It is compared with the largest gain anywhere in each of 200 series made of the smooth trend
-    and noise. The noise is a sieve bootstrap (Bühlmann 1997): innovations of an autoregression of order 1 whose
-    loudness changes exponentially, estimated beside the breaks that the BIC asks for. A block bootstrap would copy the
-    jump in question into the noise, or, with breaks taken out, lose the correlation of neighbours
-    (docs/methods/phases.md).
+    Straight lines over the step, at least 3 checkpoints each, with or without jumps between them, that minimise the
+    squared residuals + 3 s² ln n for each change (the BIC: Yao 1988). Intervals are of a block bootstrap of residuals
+    (Künsch 1989). A change is explained if smooth curves with autoregressive noise (a sieve bootstrap: Bühlmann 1997)
+    often have a break as large. Definitions, and why: docs/methods/phases.md.
 
     Of more than 300 checkpoints, the means of 300 blocks of neighbours are divided: a change point is the first
     checkpoint of a block, and its interval is of whole blocks.
@@ -183,16 +168,17 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     if not np.ptp(y) > 0:
         return []
     y = (y - y.mean()) / np.ptp(y)
-    sigma = max(noise_level(times, y), MIN_NOISE)
+    sigma = max(noise_level(times, y), tuning.MIN_NOISE)
     found = segment(times, y[:, None], PER_CHANGE * sigma**2 * np.log(len(y)))[0]
     if not found:
         return []
     noise, innovations, breaks = _noise(times, y)
     low, high = _intervals(times, y, found, noise, derive_seed(seed, "intervals"))
     p = _p_smooth(times, y, found, breaks, noise, innovations, derive_seed(seed, "smooth trend"))
+    within = int(len(first) <= last[-1])  # a change within a block appears in it or after it
     return [
         ChangePoint(int(steps[first[c]]), int(steps[begin]), int(steps[end]), share, share >= LEVEL)
-        for c, begin, end, share in zip(found, *_whole_blocks(first, last, low, high), p, strict=True)
+        for c, begin, end, share in zip(found, first[low - within], last[high], p, strict=True)
     ]
 
 
@@ -202,20 +188,12 @@ def blocks(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return ends[:-1], ends[1:] - 1
 
 
-def _whole_blocks(
-    first: NDArray[np.int64], last: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the checkpoints that bound intervals of blocks: a change within a block appears in it or after it."""
-    within = int(len(first) <= last[-1])
-    return first[low - within], last[high]
-
-
 def _check(steps: NDArray[np.int64], values: Vector) -> None:
     if len(steps) != len(values):
         raise ToposcopeError(f"change points: {len(steps)} steps for {len(values)} values; give one step for each")
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).sum())
-        raise ToposcopeError(f"change points: {count} of {len(values)} values are not finite; leave them out")
+        raise ToposcopeError(f"change points: {count} of {len(values)} values are not finite; remove them")
     if not (np.diff(steps) > 0).all():
         raise ToposcopeError("change points: the steps do not increase; give each checkpoint once, in order")
 
@@ -228,26 +206,26 @@ def noise_level(times: Vector, y: Vector) -> float:
 
 
 def _noise(times: Vector, y: Vector) -> tuple[ColouredNoise, Vector, list[int]]:
-    """Estimate noise beside a smooth trend and the breaks that the BIC asks for."""
+    """Estimate the noise about a smooth trend with the breaks that the BIC asks for."""
     noise = ColouredNoise.white(len(y))
     curves = trends(times, noise)
     family = int(curves.choose(y[:, None])[0])
     breaks: list[int] = []  # cannot be distinguished from correlated noise before that is estimated
-    for _ in range(ROUNDS):
-        innovations = _innovations(y, noise, curves.beside(family, breaks))
-        noise = ColouredNoise.estimate(noise.colour(innovations[:, None])[:, 0], _size(curves.beside(family, breaks)))
+    for _ in range(tuning.NOISE_ROUNDS):
+        basis = curves.with_breaks(family, breaks)
+        innovations = _outside(basis, noise.whiten(y[:, None])[:, 0])
+        noise = ColouredNoise.estimate(noise.colour(innovations[:, None])[:, 0], _size(basis))
         curves = trends(times, noise)
         family, breaks = curves.find_breaks(noise.whiten(y[:, None])[:, 0])
-    basis = curves.beside(family, breaks)
-    innovations = _innovations(y, noise, basis)
+    basis = curves.with_breaks(family, breaks)
+    innovations = _outside(basis, noise.whiten(y[:, None])[:, 0])
     inflation = np.sqrt(len(y) / max(len(y) - _size(basis), 1))
     return noise, (innovations - innovations.mean()) * inflation, breaks
 
 
-def _innovations(y: Vector, noise: ColouredNoise, basis: Vector) -> Vector:
-    white = noise.whiten(y[:, None])
-    left: Vector = (white - basis @ (basis.T @ white))[:, 0]
-    return left
+def _outside(basis: Vector, y: Vector) -> Vector:
+    """Return what a basis leaves of a series."""
+    return np.asarray(y - basis @ (basis.T @ y))
 
 
 def _size(basis: Vector) -> int:
@@ -276,12 +254,12 @@ def _p_smooth(
     curves = trends(times, ColouredNoise.white(n))
     smooth = curves.bases[int(curves.choose(y[:, None])[0])]
     drawn = noise.colour(innovations[np.random.default_rng(seed).integers(0, n, (n, DRAWS))])
-    drawn *= max(1.0, MIN_NOISE / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
+    drawn *= max(1.0, tuning.MIN_NOISE / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
     largest = _largest_gains(curves, (smooth @ (smooth.T @ y))[:, None] + drawn)
-    family = curves.choose_beside(y, breaks)
+    family = curves.choose_with(y, breaks)
     shares = []
     for c in found:
-        others = curves.beside(family, [b for b in breaks if abs(b - c) >= EDGE])
+        others = curves.with_breaks(family, [b for b in breaks if abs(b - c) >= tuning.BREAK_MARGIN])
         gain = _gains(curves, others, y[:, None])[:, 0]
         # a turn between two checkpoints may be placed at either, by one method and the other
         own = gain[max(c - 1, 0) : c + 2].max()
@@ -290,7 +268,7 @@ def _p_smooth(
 
 
 def _largest_gains(curves: Trends, series: Vector) -> Vector:
-    """Return the largest gain of a break in each series beside its own smooth trend, shape (m,)."""
+    """Return the largest gain of a break in each series over its own smooth trend, shape (m,)."""
     chosen = curves.choose(series)
     largest = np.empty(series.shape[1])
     for family in np.unique(chosen):
@@ -301,5 +279,5 @@ def _largest_gains(curves: Trends, series: Vector) -> Vector:
 
 def _gains(curves: Trends, basis: Vector, series: Vector) -> Vector:
     """Return gains as shares of what the basis leaves, or of the least noise where that is more."""
-    left = np.maximum(squares_outside(basis, series), len(series) * MIN_NOISE**2)
+    left = np.maximum(squares_outside(basis, series), len(series) * tuning.MIN_NOISE**2)
     return curves.gains(basis, series) / left

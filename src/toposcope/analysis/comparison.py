@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtr
 
 from toposcope.analysis.association import RESAMPLES
@@ -23,30 +24,14 @@ class Comparison(NamedTuple):
     p: float
 
 
-class Comparisons(NamedTuple):
-    """Comparisons of many pairs: the fields of `Comparison` as arrays of shape (f, o)."""
+def williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -> Matrix:
+    """Return Williams' p of the strengths of correlations that share a target (Steiger 1980, eq. 7), shape (f, o).
 
-    difference: Matrix
-    low: Matrix
-    high: Matrix
-    p: Matrix
-
-    def at(self, feature: int, other: int) -> Comparison:
-        """Return one of them."""
-        return Comparison(*(float(values[feature, other]) for values in self))
-
-
-def williams(with_first: float, with_second: float, between: float, n: int) -> Comparison:
-    """Compare the strengths of two correlations that share a target, by Williams' test (Steiger 1980, eq. 7)."""
-    p = _williams(np.array([with_first]), np.array([with_second]), np.array([[between]]), n)
-    return Comparison(abs(with_first) - abs(with_second), np.nan, np.nan, float(p[0, 0]))
-
-
-def _williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -> Matrix:
-    """Return p, shape (f, o); NaN below 4 checkpoints, and where one feature is a function of the other."""
-    first, second = np.abs(with_first)[:, None], np.abs(with_second)[None]
+    NaN below 4 checkpoints, and where one feature is a function of the other.
+    """
     if n < 4:
         return np.full(between.shape, np.nan)
+    first, second = np.abs(with_first)[:, None], np.abs(with_second)[None]
     between = between * np.sign(with_first)[:, None] * np.sign(with_second)[None]
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     mean = (first + second) / 2
@@ -56,27 +41,31 @@ def _williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) 
     return np.where(defined, 2 * stdtr(n - 3, -np.abs(statistic)), np.nan)
 
 
-def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, Comparisons]:
-    """Test whether features correlate with a target more strongly than others do, in absolute value."""
+def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, NDArray[np.float64]]:
+    """Test whether features correlate with a target more strongly than others do, in absolute value.
+
+    Returns by test the fields of `Comparison`, shape (f, o, 4).
+    """
     x, o, y = ranks(features), ranks(others), ranks(target)
     own, of_others = correlate(x, y), correlate(o, y)
     difference = np.abs(own)[:, None] - np.abs(of_others)[None]
     unknown = np.full(difference.shape, np.nan)
     between = np.column_stack([correlate(x, other) for other in o])
     return {
-        "Williams": Comparisons(difference, unknown, unknown, _williams(own, of_others, between, len(y))),
-        "block bootstrap": _by_blocks(features, others, target, difference, seed),
-        "Fisher z": Comparisons(difference, unknown, unknown, _fisher(own, of_others, len(y))),
+        "Williams": np.stack([difference, unknown, unknown, williams(own, of_others, between, len(y))], axis=-1),
+        "block bootstrap": np.stack([difference, *_by_blocks(features, others, target, seed)], axis=-1),
+        "Fisher z": np.stack([difference, unknown, unknown, _fisher(own, of_others, len(y))], axis=-1),
     }
 
 
-def _by_blocks(features: Matrix, others: Matrix, target: Vector, difference: Matrix, seed: int) -> Comparisons:
+def _by_blocks(features: Matrix, others: Matrix, target: Vector, seed: int) -> NDArray[np.float64]:
+    """Return interval and p by resampling blocks of neighbouring checkpoints, shape (3, f, o)."""
     everything, y = np.vstack([features, others]), dense_ranks(target)
     groups = dense_ranks(everything)
     own = block_length(ranks(everything))
     lengths = np.maximum(own[: len(features), None], own[None, len(features) :])
     lengths = np.maximum(lengths, block_length(ranks(target)[None])[0])
-    comparisons = Comparisons(difference, *(np.full(difference.shape, np.nan) for _ in range(3)))
+    found = np.full((3, *lengths.shape), np.nan)
     for length in np.unique(lengths):
         pairs = lengths == length
         used = np.flatnonzero(np.concatenate([pairs.any(axis=1), pairs.any(axis=0)]))
@@ -85,14 +74,12 @@ def _by_blocks(features: Matrix, others: Matrix, target: Vector, difference: Mat
         strengths[used] = np.abs(resampled_spearman(groups[used], y, draws))
         for other in np.flatnonzero(pairs.any(axis=0)):
             rows = np.flatnonzero(pairs[:, other])
-            columns = _percentiles(strengths[rows] - strengths[len(features) + other])
-            for values, column in zip(comparisons[1:], columns, strict=True):
-                values[rows, other] = column
-    return comparisons
+            found[:, rows, other] = _percentiles(strengths[rows] - strengths[len(features) + other])
+    return found
 
 
 def _percentiles(resampled: Matrix) -> tuple[Vector, Vector, Vector]:
-    """Return, by row, the 2.5th and 97.5th percentiles and p, leaving out resamples without a difference."""
+    """Return, by row, the 2.5th and 97.5th percentiles and p, without resamples that have no difference."""
     known = np.isfinite(resampled)
     n = known.sum(axis=1)
     low, high = np.full((2, len(resampled)), np.nan)

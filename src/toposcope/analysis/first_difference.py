@@ -8,18 +8,14 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
 MIN_CHECKPOINTS = 10  # common checkpoints of two runs; with fewer, noise cannot be distinguished from a trend
-WINDOW = 7  # checkpoints of the straight line that is the local trend
-N_BEYOND = 3  # neighbouring checkpoints at which the difference must be beyond the threshold, on one side
 LEVEL = 0.05
 """Probability that any series of a pair of noisy copies is said to differ."""
-CORRELATIONS = (0.0, 0.6)  # of the noise of neighbouring checkpoints, for which that holds
 N_SIMULATED = 2000
-SIMULATION_MARGIN = 0.8  # share of the level that the simulated quantile uses up: 2,000 draws leave it uncertain
-TAIL = 0.1  # share of the simulated statistics from which smaller probabilities are extrapolated
 MAD_TO_SD = 1.4826
 
 
@@ -95,16 +91,16 @@ def threshold(n: int, level: float = LEVEL) -> float:
     simulated ones extrapolated as a Pareto tail (Hill 1975), which is heavier than that of Gaussian noise.
     """
     generator = np.random.default_rng(derive_seed(0, "first difference", n))
-    share, limits = SIMULATION_MARGIN * level, []
-    for correlation in CORRELATIONS:
+    share, limits = tuning.SIMULATION_MARGIN * level, []
+    for correlation in tuning.NOISE_CORRELATIONS:
         pairs = generator.normal(size=(2, N_SIMULATED, n))
         pairs[..., 1:] *= np.sqrt(1 - correlation**2)
         for i in range(1, n):
             pairs[..., i] += correlation * pairs[..., i - 1]
         largest = np.sort(_lasting(pairs).max(axis=-1))
-        start = largest[round((1 - TAIL) * N_SIMULATED)]
+        start = largest[round((1 - tuning.TAIL_SHARE) * N_SIMULATED)]
         tail_index = float(np.log(largest[largest > start] / start).mean())
-        limits.append(float(start * (TAIL / share) ** tail_index))
+        limits.append(float(start * (tuning.TAIL_SHARE / share) ** tail_index))
     return max(limits)
 
 
@@ -114,7 +110,7 @@ def _lasting(pair: Vector) -> Vector:
     spread = np.hypot(*noise(pair))
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.where(difference == 0, 0.0, difference / spread)
-    threes = sliding_window_view(units, N_BEYOND, axis=-1)
+    threes = sliding_window_view(units, tuning.N_LASTING, axis=-1)
     least: Vector = np.maximum(threes.min(axis=-1), -threes.max(axis=-1)).clip(0)
     return least
 
@@ -124,9 +120,9 @@ def _residual_maker(n: int) -> Vector:
     """Return the matrix, shape (n, n), from a series to its residuals from the local trend, of variance 1 if white."""
     maker = np.eye(n)
     for i in range(n):
-        start = min(max(i - WINDOW // 2, 0), n - WINDOW)
-        at = np.arange(start, start + WINDOW)
-        design = np.column_stack([np.ones(WINDOW), at - i])
+        start = min(max(i - tuning.TREND_WINDOW // 2, 0), n - tuning.TREND_WINDOW)
+        at = np.arange(start, start + tuning.TREND_WINDOW)
+        design = np.column_stack([np.ones(tuning.TREND_WINDOW), at - i])
         maker[i, at] -= np.linalg.pinv(design)[0]
     scaled: Vector = maker / np.linalg.norm(maker, axis=1, keepdims=True)
     return scaled

@@ -1,14 +1,13 @@
-"""A training log, read at checkpoints: targets and clocks."""
+"""A training log, read at checkpoints: targets and covariates."""
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.probes import Feature
 from toposcope.typing import Vector
 
-MIN_VALIDATED_SHARE = 0.9
-"""Share of the checkpoints with a training loss that must have a validation loss, for it to be the target."""
 SMOOTHING_STEPS = 100
 GRADIENT_NORM_MEAN = Feature("log", "", "grad_norm_mean", "norm")
 GRADIENT_NORM_STD = Feature("log", "", "grad_norm_std", "norm")
@@ -37,15 +36,15 @@ class Logged:
             "batch_loss": self._at(steps, self.loss),
         }
         counts = {name: int(np.isfinite(values).sum()) for name, values in found.items()}
-        validated = counts["validation_loss"] >= MIN_VALIDATED_SHARE * max(counts["smoothed_loss"], 1)
+        validated = counts["validation_loss"] >= tuning.MIN_VALIDATED_SHARE * max(counts["smoothed_loss"], 1)
         found.pop("smoothed_loss" if validated else "validation_loss")
         if np.array_equal(found.get("smoothed_loss", []), found["batch_loss"], equal_nan=True):
             found.pop("smoothed_loss")  # logged at checkpoints only, so smoothing changes nothing
         names = sorted(found, key=lambda name: name != "batch_loss") if batch_first else list(found)
         return {name: found[name] for name in names if counts[name]}
 
-    def clocks(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
-        """Return the logged clocks that are known: ``learning_rate``, its sum, and ``weight_norm``.
+    def covariates(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
+        """Return the logged covariates that are known: ``learning_rate``, its sum, and ``weight_norm``.
 
         The rate is the last one logged up to a checkpoint; before the first logged one, that.
         """

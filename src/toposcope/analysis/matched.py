@@ -1,4 +1,4 @@
-"""Features of runs of different size at equal step, tokens and loss (docs/methods/across-sizes.md)."""
+"""Features of runs of different size at equal step, tokens and loss (docs/methods/between-runs.md)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,29 +8,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.association import MIN_CHECKPOINTS
-from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, RELATIVE_TOLERANCE, orders
+from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, RELATIVE_TOLERANCE, drawn_orders, orders
 from toposcope.analysis.ranks import ranks
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.probes import Feature
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-SEED = 42
 MAX_LEVELS = 12
 MIN_SIZES = 3  # fewer sizes have only two orders, so that no correlation with size means anything
-N_DRAWN_ORDERS = 5000  # orders of the runs that are drawn at random where there are too many to enumerate
 
-MATCHED = {
-    "feature": pl.String,
-    "kind": pl.String,
-    "by": pl.String,
-    "level": pl.Float64,
-    "run": pl.String,
-    "n_parameters": pl.Int64,
-}
-MATCHED |= {"value": pl.Float64}
-COLLAPSE = {"feature": pl.String, "kind": pl.String, "by": pl.String, "n_runs": pl.Int64, "n_levels": pl.Int64}
+_PLACE: dict[str, type[pl.DataType]] = dict.fromkeys(("feature", "kind", "by"), pl.String)
+MATCHED = _PLACE | {"level": pl.Float64, "run": pl.String, "n_parameters": pl.Int64, "value": pl.Float64}
+COLLAPSE = _PLACE | dict.fromkeys(("n_runs", "n_levels"), pl.Int64)
 COLLAPSE |= dict.fromkeys(("low", "high", "spread", "rho_size", "p_size", "p_least"), pl.Float64)
 
 
@@ -67,7 +59,9 @@ def matched_table(trajectories: Sequence[Trajectory], sizes: Mapping[str, int]) 
         extrapolated. No rows without two runs of different size, or where their ranges have nothing in common.
     """
     sized = [t for t in trajectories if t.run in sizes]
-    matchings = [m for m in (_by_step(sized), _by_tokens(sized), _by_loss(sized)) if _sizes(m, sizes) >= 2]
+    by_step = _by_progress("step", [(t, t.steps.astype(np.float64)) for t in sized])
+    matchings = [by_step, _by_progress("tokens", [(t, t.tokens) for t in sized]), _by_loss(sized)]
+    matchings = [m for m in matchings if len(m.levels) and len({sizes[t.run] for t in m.runs}) >= 2]
     rows = [
         (name, feature.kind, m.by, level, run.run, sizes[run.run], value)
         for feature, name in {feature: str(feature) for t in sized for feature in t.features}.items()
@@ -103,10 +97,6 @@ def collapse_table(matched: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=COLLAPSE, orient="row")
 
 
-def _sizes(matching: _Matching, sizes: Mapping[str, int]) -> int:
-    return len({sizes[t.run] for t in matching.runs}) if len(matching.levels) else 0
-
-
 def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: Feature) -> Vector:
     """Read a feature at the levels; unknown values stay in, since the axis alone decides where the levels are."""
     values, known = run.features[feature], np.isfinite(axis)
@@ -115,25 +105,17 @@ def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: Feature
     return matching.read(matching.levels, axis[known], np.where(np.isfinite(values), values, np.nan)[known])
 
 
-def _by_step(trajectories: Sequence[Trajectory]) -> _Matching:
-    return _by_clock("step", [(t, t.steps.astype(np.float64)) for t in trajectories])
-
-
-def _by_tokens(trajectories: Sequence[Trajectory]) -> _Matching:
-    return _by_clock("tokens", [(t, t.tokens) for t in trajectories])
-
-
-def _by_clock(by: str, clocks: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
-    """Match by a clock that only grows; its start at 0 is left out, having no logarithm."""
-    usable = [(t, axis) for t, axis in clocks if np.isfinite(axis).sum() >= MIN_CHECKPOINTS and np.nanmax(axis) > 0]
+def _by_progress(by: str, axes: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
+    """Match by the step or the tokens, without their start at 0, which has no logarithm."""
+    usable = [(t, axis) for t, axis in axes if np.isfinite(axis).sum() >= MIN_CHECKPOINTS and np.nanmax(axis) > 0]
     begun = [axis[np.isfinite(axis) & (axis > 0)] for _, axis in usable]
     low, high = max((a.min() for a in begun), default=0.0), min((a.max() for a in begun), default=0.0)
     levels = np.unique(np.geomspace(low, high, _n_levels(begun, low, high))) if low < high else np.empty(0)
-    return _Matching(by, levels, [t for t, _ in usable], [axis for _, axis in usable], _along_clock)
 
+    def read(levels: Vector, axis: Vector, values: Vector) -> Vector:
+        return np.interp(np.log1p(levels), np.log1p(axis), values, left=np.nan, right=np.nan)
 
-def _along_clock(levels: Vector, axis: Vector, values: Vector) -> Vector:
-    return np.interp(np.log1p(levels), np.log1p(axis), values, left=np.nan, right=np.nan)
+    return _Matching(by, levels, [t for t, _ in usable], [axis for _, axis in usable], read)
 
 
 def _by_loss(trajectories: Sequence[Trajectory]) -> _Matching:
@@ -181,7 +163,7 @@ def _collapsed(
         return
     table, at = table[common], np.array(heights)[common]
     place = (feature, kind, by, len(n_parameters), len(at), float(at.min()), float(at.max()))
-    yield (*place, _spread(table), *_with_size(table, n_parameters, derive_seed(SEED, "collapse", feature, by)))
+    yield (*place, _spread(table), *_with_size(table, n_parameters, derive_seed(tuning.SEED, "collapse", feature, by)))
 
 
 def _spread(table: Matrix) -> float:
@@ -197,7 +179,8 @@ def _with_size(table: Matrix, n_parameters: Vector, seed: int) -> tuple[float, f
     varied = table[np.ptp(table, axis=1) > RELATIVE_TOLERANCE * np.abs(table).max(axis=1)]
     if len(np.unique(n_parameters)) < MIN_SIZES or not len(varied):
         return np.nan, np.nan, np.nan
-    order = _orders(len(n_parameters), seed)
+    n = len(n_parameters)
+    order = orders(n) if n <= MAX_ENUMERATED_ORDERS else drawn_orders(n, seed)
     perfect = np.argsort(np.argsort(n_parameters, kind="stable")).astype(np.float64)[None]
     own, least = (_medians(values, n_parameters, order) for values in (varied, perfect))
     p_size, p_least = ((np.abs(medians) >= abs(medians[0]) - RELATIVE_TOLERANCE).mean() for medians in (own, least))
@@ -209,11 +192,3 @@ def _medians(table: Matrix, n_parameters: Vector, order: NDArray[np.int64]) -> V
     x, y = ranks(n_parameters), ranks(table)
     y = y / np.linalg.norm(y, axis=1, keepdims=True)
     return np.asarray(np.median(x[order] @ y.T / np.linalg.norm(x), axis=1))
-
-
-def _orders(n: int, seed: int) -> NDArray[np.int64]:
-    """Return all orders of few runs, or random ones of many; the given order comes first."""
-    if n <= MAX_ENUMERATED_ORDERS:
-        return orders(n)
-    rng = np.random.default_rng(seed)
-    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_ORDERS - 1, 1)), axis=1)])

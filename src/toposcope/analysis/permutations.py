@@ -10,13 +10,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE, mid_ranks
+from toposcope.analysis import tuning
+from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE, mid_ranks, orthonormal_basis
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_ENUMERATED_SIGNS, MAX_ENUMERATED_ORDERS = 14, 8
 """All signs, and all orders, of up to this many values are enumerated."""
-N_DRAWN_SIGNS = 1 << MAX_ENUMERATED_SIGNS
+N_DRAWN_SIGNS, N_DRAWN_ORDERS = 1 << MAX_ENUMERATED_SIGNS, 5000
 RELATIVE_TOLERANCE = 1e-12
 
 
@@ -24,6 +25,13 @@ RELATIVE_TOLERANCE = 1e-12
 def orders(n: int) -> NDArray[np.int64]:
     """Return all n! orders of n places, the identity first, shape (n!, n)."""
     return np.array(list(itertools.permutations(range(n))))
+
+
+@lru_cache(4)
+def drawn_orders(n: int, seed: int) -> Indices:
+    """Return random orders of n places, the identity first, shape (`N_DRAWN_ORDERS`, n)."""
+    rng = np.random.default_rng(seed)
+    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_ORDERS - 1, 1)), axis=1)])
 
 
 def sign_flip(differences: NDArray[np.float64]) -> float:
@@ -54,9 +62,6 @@ def sign_flips(differences: NDArray[np.float64]) -> NDArray[np.float64]:
 
 Scale = Literal["ranks", "values"]
 
-SEED = 42
-MAX_DEGREE = 3
-RUNS_PER_TERM = 3  # powers of the controls are taken out as far as there are this many runs for each term
 MIN_FREEDOM = 2  # residual degrees of freedom (runs - strata - controls - 1) below which a correlation is not defined
 N_FIRST = 1000  # permutations drawn for every feature; more are drawn for those with few exceedances
 MIN_LAST, PER_FEATURE, MAX_LAST = 20_000, 50, 400_000
@@ -111,19 +116,13 @@ def control_basis(controls: Matrix, strata: Indices, scale: Scale) -> Matrix:
     sizes = np.abs(linear).max(axis=1, initial=0.0)
     varied = sizes > _rounding(controls, scale)
     linear = linear[varied] / sizes[varied, None]
-    n_terms = max(len(linear), (len(strata) - len(np.unique(strata)) + 1) // RUNS_PER_TERM)
-    powers = [scores(linear**degree, strata, "values") for degree in range(1, MAX_DEGREE + 1)]
-    terms = np.concatenate(powers)[:n_terms]
-    directions, strengths, _ = np.linalg.svd(terms.T, full_matrices=False)
-    return np.asarray(directions[:, strengths > MIN_RESIDUAL_SHARE * max(float(strengths.max(initial=0.0)), 1e-300)])
+    n_terms = max(len(linear), (len(strata) - len(np.unique(strata)) + 1) // tuning.RUNS_PER_TERM)
+    powers = [scores(linear**degree, strata, "values") for degree in range(1, tuning.MAX_CONTROL_DEGREE + 1)]
+    return orthonormal_basis(np.concatenate(powers)[:n_terms])
 
 
 def correlate_across_runs(
-    features: NDArray[np.float64],
-    final: Vector,
-    controls: NDArray[np.float64],
-    strata: Indices,
-    scale: Scale = "ranks",
+    features: NDArray[np.float64], final: Vector, controls: NDArray[np.float64], strata: Indices, scale: Scale = "ranks"
 ) -> StepCorrelations:
     """Correlate features with the final loss across runs at each step, given controls, and permute the runs.
 
@@ -149,7 +148,7 @@ def correlate_across_runs(
     stopping so keeps p valid, since what goes on has a p below that of any feature settled before (Besag and Clifford
     1991). The last stage has 50 permutations for each feature, or all 40,320 orders of 8 runs.
     """
-    test = _Test.of(features, final, controls, strata, scale, SEED)
+    test = _Test.of(features, final, controls, strata, scale, tuning.SEED)
     n_features = len(features)
     p, band = np.full((2, n_features), np.nan)
     open_ = np.flatnonzero(test.counts)
@@ -172,14 +171,10 @@ def correlate_across_runs(
 
 
 def correlate_at_steps(
-    features: NDArray[np.float64],
-    final: Vector,
-    controls: NDArray[np.float64],
-    strata: Indices,
-    scale: Scale = "ranks",
+    features: NDArray[np.float64], final: Vector, controls: NDArray[np.float64], strata: Indices, scale: Scale = "ranks"
 ) -> Matrix:
     """Return the correlations of `correlate_across_runs` at each step, shape (f, t), without testing them."""
-    return _Test.of(features, final, controls, strata, scale, SEED).rho
+    return _Test.of(features, final, controls, strata, scale, tuning.SEED).rho
 
 
 def exceedances(mean: Vector, largest: Vector) -> int:

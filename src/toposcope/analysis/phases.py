@@ -1,15 +1,16 @@
-"""Phases of training by the published study's rule, and their sensitivity to its settings (docs/methods/phases.md)."""
+"""How features move over a run, where they turn, and phases by the published study's rule (docs/methods/phases.md)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.change_points import change_points
-from toposcope.analysis.table import SEED
+from toposcope.analysis import tuning
+from toposcope.analysis.change_points import change_points, noise_level
 from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.progress import Progress, silent
@@ -17,45 +18,80 @@ from toposcope.seeds import derive_seed
 from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
 
-WINDOW = 5
-SHARE = 0.1
-CONSECUTIVE = 3
-
-WINDOWS = (1, 3, 5, 7, 9)
-SHARES = (0.05, 0.1, 0.2)
-CONSECUTIVES = (2, 3, 4)
-
 
 @dataclass(frozen=True)
-class Phases:
+class Move:
+    """A feature over one run."""
+
+    first: float  # first and last finite value
+    last: float
+    change: float  # (last - first) / |first|; NaN where the first value is 0
+    # ``peak`` or ``dip`` if there is an extreme between the ends from which the trajectory goes back, else empty; of
+    # both, the one farther from the ends
+    turn: str = ""
+    turn_step: int | None = None
+    turn_value: float = np.nan
+
+
+def move(steps: NDArray[np.int64], values: Vector) -> Move | None:
+    """Describe how a feature moves over a run."""
+    known = np.isfinite(values)
+    steps, values = steps[known], values[known]
+    if len(values) < 2:
+        return None
+    first, last = float(values[0]), float(values[-1])
+    change = (last - first) / abs(first) if first else np.nan
+    noise = noise_level(np.arange(len(values), dtype=np.float64), values) if len(values) > 2 else 0.0
+    threshold = max(tuning.MIN_TURN_SHARE * float(np.ptp(values)), tuning.MIN_TURN_NOISE * noise)
+    extremes = {"peak": int(values.argmax()), "dip": int(values.argmin())}
+    heights = {turn: float(np.abs(values[at] - values[[0, -1]]).min()) for turn, at in extremes.items()}
+    turn = max(heights, key=lambda name: heights[name])
+    if not heights[turn] > threshold:
+        return Move(first, last, change)
+    return Move(first, last, change, turn, int(steps[extremes[turn]]), float(values[extremes[turn]]))
+
+
+def move_table(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
+    """Return how every feature of the network moves: ``run, feature`` and the fields of `Move`."""
+    rows = [
+        {"run": t.run, "feature": str(feature), **asdict(moved)}
+        for t in trajectories
+        for feature, values in t.features.items()
+        if (moved := move(t.steps, values)) is not None
+    ]
+    floats = dict.fromkeys(("first", "last", "change"), pl.Float64)
+    texts = dict.fromkeys(("run", "feature"), pl.String)
+    turn = {"turn": pl.String, "turn_step": pl.Int64, "turn_value": pl.Float64}
+    return pl.DataFrame(rows, schema={**texts, **floats, **turn})
+
+
+WINDOWS, SHARES, CONSECUTIVES = (1, 3, 5, 7, 9), (0.05, 0.1, 0.2), (2, 3, 4)
+"""Settings of the rule; the published study's are 5, 10% and 3."""
+
+
+class Phases(NamedTuple):
     """Steps that the rule finds."""
 
-    # step at which the largest change of the smoothed values begins; None if they do not change, or are fewer than
-    # ``window + 1``
+    # step at which the largest change of the smoothed values begins; None if they do not change, or are too few
     largest_change: int | None
     # step at which the first ``consecutive`` changes under ``share`` of the largest begin, before or after the largest;
-    # None if there are none. (The published study gave the last step then.)
+    # None if there are none (the published study gave the last step then)
     diminishing_returns: int | None
 
 
-@dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(NamedTuple):
     """The range of steps that the rule finds over its settings."""
 
     largest_change_first: int | None  # earliest and latest step of the largest change; None if no setting finds one
-    largest_change_last: int | None  # earliest and latest step of the largest change; None if no setting finds one
+    largest_change_last: int | None
     diminishing_first: int | None  # the same of diminishing returns
-    diminishing_last: int | None  # the same of diminishing returns
-    n_settings: int  # settings tried
-    share_same: float  # share of them that give both steps of the published setting, in (0, 1]
+    diminishing_last: int | None
+    n_settings: int
+    share_same: float  # share of the settings that give both steps of the published one, in (0, 1]
 
 
 def phases(
-    steps: NDArray[np.int64],
-    values: Vector,
-    window: int = WINDOW,
-    share: float = SHARE,
-    consecutive: int = CONSECUTIVE,
+    steps: NDArray[np.int64], values: Vector, window: int = 5, share: float = 0.1, consecutive: int = 3
 ) -> Phases:
     """Apply the published rule to a feature over training.
 
@@ -79,14 +115,8 @@ def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
     results = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
     largest = [p.largest_change for p in results if p.largest_change is not None]
     diminishing = [p.diminishing_returns for p in results if p.diminishing_returns is not None]
-    return Sensitivity(
-        min(largest, default=None),
-        max(largest, default=None),
-        min(diminishing, default=None),
-        max(diminishing, default=None),
-        len(results),
-        results.count(published) / len(results),
-    )
+    (first, last), (begin, end) = ((min(s, default=None), max(s, default=None)) for s in (largest, diminishing))
+    return Sensitivity(first, last, begin, end, len(results), results.count(published) / len(results))
 
 
 NP_MEAN = Feature("neural_persistence", "", "np_mean", TOPOLOGY)
@@ -113,13 +143,12 @@ def phase_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
         ``n_settings`` and the share that agree, ``share_same``.
     """
     rows = [
-        {"run": run, "feature": feature, **asdict(phases(steps, values)), **asdict(sensitivity(steps, values))}
+        (run, feature, *phases(steps, values), *sensitivity(steps, values))
         for run, feature, steps, values in _phased(trajectories)
     ]
-    steps = ("largest_change", "diminishing_returns")
-    ranges = ("largest_change_first", "largest_change_last", "diminishing_first", "diminishing_last", "n_settings")
-    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys((*steps, *ranges), pl.Int64)}
-    return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64})
+    names = (*Phases._fields, *Sensitivity._fields)
+    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(names, pl.Int64), "share_same": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = silent) -> pl.DataFrame:
@@ -127,7 +156,7 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
     rows: list[dict[str, object]] = []
     phased = list(_phased(trajectories))
     for done, (run, feature, steps, values) in enumerate(phased, start=1):
-        found = change_points(steps, values, derive_seed(SEED, "change points", run, feature))
+        found = change_points(steps, values, derive_seed(tuning.SEED, "change points", run, feature))
         rows += [{"run": run, "feature": feature, **asdict(point)} for point in found]
         progress("change points", done, len(phased))
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}

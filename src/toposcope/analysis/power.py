@@ -11,6 +11,7 @@ import polars as pl
 from numpy.polynomial.chebyshev import chebvander
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis import verdict as rule
 from toposcope.analysis.adjustment import MIN_RUNS, pairing_p, replicated
 from toposcope.analysis.association import (
@@ -36,11 +37,9 @@ from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
-SEED = 42
 N_PLANTED = 32  # features planted in each run
 SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
 """Partial correlations that are planted."""
-MAX_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8  # of the polynomial that the loss follows, in the logarithm of the step
 
 
 def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.DataFrame:
@@ -72,7 +71,7 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
 
 def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Vector]:
     """Return `power` and `detectable` in each run of one of so many features, shape (r,)."""
-    rng = np.random.default_rng(derive_seed(SEED, "planted", len(runs)))
+    rng = np.random.default_rng(derive_seed(tuning.SEED, "planted", len(runs)))
     signals = [_residual(run) for run in runs]
     noises = [_alike(signal, rng) for signal in signals]
 
@@ -91,16 +90,16 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
 
 
 def _residual(run: AssociationTask) -> Vector:
-    """Return what a smooth curve and the clocks leave of the losses, of length 1, or 0 if they leave nothing.
+    """Return what a smooth curve and the covariates leave of the losses, of length 1, or 0 if they leave nothing.
 
     The curve is a polynomial in the logarithm of the step.
     """
     steps, loss = run.series.steps, run.target
     time = np.log1p((steps - steps[0]) / (steps[1] - steps[0]))
-    known = [clock for name, clock in run.clocks.items() if name in PARTIALLED] + [*run.scales]
-    clocks = [(clock - clock.mean()) / np.ptp(clock) for clock in known if np.ptp(clock) > 0]
-    curve = chebvander(2 * time / time[-1] - 1, min(MAX_DEGREE, len(time) // CHECKPOINTS_PER_DEGREE))
-    basis, _ = np.linalg.qr(np.column_stack([curve, *clocks]))
+    known = [covariate for name, covariate in run.covariates.items() if name in PARTIALLED] + [*run.scales]
+    covariates = [(covariate - covariate.mean()) / np.ptp(covariate) for covariate in known if np.ptp(covariate) > 0]
+    curve = chebvander(2 * time / time[-1] - 1, min(tuning.POWER_DEGREE, len(time) // tuning.CHECKPOINTS_PER_DEGREE))
+    basis, _ = np.linalg.qr(np.column_stack([curve, *covariates]))
     left = loss - basis @ (basis.T @ loss)
     size = float(np.linalg.norm(left))
     return left / size if size > MIN_RESIDUAL_SHARE * float(np.linalg.norm(loss)) else np.zeros(len(loss))
@@ -141,7 +140,7 @@ def _associated(
         )
         for i, (run, features) in enumerate(zip(runs, planted, strict=True))
     ]
-    return [associate(task, SEED, resampled=False) for task in tasks]
+    return [associate(task, tuning.SEED, resampled=False) for task in tasks]
 
 
 def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.bool_]:
@@ -155,7 +154,7 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
     if results[0].pairings.size:
         squares = zip(*(result.with_own(i) for i, result in enumerate(results)), strict=True)
         for name, by_run in zip(("p_pairing", "p_pairing_differences"), squares, strict=True):
-            p = [pairing_p(square, SEED) for square in np.stack(by_run, axis=1)]
+            p = [pairing_p(square, tuning.SEED) for square in np.stack(by_run, axis=1)]
             columns[name] = np.tile(p, (len(results), 1))
     verdicts, gaps = rule.verdicts_of({name: values.ravel() for name, values in columns.items()})
     passing = [verdict == rule.BEYOND or gap is rule.RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]
@@ -184,7 +183,7 @@ def _detectable(places: tuple[int, ...], n_terms: int, level: float) -> float:
     strata, n = np.array(places, dtype=np.int64), len(places)
     if n - len(np.unique(strata)) - n_terms - 1 < MIN_FREEDOM or level * min(n_orders(strata), MAX_LAST) < 1:
         return math.nan
-    rng = np.random.default_rng(derive_seed(SEED, "power", n, n_terms))
+    rng = np.random.default_rng(derive_seed(tuning.SEED, "power", n, n_terms))
     x, noise = rng.standard_normal((2, N_SAMPLES, n))
     controls = rng.standard_normal((N_SAMPLES, n_terms, n))
     scales: tuple[Scale, ...] = ("ranks", "values") if n_terms else ("ranks",)
@@ -210,7 +209,7 @@ def _critical_value(strata: Indices, n_terms: int, level: float, scale: Scale) -
     """Return the absolute correlation that at most the share `level` of permutations reaches; infinite if none is."""
     n = len(strata)
     count = max(MIN_PERMUTATIONS, math.ceil(20 / level / N_NULL_SAMPLES))
-    seed = derive_seed(SEED, "critical value", n, n_terms)
+    seed = derive_seed(tuning.SEED, "critical value", n, n_terms)
     rng = np.random.default_rng(seed)
     samples = N_NULL_SAMPLES if n_terms else 1  # without controls all samples without ties have the same permutations
     values = []

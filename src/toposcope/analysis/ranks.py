@@ -180,7 +180,7 @@ def rho_given(x: Matrix, y: Vector, controls: Matrix) -> Vector:
 
 def _correlated(x: Matrix, y: Vector, controls: Matrix) -> tuple[Vector, Matrix, Vector, int]:
     """Return partial correlations, the residuals of features and target, and the rank of the controls."""
-    basis = _basis(controls)
+    basis = orthonormal_basis(controls)
     left, target = _residuals(x, basis), y - basis @ (basis.T @ y)
     defined = _is_left(left, x) & _is_left(_residuals(y[None], basis), y[None])
     return np.where(defined, correlate(left, target), np.nan), left, target, basis.shape[1]
@@ -188,7 +188,7 @@ def _correlated(x: Matrix, y: Vector, controls: Matrix) -> tuple[Vector, Matrix,
 
 def is_free(series: Matrix, controls: Matrix) -> NDArray[np.bool_]:
     """Return for each row, shape (f, n), of centred ranks whether it is more than a linear function of the controls."""
-    return _is_left(_residuals(series, _basis(controls)), series)
+    return _is_left(_residuals(series, orthonormal_basis(controls)), series)
 
 
 def _residuals(series: Matrix, basis: Matrix) -> Matrix:
@@ -201,7 +201,7 @@ def _is_left(residuals: Matrix, series: Matrix) -> NDArray[np.bool_]:
     return np.asarray(np.linalg.norm(residuals, axis=1) > MIN_RESIDUAL_SHARE * np.linalg.norm(series, axis=1))
 
 
-def _basis(controls: Matrix) -> Matrix:
+def orthonormal_basis(controls: Matrix) -> Matrix:
     """Return an orthonormal basis of the controls, shape (n, rank)."""
     directions, sizes, _ = np.linalg.svd(controls.T, full_matrices=False)
     return np.asarray(directions[:, sizes > MIN_RESIDUAL_SHARE * max(float(sizes.max(initial=0.0)), 1e-300)])

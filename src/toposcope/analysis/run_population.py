@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import tuning
 from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
 from toposcope.logs import final_training_loss
 from toposcope.typing import Indices, Matrix, Steps, Vector
 from toposcope.wording import counted
 
 MIN_RUNS = 8  # runs of a size that are needed; with several sizes, as many runs less sizes as these leave
-MIN_LOGGED_SHARE = 0.98  # a loss must be known up to this share of a run's steps to count as its final loss
-MIN_COMMON_SHARE = 0.5  # runs whose grids leave fewer common steps than this share of a run's checkpoints are left out
 FINAL_LOSSES = {"validation_loss": "validation loss", TEXT_LOSS: "loss on the text", "loss": "training loss"}
 """Final losses by the name of the loss they are of, the most reliable first."""
 TRAINING = ("smoothed_loss", "batch_loss")
@@ -105,7 +104,7 @@ def run_population(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: 
 
 def known_final_losses(trajectory: Trajectory, log: pl.DataFrame) -> dict[str, float]:
     """Return the final losses of a run that are known to its end, by the keys of `FINAL_LOSSES`."""
-    end = MIN_LOGGED_SHARE * _last_step(trajectory, log)
+    end = tuning.MIN_LOGGED_SHARE * _last_step(trajectory, log)
     finals: dict[str, float] = {}
     for name in ("validation_loss", TEXT_LOSS):
         values = trajectory.targets.get(name, np.empty(0))
@@ -155,7 +154,7 @@ def _with_common_steps(
         grids = [set(t.steps.tolist()) for t in members]
         common = set.intersection(*grids) if grids else set()
         enough = is_enough(strata)
-        if not enough or len(common) >= MIN_COMMON_SHARE * float(np.median([len(grid) for grid in grids])):
+        if not enough or len(common) >= tuning.MIN_COMMON_SHARE * float(np.median([len(grid) for grid in grids])):
             break
         worst = int(np.argmin([sum(len(one & other) for other in grids) for one in grids]))
         dropped[members[worst].run] = "its checkpoints are at other steps"

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import tuning
 from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, orders
 from toposcope.analysis.ranks import correlate, ranks, two_sided
-from toposcope.analysis.table import SEED
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
@@ -22,25 +22,20 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """f(N) = factor N^exponent, fitted by least squares of log f on log N, with a rank correlation beside it."""
+    """f(N) = factor N^exponent, fitted by least squares of log f on log N, and a rank correlation."""
 
-    n: int  # number of runs, and of different sizes among them
-    n_sizes: int  # number of runs, and of different sizes among them
+    n: int  # runs
+    n_sizes: int  # different sizes among them
     factor: float
     exponent: float
     r_squared: float  # of log f
     low: float  # 95% percentile interval of the exponent over resampled runs; NaN below 4 runs
-    high: float  # 95% percentile interval of the exponent over resampled runs; NaN below 4 runs
-    # c and b of a N^b + c, least squares of f. NaN with fewer than 4 sizes, and where the best b is not between 0.01
-    # and 3 in absolute value, where the runs do not determine it
+    high: float
+    # c and b of a N^b + c, least squares of f; NaN with fewer than 4 sizes, and where |b| is not between 0.01 and 3
     offset: float
-    # c and b of a N^b + c, least squares of f. NaN with fewer than 4 sizes, and where the best b is not between 0.01
-    # and 3 in absolute value, where the runs do not determine it
     offset_exponent: float
-    rho: float  # spearman's correlation with N; NaN for equal values
-    # two-sided: the share of all orders of the values with a correlation as large; beyond 8 runs Student's
-    # approximation
-    p_exact: float
+    rho: float  # Spearman's correlation with N; NaN for equal values
+    p_exact: float  # two-sided: share of all orders with a correlation as large; beyond 8 runs Student's
     p_least: float  # `p_exact` of values in perfect order: the lowest that these sizes allow
 
 
@@ -122,13 +117,13 @@ def _with_offset(x: Vector, values: Vector) -> tuple[float, float]:
     if place in (0, N_EXPONENTS - 1):
         return np.nan, np.nan
     bounds = np.sort((2 * int(side) - 1) * grid[[place - 1, place + 1]])
-    trajectories = minimize_scalar(
+    best = minimize_scalar(
         lambda b: float(_residual(np.array([b]), x, values)[0]),
         bounds=bounds,
         method="bounded",
         options={"xatol": 1e-9},
-    )
-    return float(np.polyfit(np.exp(trajectories.x * x), values, 1)[1]), float(trajectories.x)
+    ).x
+    return float(np.polyfit(np.exp(best * x), values, 1)[1]), float(best)
 
 
 def _residual(b: Vector, x: Vector, values: Vector) -> Vector:
@@ -173,7 +168,7 @@ def scaling_table(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> pl.
     rows = []
     for name, pairs in finals.items():
         n_parameters, values = np.array(pairs).T
-        law = fit_size_law(n_parameters, values, derive_seed(SEED, "scaling", name))
+        law = fit_size_law(n_parameters, values, derive_seed(tuning.SEED, "scaling", name))
         if law is not None:
             rows.append({"quantity": name, **asdict(law)})
     counts = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64}

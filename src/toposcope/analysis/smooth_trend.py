@@ -1,4 +1,4 @@
-"""Smooth curves that a training trajectory may follow, and the gain of a break beside them."""
+"""Smooth curves that a training trajectory may follow, and the gain of a break in them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,9 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.typing import Vector
-
-MAX_CORRELATION = 0.95  # higher correlations cannot be distinguished from a trend
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ class ColouredNoise:
         even = residuals / scale
         lagged = float((even[1:] * even[:-1]).sum() / (even**2).sum())
         unbiased = (lagged + n_parameters / n) / max(1 - (n_parameters + 2) / n, 1 / n)
-        correlation = float(np.clip(unbiased, 0, MAX_CORRELATION))
+        correlation = float(np.clip(unbiased, 0, tuning.MAX_NOISE_CORRELATION))
         return cls(correlation, _loudness(np.abs(residuals[1:] - correlation * residuals[:-1]), n))
 
     def whiten(self, columns: Vector) -> Vector:
@@ -84,12 +83,6 @@ def _loudness(size: Vector, n: int | None = None) -> Vector:
     return loudness
 
 
-DEGREE = 6
-SCALES = 7  # time scales of the logarithm, from the first interval between checkpoints to the whole run
-MAX_WIDTHS_PER_RUN = 17
-"""A sigmoid's width is at least this part of the checkpoints; it rises from 10% to 90% in 4.4 widths, a quarter."""
-EDGE = 3  # a break has at least this many checkpoints on either side
-MAX_BREAKS = 6
 PER_BREAK = 4
 """Parameters of a break in the BIC: its place, a jump, a change of slope; and one for the search over places."""
 ROUNDING = 1e-13  # share of a sum of squares below which its parts are rounding
@@ -109,8 +102,8 @@ class Trends:
         inside = (np.matmul(self.bases.transpose(0, 2, 1), series) ** 2).sum(axis=1)
         return self._least_bic(total - inside, total)
 
-    def choose_beside(self, values: Vector, breaks: list[int]) -> int:
-        """Return the family of least BIC for a series, shape (n,), that has breaks besides."""
+    def choose_with(self, values: Vector, breaks: list[int]) -> int:
+        """Return the family of least BIC for a series, shape (n,), that also has breaks."""
         columns = np.column_stack([values[:, None], *self.breaks[:, :, breaks]])
         left = columns - self.bases @ (self.bases.transpose(0, 2, 1) @ columns)
         y, x = left[:, :, :1], left[:, :, 1:]
@@ -123,7 +116,7 @@ class Trends:
         best: NDArray[np.int64] = (n * np.log(squares) + np.log(n) * self.parameters[:, None]).argmin(axis=0)
         return best
 
-    def beside(self, family: int, breaks: list[int]) -> Vector:
+    def with_breaks(self, family: int, breaks: list[int]) -> Vector:
         """Return an orthonormal basis, shape (n, d), of a family and breaks."""
         basis: Vector = self.bases[family]
         for c in breaks:
@@ -136,8 +129,8 @@ class Trends:
         jump, hinge = (_outside(basis, columns) for columns in self.breaks)
         hinge = _unit(hinge - jump * (jump * hinge).sum(axis=0), 1e-6)
         gain: Vector = (jump.T @ series) ** 2 + (hinge.T @ series) ** 2
-        gain[:EDGE] = 0
-        gain[len(gain) - EDGE + 1 :] = 0
+        gain[: tuning.BREAK_MARGIN] = 0
+        gain[len(gain) - tuning.BREAK_MARGIN + 1 :] = 0
         return gain
 
     def find_breaks(self, values: Vector) -> tuple[int, list[int]]:
@@ -145,26 +138,23 @@ class Trends:
         n = len(values)
         breaks: list[int] = []
         family = int(self.choose(values[:, None])[0])
-        while len(breaks) < min(MAX_BREAKS, n // 8):
-            basis = self.beside(family, breaks)
+        while len(breaks) < min(tuning.MAX_BREAKS, n // 8):
+            basis = self.with_breaks(family, breaks)
             left = squares_outside(basis, values[:, None])[0]
             gain = self.gains(basis, values[:, None])[:, 0]
             for c in breaks:
-                gain[max(0, c - EDGE + 1) : c + EDGE] = 0
+                gain[max(0, c - tuning.BREAK_MARGIN + 1) : c + tuning.BREAK_MARGIN] = 0
             place = int(gain.argmax())
             rest = max(left - gain[place], ROUNDING * (values**2).sum())
             if not left > 0 or n * np.log(left / rest) < PER_BREAK * np.log(n):
                 break
             breaks.append(place)
-            family = self.choose_beside(values, breaks)
+            family = self.choose_with(values, breaks)
         return family, breaks
 
 
 def trends(times: Vector, noise: ColouredNoise) -> Trends:
-    """Return the smooth curves over given times.
-
-    They are, in the order of what they are for:
-    """
+    """Return the smooth curves over given times: polynomials, relaxations and sigmoids (docs/methods/phases.md)."""
     columns, members = _families(times.tobytes())
     basis, _ = np.linalg.qr(noise.whiten(columns))
     family, size, parameters = members.T
@@ -187,15 +177,15 @@ def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
     """Return columns, shape (families, n, d), and of each member its family, columns used and parameters."""
     t = np.frombuffer(times)
     n = len(t)
-    degree = max(1, min(DEGREE, n // 4))
+    degree = max(1, min(tuning.MAX_TREND_DEGREE, n // 4))
     columns: list[Vector] = []
     members = [(0, 1, 1)]
-    for scale in np.geomspace(t[1], 1, SCALES):
+    for scale in np.geomspace(t[1], 1, tuning.TIME_SCALES):
         u = np.log1p(t / scale)
         members += [(len(columns), d + 1, d + 2) for d in range(1, degree + 1)]
         columns.append(np.polynomial.chebyshev.chebvander(2 * u / u[-1] - 1, degree))
-    if n >= MAX_WIDTHS_PER_RUN:  # with fewer checkpoints these cannot be distinguished from the polynomials
-        for scale in np.geomspace(t[1], 1, 2 * SCALES):
+    if n >= tuning.MAX_WIDTHS_PER_RUN:  # with fewer checkpoints these cannot be distinguished from the polynomials
+        for scale in np.geomspace(t[1], 1, 2 * tuning.TIME_SCALES):
             e = np.exp(-t / scale)
             members += [(len(columns), 3, 3), (len(columns), 4, 4)]
             columns.append(np.column_stack([np.ones(n), e, e * t, t]))
@@ -210,7 +200,7 @@ def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
 
 def _sigmoids(n: int) -> list[Vector]:
     found = []
-    for width in n / MAX_WIDTHS_PER_RUN * np.array([1.0, 2.0, 4.0]):
+    for width in n / tuning.MAX_WIDTHS_PER_RUN * np.array([1.0, 2.0, 4.0]):
         for centre in np.arange(width, n - width, width):
             z = (np.arange(n) - centre) / width
             s = 1 / (1 + np.exp(-z))

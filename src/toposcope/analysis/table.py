@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import Method, pairing_p
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.comparison import against
@@ -19,11 +20,14 @@ from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-SEED = 42
 MAX_COMPARED = 24
 """Runs that are compared with each other; of more, each block of so many is by itself, and groups of layers are left
 out: a population is about what differs between runs."""
-_PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
+SCHEMA = {
+    **dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String),
+    **dict.fromkeys(("n", "design"), pl.Int64),
+    **dict.fromkeys(COLUMNS, pl.Float64),
+}
 
 
 def association_table(
@@ -80,7 +84,7 @@ def _of_block(
     for done, (trajectory, group, target) in enumerate(tasks, start=1):
         parts.append(_of_group(trajectory, group, target, trajectories, designs))
         progress("association", done, len(tasks))
-    table = pl.concat([_empty(), *(rows for rows, _ in parts)])
+    table = pl.concat([pl.DataFrame(schema=SCHEMA), *(rows for rows, _ in parts)])
     given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
     return table.with_columns(
         block=pl.lit(block, pl.Int64),
@@ -101,7 +105,7 @@ def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Se
     p = np.full(len(keys), np.nan)
     for members in matrices.values():
         runs, indices = list(members), list(members.values())
-        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing"))
+        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(tuning.SEED, "pairing"))
     return pl.Series(p, dtype=pl.Float64)
 
 
@@ -109,28 +113,24 @@ def _features(trajectory: Trajectory) -> dict[str, Features]:
     return {NETWORK: trajectory.features, **trajectory.groups}
 
 
-def _empty() -> pl.DataFrame:
-    return pl.DataFrame(schema={**_PLACE, "design": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)})
-
-
 def _of_group(
     trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory], designs: Designs
 ) -> tuple[pl.DataFrame, tuple[Matrix, Matrix]]:
     """Return the rows of a group, and the strengths of each run's feature against this run's target.
 
-    Given the step, and of the changes given the clocks.
+    Given the step, and of the changes given the covariates.
     """
     features = _features(trajectory)[group]
     names = list(features)
     unknown = np.full(len(trajectory.steps), np.nan)
     if not names:
-        return _empty(), (np.empty((0, len(trajectories))), np.empty((0, len(trajectories))))
+        return pl.DataFrame(schema=SCHEMA), (np.empty((0, len(trajectories))), np.empty((0, len(trajectories))))
     n = len(trajectory.steps)
     noise = trajectory.noise if group == NETWORK else {}
     task = AssociationTask(
         series=FeatureSeries(trajectory.steps, np.array([features[name] for name in names])),
         target=trajectory.targets[target],
-        clocks=trajectory.clocks,
+        covariates=trajectory.covariates,
         others=[
             FeatureSeries(other.steps, _rows(_features(other).get(group, {}), names, len(other.steps)))
             for other in trajectories
@@ -140,18 +140,20 @@ def _of_group(
         noise=_rows(noise, names, n),
         scales=np.array([features.get(scale, unknown) if (scale := trajectory.scale(f)) else unknown for f in names]),
     )
-    result = associate(task, derive_seed(SEED, "association", trajectory.run, target, group))
-    place = {"run": trajectory.run, "group": group, "target": target}
+    result = associate(task, derive_seed(tuning.SEED, "association", trajectory.run, target, group))
     rows = pl.DataFrame(
         {
-            **{k: [v] * len(names) for k, v in place.items()},
+            **{
+                key: [value] * len(names)
+                for key, value in (("run", trajectory.run), ("group", group), ("target", target))
+            },
             "feature": [str(f) for f in names],
             "kind": [f.kind for f in names],
             "n": result.n,
             "design": [_design(trajectory.run, task, i, designs) for i in range(len(names))],
-            **_columns(result.table),
+            **dict(zip(COLUMNS, result.table.T, strict=True)),
         },
-        schema=_empty().schema,
+        schema=SCHEMA,
     )
     here = [other.run for other in trajectories].index(trajectory.run)
     return rows, result.with_own(here)
@@ -163,19 +165,16 @@ def _design(run: str, task: AssociationTask, row: int, designs: Designs) -> int:
     scales, steps = task.scales[row : row + 1, known], task.series.steps[known]
     key = (run, known.tobytes(), task.target.tobytes(), scales.tobytes())
     if key not in designs:
-        clocks = {name: clock[known] for name, clock in task.clocks.items() if np.isfinite(clock[known]).all()}
+        covariates = {
+            name: covariate[known] for name, covariate in task.covariates.items() if np.isfinite(covariate[known]).all()
+        }
         empty = FeatureSeries(steps, np.empty((0, len(steps))))
-        designs[key] = len(designs), AssociationTask(empty, task.target[known], clocks, scales=scales)
+        designs[key] = len(designs), AssociationTask(empty, task.target[known], covariates, scales=scales)
     return designs[key][0]
 
 
 def _rows(features: Mapping[Feature, NDArray[np.float64]], names: Sequence[Feature], n: int) -> NDArray[np.float64]:
-    missing = np.full(n, np.nan)
-    return np.array([features.get(name, missing) for name in names])
-
-
-def _columns(table: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    return dict(zip(COLUMNS, table.T, strict=True))
+    return np.array([features.get(name, np.full(n, np.nan)) for name in names])
 
 
 def comparison_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
@@ -193,28 +192,25 @@ def comparison_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     """
     floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
     schema = {**dict.fromkeys(("run", "target", "feature", "other", "test"), pl.String), **floats}
-    rows = [row for t in trajectories for compared in (_with_step, _with_spectra) for row in compared(t)]
+    rows = [row for t in trajectories for row in _comparisons(t)]
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 Row = tuple[str | float, ...]
 
 
-def _with_step(trajectory: Trajectory) -> Iterator[Row]:
+def _comparisons(trajectory: Trajectory) -> Iterator[Row]:
+    """Compare every feature with the step, and topology of hidden states with the spectral measures of its cloud."""
     features = {str(feature): values for feature, values in trajectory.features.items()}
-    yield from _compared(trajectory, features, {STEP: trajectory.clocks[STEP]}, ("Williams", "block bootstrap"))
-
-
-def _with_spectra(trajectory: Trajectory) -> Iterator[Row]:
-    """Compare topology with the spectral measures of the same cloud."""
+    yield from _compared(trajectory, features, {STEP: trajectory.covariates[STEP]}, ("Williams", "block bootstrap"))
     by_cloud: dict[str, SeriesByName] = {}
     for feature, values in trajectory.features.items():
         cloud = trajectory.clouds.get(feature.label)
         if cloud and feature.kind == TOPOLOGY:
             by_cloud.setdefault(cloud, {})[str(feature)] = values
     for cloud, topology in by_cloud.items():
-        beside = [cloud_feature(cloud, statistic) for statistic in SPECTRAL]
-        spectra = {str(f): trajectory.features[f] for f in beside if f in trajectory.features}
+        measures = [cloud_feature(cloud, statistic) for statistic in SPECTRAL]
+        spectra = {str(f): trajectory.features[f] for f in measures if f in trajectory.features}
         yield from _compared(trajectory, topology, spectra, ("Williams", "block bootstrap", "Fisher z"))
 
 
@@ -223,11 +219,11 @@ def _compared(
 ) -> Iterator[Row]:
     """Compare each feature with each of the others, against the first target, where all three are known."""
     for target, losses in list(trajectory.targets.items())[:1]:
-        seed = derive_seed(SEED, "comparison", trajectory.run, target)
-        for known_others, beside in _known_alike(others, losses):
+        seed = derive_seed(tuning.SEED, "comparison", trajectory.run, target)
+        for known_others, measured in _known_alike(others, losses):
             shared = {name: np.where(known_others, values, np.nan) for name, values in features.items()}
             for known, names in _known_alike(shared, losses):
-                varied = [name for name in beside if np.ptp(others[name][known]) > 0]
+                varied = [name for name in measured if np.ptp(others[name][known]) > 0]
                 if not varied:
                     continue
                 x, o = (np.array([s[name][known] for name in n]) for s, n in ((features, names), (others, varied)))
@@ -235,7 +231,7 @@ def _compared(
                 for i, name in enumerate(names):
                     for j, other in enumerate(varied):
                         for test in tests:
-                            yield (trajectory.run, target, name, other, test, *comparisons[test].at(i, j))
+                            yield (trajectory.run, target, name, other, test, *comparisons[test][i, j].tolist())
 
 
 def _known_alike(features: SeriesByName, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:

@@ -1,4 +1,4 @@
-"""The series that the analyses compare, checkpoint by checkpoint: features, targets, clocks."""
+"""The series that the analyses compare, checkpoint by checkpoint: features, targets, covariates."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
-from toposcope.analysis.logged import MIN_VALIDATED_SHARE, Logged
+from toposcope.analysis.logged import Logged
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Feature, Kind, Probe, make_probes, probe_types
 from toposcope.probes.feature import NETWORK, split_label
@@ -26,7 +27,7 @@ SeriesByName = dict[str, Vector]
 PSEUDO_LAYERS = (NETWORK, POOLED)
 WEIGHT_NORM = Feature("controls", "", "frobenius_norm", "norm")
 ENTRY = "@"  # marks a statistic that is one value of a curve or a matrix, which is shown but is not a feature
-SCALE = "top_eigenvalue"  # the statistic of a cloud of hidden states that is the clock of its other statistics
+SCALE = "top_eigenvalue"  # the statistic of a cloud of hidden states that is the covariate of its other statistics
 STATES, TEXT = "hidden_states", "language_modelling"
 """The probe of clouds, and that of the loss on a fixed text."""
 TEXT_LOSS = "text_loss"
@@ -50,7 +51,7 @@ class Trajectory:
         (nats per token of a fixed text, by the first ``language_modelling`` probe declared), else ``smoothed_loss``
         (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if those are fewer).
         ``batch_loss`` is the loss of one batch, as published; it comes first under the published protocol.
-    clocks : dict of ndarray, shape (n,)
+    covariates : dict of ndarray, shape (n,)
         ``step``, ``learning_rate``, ``cumulative_learning_rate``, ``weight_norm``; those that are known.
     groups : dict of dict of ndarray, shape (n,)
         Features of groups of layers (`toposcope.analysis.groups.layer_groups`), by group.
@@ -74,7 +75,7 @@ class Trajectory:
     steps: NDArray[np.int64]
     features: Features
     targets: SeriesByName
-    clocks: SeriesByName
+    covariates: SeriesByName
     groups: dict[str, Features] = field(default_factory=dict)
     layers: dict[str, Features] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
@@ -86,6 +87,11 @@ class Trajectory:
     def __post_init__(self) -> None:
         if not len(self.tokens):
             object.__setattr__(self, "tokens", np.full(len(self.steps), np.nan))
+
+    @property
+    def clocks(self) -> SeriesByName:
+        """The covariates, by their name in earlier versions."""
+        return self.covariates
 
     def named_values(self) -> SeriesByName:
         """Return targets and features of the network by their written names."""
@@ -127,36 +133,19 @@ def trajectories(
     kinds = _Kinds(labels)
     probes = {names[label]: probe for label, probe in declared.items()}
     whole = pl.col("layer").is_in(PSEUDO_LAYERS) | pl.col("role").is_in(CLOUD_ROLES)
-    collected: dict[str, _Collected] = {}
+    collected: dict[str, _Rows] = {}
     measured: dict[str, None] = {}  # a run whose every checkpoint failed has nothing to compare
     for part in [features] if isinstance(features, pl.DataFrame) else features:
         rows = part.filter(~pl.col("statistic").str.contains(ENTRY, literal=True))
         rows = rows.join(labels, on=["probe", "options"], maintain_order="left")
         measured |= dict.fromkeys(rows.filter(whole).get_column("run").unique(maintain_order=True))
         for (run,), of_run in rows.group_by("run", maintain_order=True):
-            collected.setdefault(run, _Collected()).add(of_run)
+            collected.setdefault(run, _Rows(probes, kinds)).add(of_run)
     per_step = tokens_per_step or {}
     return [
-        _Arranged(collected.pop(run), probes, kinds).trajectory(
-            run, log.filter(run=run), batch_first, per_step.get(run, np.nan)
-        )
+        collected.pop(run).trajectory(run, log.filter(run=run), batch_first, per_step.get(run, np.nan))
         for run in measured
     ]
-
-
-class _Collected:
-    """The values of one run, series by series, as parts of its rows come in."""
-
-    def __init__(self) -> None:
-        self.kinds: dict[tuple[str, str], Kind] = {}
-        self.series: dict[tuple[str, str, str, str], list[tuple[NDArray[np.int64], Vector]]] = {}
-
-    def add(self, rows: pl.DataFrame) -> None:
-        """Add rows of later checkpoints, or of the last one."""
-        self.kinds |= {(p, s): kind for p, s, kind in rows.select("probe", "statistic", "kind").unique().iter_rows()}
-        keys = ("label", "layer", "role", "statistic")
-        for *key, steps, values in rows.group_by(*keys, maintain_order=True).agg("step", "value").iter_rows():
-            self.series.setdefault((*key,), []).append((np.array(steps, np.int64), np.array(values, np.float64)))
 
 
 class _Kinds:
@@ -192,17 +181,28 @@ def _compared(declared: list[dict[str, Any]]) -> Iterator[tuple[Probe, Probe]]:
             yield probe, source
 
 
-class _Arranged:
-    """The rows of one run as vectors over its checkpoints: label -> layer -> statistic."""
+class _Rows:
+    """The rows of one run, and what they become: vectors over its checkpoints, label -> layer -> statistic."""
 
-    def __init__(self, collected: _Collected, probes: Mapping[str, Probe | None], kinds: _Kinds) -> None:
+    def __init__(self, probes: Mapping[str, Probe | None], kinds: _Kinds) -> None:
         self.kinds = kinds
         self.probes = {label: probe for label, probe in probes.items() if probe is not None}
-        self.steps = np.unique(np.concatenate([steps for of in collected.series.values() for steps, _ in of]))
-        self.kinds_stored = collected.kinds
+        self.kinds_stored: dict[tuple[str, str], Kind] = {}
+        self.series: dict[tuple[str, str, str, str], list[tuple[NDArray[np.int64], Vector]]] = {}
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Add rows of later checkpoints, or of the last one."""
+        kinds = rows.select("probe", "statistic", "kind").unique()
+        self.kinds_stored |= {(probe, statistic): kind for probe, statistic, kind in kinds.iter_rows()}
+        keys = ("label", "layer", "role", "statistic")
+        for *key, steps, values in rows.group_by(*keys, maintain_order=True).agg("step", "value").iter_rows():
+            self.series.setdefault((*key,), []).append((np.array(steps, np.int64), np.array(values, np.float64)))
+
+    def _arrange(self) -> None:
+        self.steps = np.unique(np.concatenate([steps for parts in self.series.values() for steps, _ in parts]))
         self.found: dict[str, dict[str, SeriesByName]] = {}
         self.roles: dict[str, str] = {}
-        for (label, layer, role, statistic), parts in collected.series.items():
+        for (label, layer, role, statistic), parts in self.series.items():
             vector = np.full(len(self.steps), np.nan)
             for steps, values in parts:
                 vector[np.searchsorted(self.steps, steps)] = values
@@ -210,14 +210,15 @@ class _Arranged:
             if layer not in PSEUDO_LAYERS:
                 self.roles[layer] = role
         self.groups = layer_groups(self.roles)
-        texts = [self.found.pop(label, {}) for label in kinds.texts]
+        texts = [self.found.pop(label, {}) for label in self.kinds.texts]
         self.text_loss = texts[0].get(NETWORK, {}).get("loss") if texts else None
 
     def trajectory(self, run: str, log: pl.DataFrame, batch_first: bool, tokens_per_step: float) -> Trajectory:
-        """Return the run."""
+        """Arrange the rows, and return the run."""
+        self._arrange()
         everything = self._features(PSEUDO_LAYERS, NETWORK)
         features = {f: values for f, values in everything.items() if not f.statistic.endswith(NOISE)}
-        clocks = {"step": self.steps.astype(np.float64)}
+        covariates = {"step": self.steps.astype(np.float64)}
         targets: SeriesByName = {}
         tokens = tokens_per_step * self.steps
         if len(log):
@@ -225,21 +226,27 @@ class _Arranged:
             targets = logged.targets(self.steps, batch_first=batch_first)
             tokens = np.where(np.isfinite(seen := logged.tokens(self.steps)), seen, tokens)
             features |= logged.gradient_norms(self.steps)
-            clocks |= logged.clocks(self.steps)
+            covariates |= logged.covariates(self.steps)
         if WEIGHT_NORM in features:
-            clocks["weight_norm"] = features[WEIGHT_NORM]
+            covariates["weight_norm"] = features[WEIGHT_NORM]
         return Trajectory(
             run=run,
             steps=self.steps,
             features=features,
             targets=self._with_text_loss(targets, batch_first),
-            clocks=clocks,
+            covariates=covariates,
             groups={group: self._of_group(group) for group in self.groups},
             layers={layer: self._features([layer], layer) for layer in self.roles},
             roles=self.roles,
-            twins=self._twins(clocks.get("weight_norm")),
-            noise={_without_noise(f): v for f, v in everything.items() if f.statistic.endswith(NOISE)},
-            clouds=self.kinds.clouds(label for label, by_layer in self.found.items() if _has_scale(by_layer)),
+            twins=self._twins(covariates.get("weight_norm")),
+            noise={
+                f.with_statistic(f.statistic.removesuffix(NOISE)): values
+                for f, values in everything.items()
+                if f.statistic.endswith(NOISE)
+            },
+            clouds=self.kinds.clouds(
+                label for label, by_layer in self.found.items() if any(SCALE in found for found in by_layer.values())
+            ),
             tokens=tokens,
         )
 
@@ -249,7 +256,7 @@ class _Arranged:
             return targets
         n_text, n_validated = (np.isfinite(v).sum() for v in (self.text_loss, targets.get("validation_loss", np.nan)))
         before = ["batch_loss"] if batch_first else []
-        before += ["validation_loss"] if n_validated >= MIN_VALIDATED_SHARE * n_text else []
+        before += ["validation_loss"] if n_validated >= tuning.MIN_VALIDATED_SHARE * n_text else []
         first = {name: targets[name] for name in before if name in targets}
         return first | {TEXT_LOSS: self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 
@@ -296,15 +303,19 @@ class _Arranged:
             free = {
                 layer: scale_free(probe, by_layer[layer], norm) for layer, norm in self._norms(by_layer, probe).items()
             }
+            scaled: list[tuple[str, SeriesByName]] = []
             parts = [layer for layer in self.roles if layer in by_layer and self.roles[layer] not in CLOUD_ROLES]
             for group, layers in (*((g, self._members(g, by_layer)) for g in self.groups), (NETWORK, parts)):
                 if layers and all(free.get(layer) for layer in layers):
                     statistics = combined(probe, [free[layer] for layer in layers])
-                    twins[group] |= self._scaled(label, probe, statistics, group)
+                    scaled.append((group, statistics))
             if NETWORK in free and not parts:
-                twins[NETWORK] |= self._scaled(label, probe, free[NETWORK], NETWORK)
+                scaled.append((NETWORK, free[NETWORK]))
             if POOLED in by_layer and weight_norm is not None:
-                twins[NETWORK] |= self._scaled(label, probe, scale_free(probe, by_layer[POOLED], weight_norm), NETWORK)
+                scaled.append((NETWORK, scale_free(probe, by_layer[POOLED], weight_norm)))
+            for group, statistics in scaled:  # without those that are the features themselves
+                kept = {name: values for name, values in statistics.items() if probe.degree(name)}
+                twins[group] |= {self._feature(label, name, group): values for name, values in kept.items()}
         return twins
 
     def _norms(self, by_layer: Mapping[str, SeriesByName], probe: Probe) -> SeriesByName:
@@ -316,21 +327,8 @@ class _Arranged:
             measured = {layer: found for layer, found in by_layer.items() if layer != POOLED}
         return {layer: found[probe.NORM] for layer, found in measured.items() if probe.NORM in found}
 
-    def _scaled(self, label: str, probe: Probe, twins: Mapping[str, Vector], group: str) -> Features:
-        """Return the twins that are not the features themselves."""
-        return {self._feature(label, name, group): values for name, values in twins.items() if probe.degree(name)}
-
 
 @cache
 def _feature_of(label: str, statistic: str, kind: Kind, group: str) -> Feature:
     """Return the same object for equal features, so that looking them up needs no comparison of texts."""
     return Feature.of_label(label, statistic, kind, group)
-
-
-def _without_noise(feature: Feature) -> Feature:
-    """Return the feature whose standard deviation over draws or batches is given."""
-    return feature.with_statistic(feature.statistic.removesuffix(NOISE))
-
-
-def _has_scale(by_layer: Mapping[str, SeriesByName]) -> bool:
-    return any(SCALE in found for found in by_layer.values())

@@ -107,7 +107,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
     """
     from toposcope.errors import ToposcopeError
     from toposcope.files import write_text
-    from toposcope.logs.reading import log_beside
+    from toposcope.logs.reading import find_log
     from toposcope.study.new_study import draft, draft_toml
 
     with bad_use():
@@ -120,7 +120,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
             steps = f"steps {opened.steps[0]} to {opened.steps[-1]}" if len(opened) > 1 else f"step {opened.steps[0]}"
             click.echo(f"{name}: {len(opened)} checkpoints, {steps}")
             try:
-                if opened.source is None or log_beside(opened.source) is None:
+                if opened.source is None or find_log(opened.source) is None:
                     click.echo(f"note: {name}: no training log beside it, so its loss is not known", err=True)
             except ToposcopeError as error:
                 click.echo(f"note: {name}: its log cannot be read: {error}", err=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from toposcope.engine.pool import Engine, Result, Task, TaskFailure, do_nothing, no_cost, one_thread
+from toposcope.engine.pool import Engine, Result, Task, TaskFailure, do_nothing, no_cost, run_on_one_thread
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
 from toposcope.progress import Progress, silent
@@ -74,7 +74,7 @@ class Cluster:
         """See `Engine.run`; what running tasks `report` does not arrive, and a lost cluster is a `ClusterLostError`."""
         import ray
 
-        remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_run_task)
+        remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(run_on_one_thread)
         waiting = iter(tasks)
         running: dict[ray.ObjectRef[Any], Task] = {}
         has_nodes = False
@@ -99,12 +99,6 @@ class Cluster:
             for reference in done:
                 task = running.pop(reference)
                 yield task, _result(reference)
-
-
-def _run_task(function: Callable[[Task], Result], task: Task) -> Result:
-    """Compute as a worker process of this machine does, so that the results are the same."""
-    with one_thread():
-        return function(task)
 
 
 def _live_nodes() -> list[dict[str, float]]:

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_connections
 from multiprocessing.process import BaseProcess
@@ -172,32 +172,25 @@ class Workers(AbstractContextManager["Workers"]):
             yield from _run_in_this_process(function, tasks, progress, self._shared)
             return
         lost: list[Task] = []
+        run = partial(self._run_until_loss, function, progress, cost, idle, lost)
         waiting = iter(tasks)
         while True:
-            yield from self._run_until_loss(function, waiting, progress, cost, idle, lost)
+            yield from run(waiting)
             if not lost:
                 return
-            for task in self._restart(lost):
-                yield from self._run_alone(function, task, progress, cost, idle)
-
-    def _run_alone(
-        self,
-        function: Callable[[Task], Result],
-        task: Task,
-        progress: Progress,
-        cost: Callable[[Task], int],
-        idle: Callable[[], None],
-    ) -> Iterator[tuple[Task, Result | TaskFailure]]:
-        """Run a task that was running when a worker died by itself, which shows whether it is the one that kills."""
-        for _ in range(MAX_TRIES_ALONE):
-            lost: list[Task] = []
-            yield from self._run_until_loss(function, iter([task]), progress, cost, idle, lost)
-            if not self._restart(lost):
-                return
-        message = (
-            f"its worker process was killed {MAX_TRIES_ALONE} times, perhaps for lack of memory; try fewer --workers"
-        )
-        yield task, TaskFailure(message)
+            for task in self._restart(lost):  # each by itself, which shows whether it is the one that kills
+                for _ in range(MAX_TRIES_ALONE):
+                    yield from run(iter([task]))
+                    if not self._restart(lost):
+                        break
+                else:
+                    yield (
+                        task,
+                        TaskFailure(
+                            f"its worker process was killed {MAX_TRIES_ALONE} times, perhaps for lack of memory; "
+                            "try fewer --workers"
+                        ),
+                    )
 
     def _restart(self, lost: list[Task]) -> list[Task]:
         """Empty the list of lost tasks and return its content; replace the workers if there is any."""
@@ -211,11 +204,11 @@ class Workers(AbstractContextManager["Workers"]):
     def _run_until_loss(
         self,
         function: Callable[[Task], Result],
-        waiting: Iterator[Task],
         progress: Progress,
         cost: Callable[[Task], int],
         idle: Callable[[], None],
         lost: list[Task],
+        waiting: Iterator[Task],
     ) -> Iterator[tuple[Task, Result]]:
         """Run tasks until none is left or a worker dies; the tasks that were running are then added to `lost`."""
         running: dict[Future[Result], Task] = {}
@@ -285,7 +278,7 @@ def _run_in_this_process(
     thread = ThreadPoolExecutor(1)
     try:
         for task in tasks:
-            future = thread.submit(_run_on_one_core, function, task)
+            future = thread.submit(run_on_one_thread, function, task)
             while not wait([future], POLL_SECONDS).done:  # a signal may wake the other thread only
                 pass
             yield task, future.result()
@@ -294,7 +287,8 @@ def _run_in_this_process(
         _report, _shared = before
 
 
-def _run_on_one_core(function: Callable[[Task], Result], task: Task) -> Result:
+def run_on_one_thread(function: Callable[[Task], Result], task: Task) -> Result:
+    """Run a task as a worker process does, so that the results are the same."""
     with one_thread():
         return function(task)
 

@@ -48,6 +48,11 @@ class Batches:
         return self.tokens[places], None if self.targets is None else self.targets[places[:, 1:]]
 
 
+def validation_sequences(run: Run, tokens: Tokens) -> Tensor:
+    """Return the fixed sequences on which the validation loss of a run is measured, shape (count, context + 1)."""
+    return spread_sequences(tokens.validation, run.training.validation_sequences, run.size.context + 1, "validation")
+
+
 def noisy_targets(run: Run, training: Tensor) -> Tensor:
     """Return the tokens of the training part, a share of them replaced by tokens drawn evenly from the vocabulary."""
     generator = torch.Generator().manual_seed(derive_seed(run.training.seed, "label noise"))

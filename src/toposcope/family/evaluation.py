@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from toposcope.family import corpus as corpora
-from toposcope.family.batches import Batches
-from toposcope.family.corpus import Tokens, spread_sequences
+from toposcope.family.batches import Batches, validation_sequences
+from toposcope.family.corpus import Tokens
 from toposcope.family.model import GPT
 from toposcope.family.run import Run
 from toposcope.family.run_folder import read_run
@@ -16,23 +16,22 @@ from toposcope.family.run_folder import read_run
 GOLDEN = (5**0.5 - 1) / 2  # its multiples, modulo one, are evenly spread for any number of batches
 
 
-@torch.no_grad()
 def validation_losses(run: Run, weights: Mapping[str, Tensor], corpora: Sequence[Tokens]) -> list[float]:
-    """Return the loss of one checkpoint of a run on each of some corpora, in nats a token.
+    """Return the loss of one checkpoint of a run on each of some corpora, in nats per token.
 
     On the run's own corpus it is the validation loss of its log: as many sequences, cut at the same places, in the same
     batches.
     """
     model = GPT(run.size)
     model.load_state_dict(dict(weights))
-    return [_loss(model, run, tokens) for tokens in corpora]
+    return [mean_loss(model, validation_sequences(run, tokens), run.training.batch_size) for tokens in corpora]
 
 
-def _loss(model: GPT, run: Run, tokens: Tokens) -> float:
-    count, length = run.training.validation_sequences, run.size.context + 1
-    sequences = spread_sequences(tokens.validation, count, length, "validation")
-    chunks = torch.split(sequences, run.training.batch_size)
-    return float(sum(model.loss(chunk) * len(chunk) for chunk in chunks) / count)
+@torch.no_grad()
+def mean_loss(model: GPT, sequences: Tensor, batch_size: int) -> float:
+    """Return the mean loss of a model on sequences, computed in batches."""
+    chunks = torch.split(sequences, batch_size)
+    return float(sum(model.loss(chunk) * len(chunk) for chunk in chunks) / len(sequences))
 
 
 def loss_gradients(

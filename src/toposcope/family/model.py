@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize, find_size
+from toposcope.family.run import ModelSize, find_size
+from toposcope.family.tuning import MIN_HEAD_WIDTH
 from toposcope.seeds import derive_seed
 
 INITIAL_STD = 0.02

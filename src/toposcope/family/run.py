@@ -9,7 +9,6 @@ from toposcope.checkpoints.steps import Selection
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family.corpus import Corpus
 
-MIN_HEAD_WIDTH = 16  # width of an attention head below which the CPU kernel is slow
 ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
 MIN_LOG_SPACED = 3  # step 0, step 1 and the last
 

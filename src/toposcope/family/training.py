@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from toposcope.checkpoints.sources.packed import POINTER
 from toposcope.family import corpus as corpora
-from toposcope.family.batches import Batches, dropout_masks, mask_keys
+from toposcope.family.batches import Batches, dropout_masks, mask_keys, validation_sequences
+from toposcope.family.evaluation import mean_loss
 from toposcope.family.model import build
 from toposcope.family.run import Run
 from toposcope.family.run_folder import (
@@ -82,9 +83,7 @@ class Trainer:
     def __init__(self, run: Run, tokens: corpora.Tokens, directory: Path) -> None:
         self.run, self.directory = run, directory
         self.batches = Batches(run, tokens)
-        self.validation = corpora.spread_sequences(
-            tokens.validation, run.training.validation_sequences, run.size.context + 1, "validation"
-        )
+        self.validation = validation_sequences(run, tokens)
         self.model = build(run.size, seed=run.training.seed, initial_scale=run.training.initial_scale)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -147,7 +146,7 @@ class Trainer:
     def _save_checkpoint(self, step: int) -> None:
         """Measure the validation loss, and save a checkpoint and the state."""
         if self.outcome.status != "diverged":
-            loss = self._validation_loss()
+            loss = mean_loss(self.model, self.validation, self.run.training.batch_size)
             self.log[step, LOG_COLUMNS.index("validation_loss")] = loss
             status: Status = "complete" if step == self.run.training.steps else "running"
             # The last update can ruin weights whose training loss was still finite.
@@ -185,11 +184,6 @@ class Trainer:
                 if f"step.{name}" in state:
                     keys = ("step", "exp_avg", "exp_avg_sq")
                     self.optimizer.state[parameter] = {key: state[f"{key}.{name}"] for key in keys}
-
-    @torch.no_grad()
-    def _validation_loss(self) -> float:
-        chunks = torch.split(self.validation, self.run.training.batch_size)
-        return float(sum(self.model.loss(chunk) * len(chunk) for chunk in chunks) / len(self.validation))
 
 
 @contextmanager

@@ -6,30 +6,22 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import MAX_STRETCH, History, complete_matrices, nearby
+from toposcope.integrity.histories import History, complete_matrices, nearby
 from toposcope.typing import Vector
-
-MAX_REST = 0.6
-"""Distance from the mean, in units of that from the multiples of the checkpoint before: 1 for a walk, 0.7 for noise."""
-MAX_WEIGHT = 0.8  # of one checkpoint in a mean
-MIN_JUMP = 1.5
-"""How many times further than before and after it the median matrix moves where a run goes on from a mean."""
-MIN_BEHIND = 4  # checkpoints of which a mean may be made
-MAX_SHARE = 1e-4
-"""Squared distance from the line through both neighbours, relative to that distance nearby, of an interpolated one."""
 
 
 def averages(histories: Sequence[History]) -> list[Suspect]:
     """Find means of earlier checkpoints: the last one, or one from which the run goes on."""
     complete = complete_matrices(histories)
     count = len(complete[0].steps) if complete else 0
-    if count <= MIN_BEHIND:
+    if count <= tuning.MIN_AVERAGED:
         return []
     moves = np.stack([history.squared_moves + history.rounding_floor()[1:] for history in complete])
-    jumps = np.median(moves[:, 1:-1] / np.maximum(moves[:, :-2], moves[:, 2:]), axis=0) > MIN_JUMP**2
+    jumps = np.median(moves[:, 1:-1] / np.maximum(moves[:, :-2], moves[:, 2:]), axis=0) > tuning.MIN_MERGE_JUMP**2
     suspects = []
-    for k in [*(k + 2 for k in np.flatnonzero(jumps).tolist() if k + 2 >= MIN_BEHIND), count - 1]:
+    for k in [*(k + 2 for k in np.flatnonzero(jumps).tolist() if k + 2 >= tuning.MIN_AVERAGED), count - 1]:
         weights = _weights(complete, k)
         if weights is not None:
             steps = complete[0].steps[k - len(weights) : k]
@@ -48,11 +40,13 @@ def _weights(histories: Sequence[History], k: int) -> Vector | None:
     for history in histories:
         # From any multiple of the checkpoint before, as weights that are scaled are no mean.
         size = history.scale_factors()[1][k - 1] * np.sqrt(history.squared_norms[k - 1])
-        columns.append((history.values[max(0, k - MAX_STRETCH) : k - 1] - history.values[k - 1]) / size)
+        columns.append((history.values[max(0, k - tuning.MAX_STRETCH) : k - 1] - history.values[k - 1]) / size)
         target.append((history.values[k] - history.values[k - 1]) / size)
     weights, rest = nnls(np.concatenate(columns, axis=1).T, np.concatenate(target))
     weights = np.append(weights, 1 - weights.sum())
-    is_mean = weights[-1] >= 0 and weights.max() < MAX_WEIGHT and rest < MAX_REST * np.sqrt(len(histories))
+    is_mean = (
+        weights[-1] >= 0 and weights.max() < tuning.MAX_WEIGHT and rest < tuning.MAX_MEAN_REST * np.sqrt(len(histories))
+    )
     return np.asarray(weights) if is_mean else None
 
 
@@ -60,7 +54,7 @@ def interpolated(histories: Sequence[History]) -> list[Suspect]:
     """Find matrices that lie on the line through both neighbours to the last digit, while nearby none does."""
     layers: dict[tuple[int, int, int], list[str]] = defaultdict(list)
     for history in histories:
-        if not history.is_matrix or len(history.steps) < MIN_BEHIND:
+        if not history.is_matrix or len(history.steps) < tuning.MIN_AVERAGED:
             continue
         across, part = history.values[2:] - history.values[:-2], history.values[1:-1] - history.values[:-2]
         squares = np.square(across).sum(axis=1)
@@ -71,22 +65,11 @@ def interpolated(histories: Sequence[History]) -> list[Suspect]:
         floor = history.rounding_floor()[1:-1]
         for k in np.flatnonzero((rests < floor) & (shares > 0.01) & (shares < 0.99)).tolist():
             near = nearby(k, len(rests))
-            if (rests[k] + floor[k]) * max(squares[near]) < MAX_SHARE * turned[k] * min(rests[near]):
+            if (rests[k] + floor[k]) * max(squares[near]) < tuning.MAX_OFF_LINE * turned[k] * min(rests[near]):
                 before, step, after = history.steps[k : k + 3].tolist()
                 layers[before, step, after].append(history.name)
     reason = "step {1} lies on the line from step {0} to step {2}, to the last digit: interpolated"
     return [Suspect((k[1],), names, "off path", reason.format(*k)) for k, names in sorted(layers.items())]
-
-
-MAX_NEARNESS = 0.5
-"""Distance to the last checkpoint, relative to that of many later ones, and to that to its own neighbours."""
-MAX_RIVAL_NEARNESS = 1.1
-"""Distance to the last checkpoint, relative to that to any other; the last few may hardly differ."""
-MIN_LATER_SHARE = 1 / 3
-"""Share of the later checkpoints, and three at least, that must be further away; some of them may be wrong."""
-MIN_DETOUR = 1.25
-"""A stretch lies between its neighbours if the squared distances to them add up to less than so many times the squared
-distance between them."""
 
 
 def nearly_final(histories: Sequence[History], last: int) -> list[int]:
@@ -109,15 +92,15 @@ def _belongs_to_last(history: History) -> list[bool]:
     steps = np.sqrt(history.squared_moves + floor)
     n = len(distances)
     # Of each, how many of those after it are further away; the last itself is not.
-    further = np.triu(MAX_NEARNESS * distances > distances[:, None], 1).sum(axis=1)
+    further = np.triu(tuning.MAX_NEARNESS * distances > distances[:, None], 1).sum(axis=1)
     n_later = n - 2 - np.arange(n)
-    enough = further >= np.maximum(np.minimum(3, n_later), MIN_LATER_SHARE * n_later)
+    enough = further >= np.maximum(np.minimum(3, n_later), tuning.MIN_LATER_SHARE * n_later)
     near_last: list[bool] = (enough & (n_later > 0)).tolist()
     others = history.values[[k for k in range(n - 1) if not near_last[k]]]
     for k in np.flatnonzero(near_last).tolist():
         # If another late checkpoint is nearer still, the weights are that one's.
         nearest = np.square(others - history.values[k]).sum(axis=1).min(initial=np.inf)
-        near_last[k] = bool(distances[k] <= MAX_RIVAL_NEARNESS * np.sqrt(nearest + floor))
+        near_last[k] = bool(distances[k] <= tuning.MAX_RIVAL_NEARNESS * np.sqrt(nearest + floor))
     begin = 0
     while begin < n:
         end = begin
@@ -126,7 +109,7 @@ def _belongs_to_last(history: History) -> list[bool]:
         # A stretch must stand out at both ends.
         around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
         if end > begin and (
-            MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
+            tuning.MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
         ):
             near_last[begin:end] = [False] * (end - begin)
         begin = end + 1
@@ -141,4 +124,4 @@ def _is_between(history: History, begin: int, end: int) -> bool:
         float(np.square(history.values[a] - history.values[b]).sum())
         for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
     )
-    return there + back < MIN_DETOUR * across
+    return there + back < tuning.MIN_BETWEEN * across

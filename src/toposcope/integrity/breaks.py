@@ -9,32 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import NEARBY, History, complete_matrices, nearby
+from toposcope.integrity.histories import History, complete_matrices, nearby
 from toposcope.integrity.summary import TensorSummary
 from toposcope.typing import Indices, Vector
-
-MIN_LOSS = 1.0
-"""Fall of the logarithm of the correlation, beyond that of the norms' ratio. Real trainings reach 0.2, made-up ones of
-much noise 0.9; values that have nothing to do with those before lose more than 2."""
-MIN_SPEED_UP = 6.0  # how many times more than in the median interval nearby, per step of training
-MIN_SPEED_UP_OF_ALL = 2.0  # how many times more than in any interval nearby
-MIN_ALONE = 4.0  # how many times more than the median matrix loses in the same interval
-MAX_SHARED_MOVE = 2.0
-"""How far the median matrix may move in that interval, in units of its largest movement nearby: a kick moves all."""
-MIN_OWN_LEAP = 3.0
-"""Or how many times further a matrix moves than in any interval nearby, on both sides, and than the median matrix does,
-while that does not move `MAX_SHARED_LEAP` times further. A part of it is replaced, or something was added to it. Real
-trainings reach 1.8, where a layer is thawed."""
-MAX_SHARED_LEAP = 1.5
-MIN_KEPT = 0.5
-"""Share of its variance (the squared correlation) that a matrix keeps in every interval nearby, where values that have
-nothing to do with those before are a fault. In fast trainings small matrices soon lose their past without one."""
-MIN_CORRELATION = 0.05  # below it, correlations are all alike: 256 independent values give 0.06
-MIN_IN_PLACE = 4  # of the largest values, so many must be in the places that a permutation or a transposition puts them
-MAX_CHANGE = 0.1
-"""Relative change of the norm and of the largest values of a matrix whose values are the same in other places; twice as
-much where the places show how they were permuted."""
 
 FRESH = "it has other values, which have nothing to do with those before"
 
@@ -52,7 +31,7 @@ def replaced(histories: Sequence[History]) -> list[Suspect]:
     last = max((int(history.steps[-1]) for history in matrices), default=0)
     for history in matrices:
         loss, n = losses[history.name], len(history.steps)
-        for k in np.flatnonzero((loss > MIN_LOSS) | (moves[history.name] > MIN_OWN_LEAP)).tolist():
+        for k in np.flatnonzero((loss > tuning.MIN_LOSS) | (moves[history.name] > tuning.MIN_OWN_LEAP)).tolist():
             before, step = int(history.steps[k]), int(history.steps[k + 1])
             own_move = of_interval[before, step][history.name][1]
             others = [v for name, v in of_interval[before, step].items() if name != history.name]
@@ -62,7 +41,7 @@ def replaced(histories: Sequence[History]) -> list[Suspect]:
                     found[step][history.name] = how
                     continue
             shared = float(np.quantile([move for _, move in others], 0.5, method="lower")) if others else np.inf
-            if 1 < k < n - 2 and own_move > MIN_OWN_LEAP * max(1.0, shared) and shared < MAX_SHARED_LEAP:
+            if 1 < k < n - 2 and own_move > tuning.MIN_OWN_LEAP * max(1.0, shared) and shared < tuning.MAX_SHARED_LEAP:
                 found[step][history.name] = "it moves far more than in any interval nearby"
     suspects = []
     for step, hows in sorted(found.items()):
@@ -76,16 +55,16 @@ def _losses(history: History) -> Vector:
     """Return how much of the correlation with the checkpoint before is lost, on a logarithmic scale."""
     norms = np.sqrt(history.squared_norms)
     growth = np.abs(np.log(norms[1:] / norms[:-1]))
-    return np.asarray(-np.log(np.clip(history.correlations(), MIN_CORRELATION, 1)) - growth)
+    return np.asarray(-np.log(np.clip(history.correlations(), tuning.MIN_CORRELATION, 1)) - growth)
 
 
 def _relative_moves(history: History) -> Vector:
     """Return the distance that each interval covers, in units of the largest nearby."""
     distances = np.sqrt(history.squared_moves + history.rounding_floor()[1:])
     # Before the first and behind the last one stands nothing, which is never the largest.
-    windows = sliding_window_view(np.pad(distances, NEARBY), 2 * NEARBY + 1)
-    beside = np.delete(windows, NEARBY, axis=1)
-    return np.asarray(distances / beside.max(axis=1))
+    windows = sliding_window_view(np.pad(distances, tuning.NEARBY), 2 * tuning.NEARBY + 1)
+    adjacent = np.delete(windows, tuning.NEARBY, axis=1)
+    return np.asarray(distances / adjacent.max(axis=1))
 
 
 def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
@@ -93,13 +72,13 @@ def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
     if not others:
         return True
     their_loss, their_move = np.quantile(others, 0.5, axis=0, method="lower")
-    return bool(loss > MIN_ALONE * max(0.0, float(their_loss)) and their_move < MAX_SHARED_MOVE)
+    return bool(loss > tuning.MIN_ALONE * max(0.0, float(their_loss)) and their_move < tuning.MAX_SHARED_MOVE)
 
 
 def _keeps_its_past(history: History, k: int) -> bool:
     """Return whether a matrix keeps most of its values in all other intervals nearby."""
     correlations = history.correlations()
-    return bool((correlations[nearby(k, len(correlations))] ** 2 >= MIN_KEPT).all())
+    return bool((correlations[nearby(k, len(correlations))] ** 2 >= tuning.MIN_KEPT).all())
 
 
 def _stands_out(history: History, losses: Vector, k: int) -> bool:
@@ -107,7 +86,7 @@ def _stands_out(history: History, losses: Vector, k: int) -> bool:
     near = nearby(k, len(losses))
     elapsed = np.diff(history.steps)
     usual = float(np.median(losses[near] / elapsed[near])) * float(elapsed[k])
-    return bool(losses[k] > max(MIN_SPEED_UP * usual, MIN_SPEED_UP_OF_ALL * float(losses[near].max())))
+    return bool(losses[k] > max(tuning.MIN_SPEED_UP * usual, tuning.MIN_SPEED_UP_OF_ALL * float(losses[near].max())))
 
 
 def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) -> str:
@@ -119,7 +98,7 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
     places, places_now = (
         [tuple(map(int, np.unravel_index(int(p), t.shape))) for p in t.largest_positions()] for t in (before, after)
     )
-    if len(set(before.shape)) == 1 and len({p[::-1] for p in places} & set(places_now)) >= MIN_IN_PLACE:
+    if len(set(before.shape)) == 1 and len({p[::-1] for p in places} & set(places_now)) >= tuning.MIN_IN_PLACE:
         return "it is transposed"
     rows, columns = (
         (Counter(p[axis] for p in places) & Counter(p[axis] for p in places_now)).total() for axis in (0, 1)
@@ -127,19 +106,11 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
     largest, now = np.abs(before.largest_values()), np.abs(after.largest_values())
     change = float(np.abs(now / largest - 1).max()) if len(now) == len(largest) else math.inf
     change = max(change, abs(after.norm / before.norm - 1))
-    if max(rows, columns) > MIN_IN_PLACE and rows != columns and change < 2 * MAX_CHANGE:
+    if max(rows, columns) > tuning.MIN_IN_PLACE and rows != columns and change < 2 * tuning.MAX_SAME_CHANGE:
         return f"its {'rows' if columns > rows else 'columns'} are in another order"
-    if change < MAX_CHANGE:
+    if change < tuning.MAX_SAME_CHANGE:
         return "it has the same values in other places"
     return FRESH
-
-
-MIN_EXCESS = 4.5
-"""How many times further than any nearby the growth of one interval has to be from their median, by the norms and by
-the sketches; real trainings reach 3."""
-MAX_SHARED = 1.5  # the same of the median matrix in that interval
-MAX_REST = 1.8  # what the matrix moves besides, in units of the median nearby
-MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby
 
 
 def rescaled(histories: Sequence[History]) -> list[Suspect]:
@@ -156,7 +127,9 @@ def rescaled(histories: Sequence[History]) -> list[Suspect]:
         by_sketch = np.log(np.maximum(factor, 1e-3))
         usual, of_norm = _excess(growth, history.rounding)
         least = np.minimum(of_norm, _excess(by_sketch, history.rounding)[1])
-        moved = (rest < MAX_REST * _excess(rest, history.rounding)[0]) & (np.abs(growth - usual) > MIN_GROWTH)
+        moved = (rest < tuning.MAX_SCALED_REST * _excess(rest, history.rounding)[0]) & (
+            np.abs(growth - usual) > tuning.MIN_GROWTH
+        )
         for step, value in zip(history.steps[2:-1].tolist(), least[1:-1].tolist(), strict=True):
             excess[step][history.name] = value
         for k in (np.flatnonzero(moved[1:-1]) + 1).tolist():
@@ -164,10 +137,10 @@ def rescaled(histories: Sequence[History]) -> list[Suspect]:
     suspects = []
     for step, of_step in sorted(excess.items()):
         for name, value in of_step.items():
-            if value <= MIN_EXCESS or (step, name) not in factors:
+            if value <= tuning.MIN_EXCESS or (step, name) not in factors:
                 continue
             others = [v for other, v in of_step.items() if other != name]
-            if not others or np.median(others) < MAX_SHARED:
+            if not others or np.median(others) < tuning.MAX_SHARED_EXCESS:
                 reason = (
                     f"from step {step} on it is {factors[step, name]:.3g} times what it was, while other matrices go "
                     "on; fetch or save it again"
@@ -193,22 +166,11 @@ def _windows(count: int) -> tuple[Indices, Indices, Indices, Indices]:
 
     And where, in ascending order, the two in the middle and the last of them stand.
     """
-    beside = [offset for offset in range(-NEARBY, NEARBY + 1) if offset]
-    near = np.arange(count)[:, None] + beside
+    adjacent = [offset for offset in range(-tuning.NEARBY, tuning.NEARBY + 1) if offset]
+    near = np.arange(count)[:, None] + adjacent
     near = np.where((near >= 0) & (near < count), near, -1)
     number = (near >= 0).sum(axis=1)
     return near, (number - 1) // 2, number // 2, number - 1
-
-
-MIN_JUMP = 3.0
-"""Distance to the checkpoint before, over those of the intervals before and after; without kicks, trainings reach 2."""
-MIN_REVERSAL = 0.2  # cosine of the angle between the movement and the way back to the fork; kicks reach 0.1
-MIN_REVERSAL_GAIN = 0.05  # how much larger than for the way back to the first checkpoint the cosine must be
-MIN_BEHIND = 3  # checkpoints before the fork; what is learned first is what batches of wrong data take back first
-MAX_GROWTH = 2.0
-"""Growth of the squared norm beyond that of the intervals beside it, over the squared distance; 1 for a kick."""
-MAX_RETURN = 0.12  # share of the movement that the next checkpoints take back: they do after batches of wrong data
-LATER = 3  # checkpoints later at which that is judged
 
 
 class _Movement(NamedTuple):
@@ -239,16 +201,17 @@ def branched(histories: Sequence[History]) -> list[Suspect]:
         reversals = np.median([movement.reversals for movement in of_matrices], axis=0)
         fork = int(reversals.argmax())
         if (
-            jump > MIN_JUMP
-            and abs(growth) < MAX_GROWTH
-            and returned < MAX_RETURN
-            and fork >= MIN_BEHIND
-            and reversals[fork] > max(MIN_REVERSAL, float(reversals[0]) + MIN_REVERSAL_GAIN)
+            jump > tuning.MIN_BRANCH_JUMP
+            and abs(growth) < tuning.MAX_BRANCH_GROWTH
+            and returned < tuning.MAX_RETURN
+            and fork >= tuning.MIN_BEFORE_FORK
+            and reversals[fork] > max(tuning.MIN_REVERSAL, float(reversals[0]) + tuning.MIN_REVERSAL_GAIN)
         ):
             step, forked = int(complete[0].steps[k]), int(complete[0].steps[fork])
             reason = (
                 f"from step {step} on the weights are those of another branch of the run, forked at about step "
-                f"{forked}: they jump {jump:.2g} times further than beside it, and back; take the steps of one branch"
+                f"{forked}: they jump {jump:.2g} times further than in neighbouring intervals, and back; take the "
+                "steps of one branch"
             )
             suspects.append(Suspect((step,), [h.name for h in histories], "break", reason))
     return suspects
@@ -261,11 +224,11 @@ def _candidates(histories: Sequence[History], count: int) -> list[int]:
     """
     moves = [history.squared_moves for history in histories]
     places = []
-    for k in range(MIN_BEHIND + 2, count - 1):
+    for k in range(tuning.MIN_BEFORE_FORK + 2, count - 1):
         of_matrices = [
-            np.sqrt(move[k - 1] / beside) for move in moves if move[k - 1] and (beside := max(move[k - 2], move[k]))
+            np.sqrt(move[k - 1] / adjacent) for move in moves if move[k - 1] and (adjacent := max(move[k - 2], move[k]))
         ]
-        if of_matrices and np.median(of_matrices) > 0.999 * MIN_JUMP:
+        if of_matrices and np.median(of_matrices) > 0.999 * tuning.MIN_BRANCH_JUMP:
             places.append(k)
     return places
 
@@ -274,16 +237,16 @@ def _movement(values: np.ndarray, squares: Vector, k: int) -> _Movement | None:
     """Return how a matrix moves to its k-th checkpoint; None if it does not."""
     move = values[k] - values[k - 1]
     squared = float(move @ move)
-    beside = max(float(np.square(values[j] - values[j - 1]).sum()) for j in (k - 1, k + 1))
-    if not squared or not beside:
+    adjacent = max(float(np.square(values[j] - values[j - 1]).sum()) for j in (k - 1, k + 1))
+    if not squared or not adjacent:
         return None
     usual = (squares[k - 1] - squares[k - 2] + squares[k + 1] - squares[k]) / 2
-    later = values[min(len(values) - 1, k + LATER)] - values[k]
+    later = values[min(len(values) - 1, k + tuning.LATER)] - values[k]
     ways = values[k - 1] - values[: k - 1]
     lengths = np.sqrt(np.square(ways).sum(axis=1))
     reversals = -np.divide(ways @ move, lengths, out=np.zeros(len(ways)), where=lengths > 0) / np.sqrt(squared)
     return _Movement(
-        float(np.sqrt(squared / beside)),
+        float(np.sqrt(squared / adjacent)),
         float(squares[k] - squares[k - 1] - usual) / squared,
         -float(move @ later) / squared,
         reversals,

@@ -7,18 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.integrity.finding import Finding, by_steps, some_of, steps_text
+from toposcope.integrity import tuning
+from toposcope.integrity.finding import Finding, by_steps, steps_text
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.training_state import OPTIMIZER, SCHEDULER
 from toposcope.typing import Vector
-
-MIN_CHECKPOINTS = 3
-TOLERANCE, MIN_TOLERANCE = 0.1, 2.0
-"""What a counter may differ from its pace over an interval, relative and in all: steps that a loss scaler skips, a
-checkpoint saved before the counter is raised."""
-RESTART_COST, JUMP_COST = 0.5, 3.0
-"""Of a counter that begins again, and of one that leaps for good, in units of a checkpoint that is wrong."""
-MIN_FITTING = 0.9  # share of the moments that must have the shape of a weight for the others to be wrong
+from toposcope.wording import examples
 
 
 class Judged(NamedTuple):
@@ -33,7 +27,7 @@ class Judged(NamedTuple):
 def judge(steps: Sequence[int], counters: Sequence[int]) -> Judged:
     """Judge counters of ascending steps; any pace is right, if it is kept or changes for good."""
     s, values = np.array(steps, np.float64), np.array(counters, np.float64)
-    if len(s) < MIN_CHECKPOINTS or len(np.unique(values)) == 1:
+    if len(s) < tuning.MIN_COUNTED or len(np.unique(values)) == 1:
         return Judged([])
     ascending = np.sort(values)
     pace = float(np.median(np.diff(ascending) / np.diff(s)))
@@ -49,9 +43,13 @@ def judge(steps: Sequence[int], counters: Sequence[int]) -> Judged:
     return _chained(s, values, float(np.median(positive)))
 
 
+def _room(expected: Vector) -> Vector:
+    return np.maximum(tuning.MIN_COUNTER_TOLERANCE, tuning.COUNTER_TOLERANCE * expected)
+
+
 def _fit(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     expected = pace * np.diff(s)
-    return np.asarray(np.abs(np.diff(values) - expected) <= np.maximum(MIN_TOLERANCE, TOLERANCE * expected))
+    return np.asarray(np.abs(np.diff(values) - expected) <= _room(expected))
 
 
 def _kept(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -59,8 +57,8 @@ def _kept(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.d
     kept = _fit(s, values, pace)
     changes = np.diff(values) / np.diff(s)
     for k in np.flatnonzero(~kept & (changes > 0)).tolist():
-        beside = [changes[j] for j in (k - 1, k + 1) if 0 <= j < len(changes)]
-        kept[k] = any(abs(changes[k] - other) <= TOLERANCE * changes[k] for other in beside)
+        others = [changes[j] for j in (k - 1, k + 1) if 0 <= j < len(changes)]
+        kept[k] = any(abs(changes[k] - other) <= tuning.COUNTER_TOLERANCE * changes[k] for other in others)
     return kept
 
 
@@ -70,11 +68,11 @@ def _chained(s: Vector, values: Vector, pace: float) -> Judged:
     costs, back, kinds = np.arange(n, dtype=np.float64), np.full(n, -1), [""] * n
     for j in range(1, n):
         expected = pace * (s[j] - s[:j])
-        room = np.maximum(MIN_TOLERANCE, TOLERANCE * expected)
+        room = _room(expected)
         fits = np.abs(values[j] - values[:j] - expected) <= room
         fits[j - 1] |= kept[j - 1]
         restarts = (values[j] < values[:j]) & (values[j] <= expected + room)
-        extra = np.where(fits, 0.0, np.where(restarts, RESTART_COST, JUMP_COST))
+        extra = np.where(fits, 0.0, np.where(restarts, tuning.RESTART_COST, tuning.JUMP_COST))
         total = costs[:j] + np.arange(j - 1, -1, -1) + extra
         i = int(total.argmin())
         if total[i] < costs[j]:
@@ -87,9 +85,7 @@ def _chained(s: Vector, values: Vector, pace: float) -> Judged:
     wrong = sorted(set(range(n)) - set(chain))
     offset = float(np.median(values[chain] - pace * s[chain]))
     expected, held = np.sort(pace * s[wrong] + offset), np.sort(values[wrong])
-    permuted = len(wrong) > 1 and bool(
-        (np.abs(held - expected) <= max(MIN_TOLERANCE, TOLERANCE * pace * float(np.diff(s).min()))).all()
-    )
+    permuted = len(wrong) > 1 and bool((np.abs(held - expected) <= _room(pace * np.diff(s).min())).all())
     at = {kind: sorted(int(s[j]) for j in chain if kinds[j] == kind) for kind in ("restart", "leap")}
     return Judged([int(s[k]) for k in wrong], permuted, at["restart"], at["leap"])
 
@@ -107,11 +103,12 @@ def counter_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding
         wrong, restarts = set(judged.wrong), judged.restarts
         wrong |= {step for step in counts if judged.leaps and step >= judged.leaps[0]}
         if name not in (OPTIMIZER, SCHEDULER):
-            told = {item.step for item in items if item.stated and item.step in counts}
-            if 2 * len(told) < len(counts) or (len(counts) < MIN_CHECKPOINTS and len(told) < len(counts)):
-                wrong |= {step for step in told if not restarts or step < restarts[0]}
-            if told - wrong and not judged.permuted:
-                same["names", tuple(sorted(told - wrong))].append(name)
+            unlike_name = {item.step for item in items if item.stated and item.step in counts}
+            n_unlike = len(unlike_name)
+            if 2 * n_unlike < len(counts) or (len(counts) < tuning.MIN_COUNTED and n_unlike < len(counts)):
+                wrong |= {step for step in unlike_name if not restarts or step < restarts[0]}
+            if unlike_name - wrong and not judged.permuted:
+                same["names", tuple(sorted(unlike_name - wrong))].append(name)
         kind = "order" if judged.permuted else "wrong"
         for key in ((kind, tuple(sorted(wrong))), ("restarts", tuple(restarts))):
             if key[1]:
@@ -165,14 +162,15 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
         shapes = {tensor.shape for tensor in item.tensors.values()}
         alien = [place for place, shape in held.items() if shape not in shapes]
         # Factored, flattened and packed moments are of other shapes throughout.
-        if len(alien) <= (1 - MIN_FITTING) * len(held):
+        if len(alien) <= (1 - tuning.MIN_FITTING) * len(held):
             for place in alien:
                 misfits[place].add(item.step)
         for place, shape in held.items():
             most, count = usual[place]
             if shape != most and 2 * count > len(moments):
                 misfits[place].add(item.step)
-    for steps, places in by_steps(misfits):
+    for steps, places in by_steps(misfits.items()):
         sides = " x ".join(map(str, moments[steps[0]][places[0]]))
-        words = f"{steps_text(steps)}: {some_of(places)}: shape {sides}, which is not that of its weight; save it again"
+        named = examples(places, 1)
+        words = f"{steps_text(steps)}: {named}: shape {sides}, which is not that of its weight; save it again"
         yield Finding("optimizer", "fault", steps, "", words)

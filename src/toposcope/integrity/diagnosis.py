@@ -150,9 +150,9 @@ def _log_of(series: Series) -> "LogTable | None":
     """Return the log beside a series; None without one."""
     if series.source is None:
         return None
-    from toposcope.logs import log_beside  # Polars takes long to import
+    from toposcope.logs import find_log  # Polars takes long to import
 
-    return log_beside(series.source)
+    return find_log(series.source)
 
 
 def diagnose(
@@ -181,28 +181,28 @@ def diagnose(
     unchanged = duplicates.unchanged_tensors(summaries, excluded)
     plan = Plan([summary for summary in summaries if not summary.error])
     outliers = values.outlying_values(plan)
-    left_out = {name: set(steps) for name, steps in unchanged.final.items()}
+    excluded_of = {name: set(steps) for name, steps in unchanged.final.items()}
     for name, steps_of in unchanged.stale.items():
-        left_out.setdefault(name, set()).update(steps_of)
+        excluded_of.setdefault(name, set()).update(steps_of)
     for outlier in outliers:
-        left_out.setdefault(outlier.name, set()).add(outlier.step)
+        excluded_of.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
     misplaced = [
         finding
         for part in plan.parts()
-        for finding in discontinuity.discontinuities(part, excluded, left_out, suspicious, progress)
+        for finding in discontinuity.discontinuities(part, excluded, excluded_of, suspicious, progress)
     ]
-    told = [
+    stated = [
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
         *order.backwards(summaries, trained_at_first=0 in suspicious),
     ]
     # Where counters, or the log, show that checkpoints lie in each other's place, that explains all but their values.
-    moved_to = _largest([f for f in told if f.check == "order"])
+    moved_to = _largest([f for f in stated if f.check == "order"])
     moved = {step for f in moved_to for step in f.steps}
-    told = [
+    stated = [
         *moved_to,
-        *(f for f in told if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps)),
+        *(f for f in stated if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps)),
     ]
     misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
     dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
@@ -210,8 +210,7 @@ def diagnose(
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
         *values.unreadable(summaries),
-        *values.doubtful(summaries),
-        *told,
+        *stated,
         *counters.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
         *layouts(plan),

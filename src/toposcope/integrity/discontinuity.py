@@ -7,55 +7,21 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from toposcope.integrity import tuning
 from toposcope.integrity.averages import averages, interpolated, nearly_final
 from toposcope.integrity.breaks import branched, replaced, rescaled
 from toposcope.integrity.duplicates import final_weights
 from toposcope.integrity.finding import Finding, Suspect, steps_text
-from toposcope.integrity.histories import (
-    MAX_STRETCH,
-    MIN_AGREEING,
-    MIN_DETOUR,
-    MIN_MATRICES,
-    MIN_WALKING,
-    NEARBY,
-    QUARTERS,
-    History,
-    nearby,
-    summed,
-    tensor_histories,
-)
+from toposcope.integrity.histories import History, nearby, summed, tensor_histories
 from toposcope.integrity.order import find_reversed, find_swaps
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
 from toposcope.typing import Steps, Vector
-
-MIN_DETOUR_OF_QUARTER = 1.4  # the same in each quarter of the values, so that a few do not decide
-CORRELATION_LOSS = 0.5
-"""Share of the neighbours' correlation that must be lost too where a matrix does not walk (see `MIN_WALKING`)."""
-MIN_LOUDNESS = 2.0
-"""Or, of a single checkpoint, the detour relative to all but one nearby. Noise grows with the learning rate, but a
-learning rate stays high for a while, or keeps coming back."""
-MIN_DETOUR_OF_VECTOR = MIN_DETOUR**2
-"""`MIN_DETOUR` where only a vector or two show it: they have few directions and may walk in a circle."""
-MIN_DETOUR_OF_MOST = 1.25  # `MIN_DETOUR` of the median over the matrices, which scatters less
-MAX_CORRELATION = 0.15  # correlation with the checkpoint before that counts as none: 256 independent values give 0.06
-MIN_SPEED_UP = 6.0
-"""How many times faster than nearby, per step of training, the correlation's logarithm has to fall. A learning rate
-that restarts ten times higher moves weights ten times further; to lower the correlation to `MAX_CORRELATION` it would
-have to make them seven times larger."""
-MAX_GROWTH = 3.0  # factor beyond which weights have diverged, rather than been replaced by another run's
-MIN_BROKEN_SHARE = 0.2  # share of the matrices, and `MIN_AGREEING` at least, that must lose their correlation
-MIN_LEAP = 4.0
-"""How many times further than in any other interval as long most matrices have to move in one. A learning rate that
-restarts moves them as at its peak, and goes on to do so in the following intervals."""
-MIN_STRETCH = 4.0
-"""How many times more than nearby a checkpoint has to be scaled. The scaling also has to be the larger part of the
-movement, which in training is mostly across the weights."""
-MIN_PURITY = 5.0  # how many times the rest of the movement a lasting scaling has to be that most tensors do not share
 
 
 def discontinuities(
@@ -94,7 +60,7 @@ def _by_rules(histories: Sequence[History], progress: Progress) -> Iterator[Find
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(find_reversed, find_swaps, interpolated, _single_detours, _off_path, _stretched),
+        *(find_reversed, find_swaps, interpolated, partial(_off_path, longest=1), _off_path, _stretched),
         *(_broken, replaced, rescaled, branched, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
@@ -118,13 +84,11 @@ def _long_enough(histories: Sequence[History]) -> list[History]:
     return [history for history in histories if len(history.steps) > 3]
 
 
-def _single_detours(histories: Sequence[History]) -> list[Suspect]:
-    """Find single checkpoints that are far off the path; less far, two neighbours may be swapped."""
-    return _off_path(histories, longest=1)
+def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -> list[Suspect]:
+    """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them.
 
-
-def _off_path(histories: Sequence[History], longest: int = MAX_STRETCH) -> list[Suspect]:
-    """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them."""
+    First only single ones that are far off: less far, two neighbours may be swapped.
+    """
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     single: dict[int, list[float]] = defaultdict(list)
@@ -139,17 +103,24 @@ def _off_path(histories: Sequence[History], longest: int = MAX_STRETCH) -> list[
                 [summed(parts) for parts in history.lagged_distances(2)], history.rounding_floor(), 1
             )
             for k, ratio in enumerate(ratios_alone, start=1):
-                far = ratio > MIN_DETOUR_OF_MOST and (
+                far = ratio > tuning.MIN_DETOUR_OF_MOST and (
                     _is_a_detour(history, walking, k, k + 1) or _is_louder(ratios_alone, k - 1)
                 )
                 single[int(history.steps[k])].append(float(ratio) if far else 0.0)
     for step, of_matrices in single.items():
-        if len(of_matrices) >= MIN_MATRICES and (median := float(np.median(of_matrices))) > MIN_DETOUR_OF_MOST:
+        if (
+            len(of_matrices) >= tuning.MIN_MATRICES
+            and (median := float(np.median(of_matrices))) > tuning.MIN_DETOUR_OF_MOST
+        ):
             layers[step,] = [history.name for history in histories]
             ratios[step,] = [median]
     suspects = []
     for steps, names in sorted(layers.items()):
-        if len(names) >= MIN_AGREEING or not matrices.isdisjoint(names) or max(ratios[steps]) > MIN_DETOUR_OF_VECTOR:
+        if (
+            len(names) >= tuning.MIN_AGREEING
+            or not matrices.isdisjoint(names)
+            or max(ratios[steps]) > tuning.MIN_DETOUR_OF_VECTOR
+        ):
             further = (
                 f"{_times(float(np.median(ratios[steps])))} further from the neighbours than these from each other"
             )
@@ -175,7 +146,7 @@ def _detours(history: History, longest: int) -> list[tuple[tuple[int, ...], floa
 
 
 def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], float] | None:
-    """Return, of the shortest stretches off the path, the furthest; beside it a right one may look wrong."""
+    """Return, of the shortest stretches off the path, the furthest; next to it a right one may look wrong."""
     if history.shortest_possible_detour > longest:
         return None
     n, floor = len(history.steps), history.rounding_floor()
@@ -183,11 +154,11 @@ def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], floa
     wholes = [summed(parts) for parts in lagged]
     for length in range(1, min(len(lagged), (n + 1) // 2)):
         ratios = _detour_ratios(wholes, floor, length)
-        far = ratios > MIN_DETOUR
+        far = ratios > tuning.MIN_DETOUR
         if not far.any():
             continue
-        quarters = _detour_ratios(lagged, floor[:, None] / QUARTERS, length).min(axis=1)
-        candidates = np.flatnonzero(far & (quarters > MIN_DETOUR_OF_QUARTER))
+        quarters = _detour_ratios(lagged, floor[:, None] / tuning.QUARTERS, length).min(axis=1)
+        candidates = np.flatnonzero(far & (quarters > tuning.MIN_DETOUR_OF_QUARTER))
         for k in sorted(candidates.tolist(), key=lambda k: -float(ratios[k])):
             alone = length == 1 and history.is_matrix and _is_louder(ratios, k)
             if alone or _is_a_detour(history, walking, k + 1, k + 1 + length):
@@ -198,28 +169,25 @@ def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], floa
 def _is_a_detour(history: History, walking: tuple[Vector, Vector], begin: int, end: int) -> bool:
     """Return whether a detour is no louder noise about a fixed point: the run walks, or correlation is lost."""
     two, both = walking
-    around = range(max(0, begin - NEARBY - 2), min(len(two), end + NEARBY))
+    around = range(max(0, begin - tuning.NEARBY - 2), min(len(two), end + tuning.NEARBY))
     near = [k for k in around if k + 2 < begin or k >= end or begin <= k < end - 2]
     # The ratio of sums: where noise follows the learning rate, single ratios are anything up to 1.
-    if near and two[near].sum() > MIN_WALKING * both[near].sum():
+    if near and two[near].sum() > tuning.MIN_WALKING * both[near].sum():
         return True
     if not history.is_matrix:
         return False
     there, back, across = (
-        _correlation(history, a, b) for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
+        float(replace(history, steps=history.steps[[a, b]], values=history.values[[a, b]]).correlations()[0])
+        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
     )
-    return across > CORRELATION_LOSS and max(there, back) < CORRELATION_LOSS * across
+    return across > tuning.CORRELATION_LOSS and max(there, back) < tuning.CORRELATION_LOSS * across
 
 
 def _is_louder(ratios: Vector, k: int) -> bool:
     """Return whether one detour stands out from those nearby, of which one other may be real."""
     away = sorted((j for j in range(len(ratios)) if abs(j - k) > 1), key=lambda j: abs(j - k))
-    others = sorted(ratios[away[: 4 * NEARBY]])
-    return len(others) > NEARBY and bool(ratios[k] > MIN_LOUDNESS * others[-2])
-
-
-def _correlation(history: History, a: int, b: int) -> float:
-    return float(replace(history, steps=history.steps[[a, b]], values=history.values[[a, b]]).correlations()[0])
+    others = sorted(ratios[away[: 4 * tuning.NEARBY]])
+    return len(others) > tuning.NEARBY and bool(ratios[k] > tuning.MIN_LOUDNESS * others[-2])
 
 
 def _detour_ratios(lagged: Sequence[Vector], floor: Vector, length: int) -> Vector:
@@ -240,12 +208,12 @@ def _stretched(histories: Sequence[History]) -> list[Suspect]:
         factors, rest = history.scale_factors()
         size = np.where(factors > 0, np.abs(np.log(np.where(factors > 0, factors, 1))), 0)
         rate = size + history.rounding
-        radial = (np.abs(factors - 1) > rest) & (size > MIN_STRETCH * history.rounding)
+        radial = (np.abs(factors - 1) > rest) & (size > tuning.MIN_STRETCH * history.rounding)
         least, far = np.zeros(len(rest)), np.zeros(len(rest), dtype=np.bool_)
         for k in np.flatnonzero(radial).tolist():
             # A learning rate that restarts higher makes all of the movement larger, decay as well as noise.
             faster = rest[k] / max(1.0, factors[k]) / np.median(_nearby(rest, k, 2))
-            least[k] = MIN_STRETCH * np.maximum(1, faster)
+            least[k] = tuning.MIN_STRETCH * np.maximum(1, faster)
             far[k] = rate[k] > least[k] * _nearby(rate, k, 2).max()
         k = 0
         while k < len(far):
@@ -269,7 +237,7 @@ def _stretched(histories: Sequence[History]) -> list[Suspect]:
 
 def _nearby(values: Vector, k: int, wide: int) -> Vector:
     """Return the values on either side of the k-th, without those next to it if `wide` is 2 (one of a pair)."""
-    low, high = max(0, k - NEARBY - wide + 1), k + NEARBY + wide
+    low, high = max(0, k - tuning.NEARBY - wide + 1), k + tuning.NEARBY + wide
     other = [j for j in range(low, min(high, len(values))) if abs(j - k) >= wide]
     return values[other] if other else values
 
@@ -280,7 +248,7 @@ def _lasting(histories: Sequence[History], jumps: dict[int, list[tuple[str, floa
     every = sorted({int(step) for history in histories for step in history.steps})
     for step, layers in sorted(jumps.items()):
         most = 2 * len(layers) > len(matrices)
-        named = [(n, f) for n, f, purity in layers if most or purity > MIN_PURITY]
+        named = [(n, f) for n, f, purity in layers if most or purity > tuning.MIN_PURITY]
         if not named:
             continue
         factor = float(np.median([f for _, f in named]))
@@ -303,15 +271,15 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
         fall = -np.log(np.clip(correlation, 0.05, 1))
         elapsed = np.diff(history.steps)
         growth = history.squared_norms[1:] / history.squared_norms[:-1]
-        for k in np.flatnonzero((correlation < MAX_CORRELATION) & (growth < MAX_GROWTH**2)):
+        for k in np.flatnonzero((correlation < tuning.MAX_UNRELATED) & (growth < tuning.MAX_DIVERGED**2)):
             near = nearby(int(k), len(fall))
             pace = float(np.median(fall[near] / elapsed[near]))
             # Weights may forget their initialisation between the first two checkpoints; nothing of the kind may follow.
             settled = k > 0 or bool(np.all(fall[1:4] < -np.log(0.95)))
-            if settled and fall[k] > MIN_SPEED_UP * pace * elapsed[k]:
+            if settled and fall[k] > tuning.MIN_SPEED_UP * pace * elapsed[k]:
                 lost[int(history.steps[k + 1])].append(history.name)
     every = sorted({int(step) for history in histories for step in history.steps})
-    enough = max(min(MIN_AGREEING, len(matrices)), MIN_BROKEN_SHARE * len(matrices))
+    enough = max(min(tuning.MIN_AGREEING, len(matrices)), tuning.MIN_BROKEN_SHARE * len(matrices))
     breaks = {step: names for step, names in sorted(lost.items()) if len(names) >= enough}
     for step, names in breaks.items():
         layers = _all_if_most(names, histories)
@@ -334,9 +302,9 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
         # The first interval is left out: at the beginning everything moves.
         for k in (k for k in _beyond_next(distances, elapsed) if k > 0):
             alike = (2 * elapsed >= elapsed[k]) & (np.arange(len(distances)) != k)
-            if alike.sum() > NEARBY:
+            if alike.sum() > tuning.NEARBY:
                 most = np.max((distances * np.maximum(1, elapsed[k] / elapsed))[alike])
-                if distances[k] > MIN_LEAP * most:
+                if distances[k] > tuning.MIN_LEAP * most:
                     leaps[int(history.steps[k + 1])].append((history.name, float(distances[k] / most)))
     last = max((int(history.steps[-1]) for history in matrices), default=0)
     for step, moves in sorted(leaps.items()):
@@ -355,7 +323,7 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
 def _beyond_next(distances: Vector, elapsed: Steps) -> list[int]:
     """Return the intervals in which a matrix moves much further than in the next, where that is about as long."""
     comparable = 2 * elapsed[1:] >= elapsed[:-1]
-    further = distances[:-1] > MIN_LEAP * distances[1:]
+    further = distances[:-1] > tuning.MIN_LEAP * distances[1:]
     return [*np.flatnonzero(further | ~comparable).tolist(), len(distances) - 1]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import (
     Finding,
     by_steps,
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from toposcope.logs import LogTable
 
 
-MIN_VECTOR_SHARE = 0.9
-"""Share of the values of a vector that must change in every interval beside its equals, in single precision."""
-MIN_VECTOR_VALUES = 4  # values of such a vector
-MIN_VECTOR_CHANGES = 20.0
-"""Values that must change in lower precision, where a value often stays by rounding: by chance, exp(-20)."""
-MIN_FROZEN = 3  # checkpoints over which a frozen layer is the same
 EMBEDDINGS = ("embed", "pos_embed", "head")
 
 Runs = list[list[CheckpointSummary]]  # unbroken stretches of checkpoints, each a list
@@ -68,19 +63,21 @@ def stale_vectors(
 
 def stale_findings(stale: Mapping[str, Mapping[int, int]], n_tensors: int) -> Iterator[Finding]:
     """Report stale vectors."""
-    for steps, names in by_steps(stale):
+
+    def words(steps: tuple[int, ...], names: list[str]) -> str:
         old = sorted({step for name in names for step in stale[name].values()})
-        message = (
-            f"{layers_text(names, n_tensors)}: at {steps_text(steps)} byte for byte as at step {short_steps(old)}, "
-            "though it changed in between; fetch or save it again"
+        return (
+            f"at {steps_text(steps)} byte for byte as at step {short_steps(old)}, though it changed in between; "
+            "fetch or save it again"
         )
-        yield Finding("still", "fault", steps, single(names), message)
+
+    yield from findings_of_layers("still", stale.items(), n_tensors, words)
 
 
 def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
     """Return whether a tensor is the same from some step on, or up to one, together with the rest of its layer."""
     held = [item for item in summaries if name in item.tensors]
-    if len(group) < MIN_FROZEN or len(stretches(group, held)) > 1:
+    if len(group) < tuning.MIN_FROZEN or len(stretches(group, held)) > 1:
         return False
     if group[0] is not held[0] and group[-1] is not held[-1]:
         return False
@@ -88,16 +85,12 @@ def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence
     while layer:
         rest = [other for other in group[0].tensors if other != name and other.startswith(f"{layer}.")]
         if rest:
-            return all(_is_same(other, group) for other in rest)
+            known = ([tensor for item in group if (tensor := item.tensors.get(other))] for other in rest)
+            return all(len({tensor.content_hash or tensor.spot for tensor in of}) == 1 for of in known)
         if group[0].tensors[name].role in EMBEDDINGS:
             return True
         layer = layer.rpartition(".")[0]
     return group[0].tensors[name].role in EMBEDDINGS
-
-
-def _is_same(name: str, group: Sequence[CheckpointSummary]) -> bool:
-    known = [tensor for item in group if (tensor := item.tensors.get(name))]
-    return len({tensor.content_hash or tensor.spot for tensor in known}) == 1
 
 
 def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> bool:
@@ -109,20 +102,16 @@ def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> 
     share = min((_changed(tensor, other, unknown=0.0) for other in between), default=0.0)
     count = int(np.prod(tensor.shape))
     if tensor.dtype in ("float32", "float64"):
-        return count >= MIN_VECTOR_VALUES and share >= MIN_VECTOR_SHARE
-    return count * share >= MIN_VECTOR_CHANGES
+        return count >= tuning.MIN_VECTOR_VALUES and share >= tuning.MIN_VECTOR_SHARE
+    return count * share >= tuning.MIN_VECTOR_CHANGES
 
 
 def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> float:
     """Return the mean distance from a stretch to the checkpoints before and after it."""
     begin, end = (next(k for k, item in enumerate(held) if item is run[at]) for at in (0, -1))
-    beside = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
+    neighbours = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
     own = run[0].tensors[name].values().astype(np.float64)
-    return float(np.mean([np.linalg.norm(own - other.values()) for other in beside if other.sketch]))
-
-
-MIN_EXPECTED_CHANGES = 50.0
-"""Values of an unchanged tensor that should have changed before it counts as a fault: by chance, exp(-50)."""
+    return float(np.mean([np.linalg.norm(own - other.values()) for other in neighbours if other.sketch]))
 
 
 def identical_groups(summaries: Sequence[CheckpointSummary]) -> list[list[int]]:
@@ -234,7 +223,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
                 unchanged.frozen_for.append((name, tuple(item.step for item in group)))
             elif len(stood) > 1:
                 unchanged.still.append((name, tuple(stood)))
-    # Vectors may stay the same for long, but not where the matrices beside them are the final ones.
+    # Vectors may stay the same for long, but not where the matrices next to them are the final ones.
     final = {step for steps in unchanged.final.values() for step in steps}
     for name in same.keys() - unchanged.final.keys() - set(unchanged.frozen):
         at_the_end = next((group for group in same[name] if group[-1].step == every[-1]), [])
@@ -254,18 +243,15 @@ def partial_duplicates(
     if len(readable) < 2:
         return
     last, n_tensors = readable[-1].step, max(len(item.tensors) for item in readable)
-    for steps, names in by_steps(unchanged.final):
+    for steps, names in by_steps(unchanged.final.items()):
         yield final_weights(
             steps, last, "byte for byte those", where=layers_text(names, n_tensors), layer=single(names)
         )
-    incidents = {f"{name}\x1f{k}": steps for k, (name, steps) in enumerate(unchanged.still)}
-    for steps, keys in by_steps(incidents):
-        names = [key.partition("\x1f")[0] for key in keys]
-        message = f"{layers_text(names, n_tensors)}: byte for byte the same at {steps_text(steps)}, while others moved"
-        yield Finding("still", "fault", steps, single(names), message)
+    words = "byte for byte the same at {}, while others moved"
+    yield from findings_of_layers("still", unchanged.still, n_tensors, words)
     yield from stale_findings(unchanged.stale, n_tensors)
     words = "the same at {} with all of its layer: frozen"
-    yield from findings_of_layers("frozen", dict(unchanged.frozen_for), n_tensors, words, "note")
+    yield from findings_of_layers("frozen", unchanged.frozen_for, n_tensors, words, "note")
     if unchanged.frozen and len(unchanged.frozen) < n_tensors:
         message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
         yield Finding("frozen", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)
@@ -317,7 +303,7 @@ def _should_have_moved(name: str, first: CheckpointSummary, second: CheckpointSu
         # Behind a projection that begins at zero nothing has a gradient at first.
         return False
     count = int(np.prod(tensor.shape))
-    return count * min(own, _share_changed(first, second, tensor.dtype)) >= MIN_EXPECTED_CHANGES
+    return count * min(own, _share_changed(first, second, tensor.dtype)) >= tuning.MIN_EXPECTED_CHANGES
 
 
 def _share_changed(first: CheckpointSummary, second: CheckpointSummary, dtype: str) -> float:

@@ -1,13 +1,16 @@
 """A finding of the doctor, the words for its steps and layers, and the checks that make findings."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from toposcope.wording import examples
+
 Severity = Literal["fault", "note"]
-MAX_NAMED_LAYERS = 3  # layers that a message names; the rest are counted
-MAX_LISTED_STEPS = 6  # steps that are listed in full; of a longer list the first four and the last
+Incidents = Iterable[tuple[str, Iterable[int]]]
+"""Tensors, and the steps at which something is wrong with each."""
+MAX_LISTED_STEPS = 6  # a longer list is shortened
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -51,18 +54,22 @@ class Suspect(NamedTuple):
 
 
 def findings_of_layers(
-    check: str, incidents: Mapping[str, Iterable[int]], n_layers: int, words: str, severity: Severity = "fault"
+    check: str,
+    incidents: Incidents,
+    n_layers: int,
+    words: str | Callable[[tuple[int, ...], list[str]], str],
+    severity: Severity = "fault",
 ) -> Iterator[Finding]:
     """Yield a finding for all layers that share their steps, which stand at ``{}`` in the words."""
     for steps, names in by_steps(incidents):
-        message = f"{layers_text(names, n_layers)}: {words.format(steps_text(steps))}"
-        yield Finding(check, severity, steps, single(names), message)
+        reason = words.format(steps_text(steps)) if isinstance(words, str) else words(steps, names)
+        yield Finding(check, severity, steps, single(names), f"{layers_text(names, n_layers)}: {reason}")
 
 
-def by_steps(incidents: Mapping[str, Iterable[int]]) -> list[tuple[tuple[int, ...], list[str]]]:
-    """Group layers that share their steps: a bad checkpoint is one finding, not one a layer."""
+def by_steps(incidents: Incidents) -> list[tuple[tuple[int, ...], list[str]]]:
+    """Group layers that share their steps: a bad checkpoint is one finding, not one per layer."""
     layers: dict[tuple[int, ...], list[str]] = {}
-    for layer, steps in incidents.items():
+    for layer, steps in incidents:
         layers.setdefault(tuple(sorted(set(steps))), []).append(layer)
     return sorted((steps, names) for steps, names in layers.items() if steps)
 
@@ -76,12 +83,7 @@ def layers_text(layers: Sequence[str], n_layers: int, noun: str = "tensors") -> 
     """Describe some of `n_layers` layers in a few words."""
     if len(layers) == 1:
         return layers[0]
-    return f"{len(layers)} of {max(n_layers, len(layers))} {noun} ({some_of(layers, MAX_NAMED_LAYERS)})"
-
-
-def some_of(names: Sequence[str], n_named: int = 1) -> str:
-    """Name the first few, and count the rest."""
-    return ", ".join(names[:n_named]) + (f" and {len(names) - n_named} more" if len(names) > n_named else "")
+    return f"{len(layers)} of {max(n_layers, len(layers))} {noun} ({examples(layers)})"
 
 
 def steps_text(steps: Iterable[int]) -> str:
@@ -92,7 +94,7 @@ def steps_text(steps: Iterable[int]) -> str:
 
 
 def short_steps(steps: Iterable[int]) -> str:
-    """List steps, leaving out the middle of a long list."""
+    """List steps; of a long list the first four and the last."""
     listed = list(map(str, steps))
     return ", ".join(listed) if len(listed) <= MAX_LISTED_STEPS else f"{', '.join(listed[:4])} ... {listed[-1]}"
 
@@ -138,5 +140,5 @@ CHECKS = {
     "average": Check("a checkpoint, or a step from which on a run goes on, that is a mean of earlier ones", deep=True),
     "leap": Check("an interval in which the weights move much further than in any other", deep=True),
     "initialisation": Check("a step 0 that is not an initialisation", deep=True),
-    "log": Check("a training log beside the series that is another run's, or cannot be understood"),
+    "log": Check("a training log next to the series that is another run's, or cannot be read"),
 }

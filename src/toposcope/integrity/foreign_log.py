@@ -1,4 +1,4 @@
-"""Whether the log beside a series is of the same run: its length, learning rates, losses and norms of the weights."""
+"""Whether the log next to a series is of the same run: its length, learning rates, losses and norms of the weights."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,26 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Steps, Vector
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
-
-MIN_CHECKPOINTS = 4  # that can be compared with the log
-MIN_TIMES = 2.9
-"""How many times longer than its log a run must be for the steps to count something else; a log may be cut short."""
-DECAYED = 0.3  # learning rate at the end of a log, in units of its largest, from which on the log is of a whole run
-TOLERANCE = 1e-3  # relative, of what was logged: its last digit
-MAX_AVERAGED = 0.25
-"""How much smaller the norm of averaged weights may be: by the movement over which they are averaged."""
-MAX_LAST_OF_AVERAGED = 0.7  # how much smaller it may be at the end, in units of the most: there weights move less
-MAX_OTHER_NORM = 0.5  # relative difference of norms that may still be norms of the same tensors
-MIN_OTHER_SCALE = 0.05
-"""Relative difference from which on a norm that keeps its ratio to the log's is another kind of norm."""
-MIN_LOSS_EXCESS = 4.0
-"""How much further than a logged loss from those beside it a loss in a checkpoint must be, in the median."""
 
 
 class _Pairs(NamedTuple):
@@ -54,7 +41,7 @@ def _finding(steps: Sequence[int], message: str, severity: Severity = "fault", c
 def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
     """Find checkpoints that a log does not fit, and logs of other runs."""
     items = [item for item in summaries if not item.error]
-    if log is None or not len(log.steps) or len(items) < MIN_CHECKPOINTS:
+    if log is None or not len(log.steps) or len(items) < tuning.MIN_LOGGED:
         return
     yield from _beyond_the_log([item.step for item in items], log)
     yield from _rates(items, log)
@@ -70,10 +57,10 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
         return
     rates = log.values.get("learning_rate", np.empty(0))
     rates = rates[np.isfinite(rates)]
-    decayed = len(rates) > MIN_CHECKPOINTS and rates[-1] < DECAYED * rates.max()
+    decayed = len(rates) > tuning.MIN_LOGGED and rates[-1] < tuning.DECAYED_RATE * rates.max()
     times = steps[-1] / last
     words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
-    if 2 * len(beyond) >= len(steps) and (times > MIN_TIMES or (decayed and times > 1 + TOLERANCE)):
+    if 2 * len(beyond) >= len(steps) and (times > tuning.MIN_TIMES or (decayed and times > 1 + tuning.LOG_TOLERANCE)):
         fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
         yield _finding(beyond, f"{words}; {fix}")
     else:
@@ -81,7 +68,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
 
 
 def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
-    """Return what checkpoints hold beside what was logged at their steps, and just before and after.
+    """Return what checkpoints hold and what was logged at their steps, and just before and after.
 
     With `exact`, a row must be at most a step away; otherwise the step may lie between two rows.
     """
@@ -132,7 +119,7 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
         _pairs({step: rates[min(k, len(rates) - 1)] for step, rates in held.items()}, log, "learning_rate")
         for k in range(groups)
     ]
-    if not groups or len(every[0].steps) < MIN_CHECKPOINTS:
+    if not groups or len(every[0].steps) < tuning.MIN_LOGGED:
         return
     pairs = every[0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -146,7 +133,7 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     if 2 * fits.sum() >= len(fits):
         yield _finding(wrong, f"{steps_text(wrong)}: not the learning rate of the log; {words}")
         return
-    kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * TOLERANCE
+    kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * tuning.LOG_TOLERANCE
     several = len({p.held[-1] for p in every}) > 1
     automatic = bool((pairs.held == 1).all())  # as Prodigy and its kin have it
     words = f"the learning rates of the log are not those of the optimizer: {words}; the log may be another run's"
@@ -155,7 +142,7 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
 
 def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return where the learning rate of any group is the log's, in some unit."""
-    room = 10 * TOLERANCE * unit * np.abs(every[0].high) + 1e-12
+    room = 10 * tuning.LOG_TOLERANCE * unit * np.abs(every[0].high) + 1e-12
     within = [(p.held >= unit * p.low - room) & (p.held <= unit * p.high + room) for p in every]
     return np.asarray(np.any(within, axis=0))
 
@@ -165,12 +152,12 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
     for column in ("loss", "validation_loss"):
         held = {item.step: item.state.losses[column] for item in items if item.state and column in item.state.losses}
         pairs = _pairs(held, log, column)
-        if len(pairs.steps) < MIN_CHECKPOINTS:
+        if len(pairs.steps) < tuning.MIN_LOGGED:
             continue
         off = np.abs(pairs.held - pairs.logged)
         within = (pairs.held >= pairs.low - 1e-9) & (pairs.held <= pairs.high + 1e-9)
-        exact = off <= TOLERANCE * np.abs(pairs.logged)
-        far = ~within & (off > 20 * TOLERANCE * np.abs(pairs.logged))
+        exact = off <= tuning.LOG_TOLERANCE * np.abs(pairs.logged)
+        far = ~within & (off > 20 * tuning.LOG_TOLERANCE * np.abs(pairs.logged))
         words = pairs.words(int(np.argmax(off)), "the checkpoint holds")
         if 2 * exact.sum() >= len(exact):
             if wrong := pairs.where(far & ~exact):
@@ -178,7 +165,10 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
             continue
         values = log.values[column][np.isfinite(log.values[column])]
         noise = float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else 0.0
-        if _rank_correlation(pairs.held, pairs.logged) < 0.5 and float(np.median(off)) > MIN_LOSS_EXCESS * noise + 0.02:
+        if (
+            _rank_correlation(pairs.held, pairs.logged) < 0.5
+            and float(np.median(off)) > tuning.MIN_LOSS_EXCESS * noise + 0.02
+        ):
             where = f"not those saved in the checkpoints: {words}; the log may be another run's"
             yield _finding(pairs.where(far), f"the losses of the log are {where}")
 
@@ -218,13 +208,13 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
                 tensors = {tensor.content_hash or name: tensor for name, tensor in tensors.items()}
             held[item.step] = norm(np.array([tensor.norm for tensor in tensors.values()]))
         pairs = _pairs(held, log, column, exact=False)
-        if len(pairs.steps) < MIN_CHECKPOINTS or not (pairs.held > 0).all() or not (pairs.low > 0).all():
+        if len(pairs.steps) < tuning.MIN_LOGGED or not (pairs.held > 0).all() or not (pairs.low > 0).all():
             return
         coarse = max(
             (2.0 ** -MANTISSA_BITS.get(t.dtype, 23) for item in known for t in item.tensors.values()), default=0.0
         )
         # A norm may be logged a row earlier or later.
-        room = (pairs.high - pairs.low) / (2 * pairs.logged) + TOLERANCE / 2 + coarse
+        room = (pairs.high - pairs.low) / (2 * pairs.logged) + tuning.LOG_TOLERANCE / 2 + coarse
         ratio = np.log(pairs.held / pairs.logged)
         candidates.append((of, form, pairs, room * (2 if form == "square" else 1), ratio))
     if not candidates:
@@ -233,8 +223,7 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
         for centre in (0.0, float(np.median(ratio))):
             fits = np.abs(ratio - centre) <= room
             varies = float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
-            told = centre == 0 or (varies and abs(centre) > MIN_OTHER_SCALE)
-            if told and fits.all():
+            if fits.all() and (centre == 0 or (varies and abs(centre) > tuning.MIN_OTHER_SCALE)):
                 return
     plain = [c for c in candidates if c[1] == "norm"]
     of, _, pairs, room, ratio = max(
@@ -243,7 +232,7 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     fits = np.abs(ratio) <= room
     wrong = pairs.where(~fits)
     exchanged = np.abs(np.sort(pairs.held[~fits]) / np.sort(pairs.logged[~fits]) - 1) <= np.maximum(
-        room[~fits].max(), TOLERANCE
+        room[~fits].max(), tuning.LOG_TOLERANCE
     )
     example = int(np.argmax(np.abs(ratio)))
     step, own, logged = pairs.steps[example], pairs.held[example], pairs.logged[example]
@@ -253,10 +242,10 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
         yield _finding(wrong, message, check="order")
     elif 4 * len(wrong) <= len(fits):
         yield _finding(wrong, f"{steps_text(wrong)}: not the norm of the log; {words}")
-    elif float(np.median(np.abs(ratio))) < MAX_OTHER_NORM:
+    elif float(np.median(np.abs(ratio))) < tuning.MAX_OTHER_NORM:
         whole = plain[0][4]  # of all parameters
         most = float(-whole.min())
-        averaged = (whole < 0).mean() > 0.9 and -whole[-1] < MAX_LAST_OF_AVERAGED * most < MAX_AVERAGED
+        averaged = (whole < 0).mean() > 0.9 and -whole[-1] < tuning.MAX_LAST_OF_AVERAGED * most < tuning.MAX_AVERAGED
         cause = "the weights may be averaged" if averaged else "the log may be another run's"
         message = f"the norms of the log are not those of the weights: {words}; {cause}"
         yield _finding(wrong, message, "note" if averaged else "fault")

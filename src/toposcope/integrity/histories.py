@@ -8,24 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.integrity import tuning
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Matrix, Steps, Vector
 
-MIN_VALUES = 16  # of a sketch: with fewer, a random walk returns to where it was too often
-MIN_CHECKPOINTS = 5
-QUARTERS = 4  # parts of a sketch; what a single one shows is the work of a few values
-NEARBY = 4  # checkpoints on either side that something is compared with
-MIN_WALKING = 0.8
-"""The squared distance over two intervals, in units of the sum over each: 1 for a random walk, 2 for straight movement,
-1/2 for noise about a fixed point. Such noise has no order, and none is judged below this."""
-MIN_AGREEING = 3  # tensors that need to agree where each of them shows less
-MIN_MATRICES = 6  # needed for a median over the matrices
-MAX_STRETCH = 64  # largest lag, in checkpoints, at which distances are compared
-MIN_DETOUR = 2.0
-"""A checkpoint, or a stretch of them, is off the path if it is so many times further from its neighbours than these are
-from each other. Straight movement gives 1/2, a random walk 1/sqrt 2, noise about a fixed point 1; only a run that
-oscillates in phase with its checkpoints gives more."""
 WINDOW = 256  # checkpoints whose inner products are taken at once
 ROUNDED = 1e-12  # more than the relative rounding of an inner product of sketches
 
@@ -68,16 +55,16 @@ class History:
 
     def lagged_distances(self, max_lag: int) -> list[Matrix]:
         """Return squared distances between checkpoints k and k + lag, for lags from 1 on, by quarter of the sketch."""
-        width = self.values.shape[1] // QUARTERS * QUARTERS
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(0, 2, 1).copy()
+        width = self.values.shape[1] // tuning.QUARTERS * tuning.QUARTERS
+        dealt = self.values[:, :width].reshape(len(self.steps), -1, tuning.QUARTERS).transpose(0, 2, 1).copy()
         moves = (dealt[lag:] - dealt[:-lag] for lag in range(1, min(max_lag, len(self.steps) - 1) + 1))
         return [np.asarray(np.einsum("kqi,kqi->kq", move, move)) for move in moves]
 
     def distances(self) -> NDArray[np.float64]:
         """Return all squared distances, shape (n, n, `QUARTERS`), by quarter of the sketch."""
-        width = self.values.shape[1] // QUARTERS * QUARTERS
+        width = self.values.shape[1] // tuning.QUARTERS * tuning.QUARTERS
         # Contiguous, as quick products of matrices need them.
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(2, 0, 1).copy()
+        dealt = self.values[:, :width].reshape(len(self.steps), -1, tuning.QUARTERS).transpose(2, 0, 1).copy()
         squares = np.einsum("qij,qij->qi", dealt, dealt)
         found = squares[:, :, None] + squares[:, None, :] - 2 * (dealt @ dealt.transpose(0, 2, 1))
         return np.asarray(np.maximum(found, 0).transpose(1, 2, 0))
@@ -85,11 +72,11 @@ class History:
     @cached_property
     def shortest_possible_detour(self) -> int:
         """A length below which no stretch is off the path, by distances from inner products: quick, but rounded."""
-        floor, width = self.rounding_floor(), self.values.shape[1] // QUARTERS * QUARTERS
+        floor, width = self.rounding_floor(), self.values.shape[1] // tuning.QUARTERS * tuning.QUARTERS
         steps = summed(self.lagged_distances(1)[0])
-        shortest = MAX_STRETCH + 1
+        shortest = tuning.MAX_STRETCH + 1
         for begin in range(0, len(floor) - 2, WINDOW):
-            values = self.values[begin : begin + WINDOW + MAX_STRETCH + 1, :width]
+            values = self.values[begin : begin + WINDOW + tuning.MAX_STRETCH + 1, :width]
             n = len(values)
             squares = np.einsum("ij,ij->i", values, values)
             sums = squares[:, None] + squares
@@ -97,9 +84,9 @@ class History:
             # Between checkpoint a and checkpoint b lies the stretch.
             nearer = np.minimum(steps[begin : begin + n - 1][:, None], steps[begin : begin + n - 1])
             before = floor[begin : begin + n - 2, None]
-            far = nearer[:-1, 1:] + before > (1 - ROUNDED) * MIN_DETOUR**2 * (across[:-2, 2:] + before)
+            far = nearer[:-1, 1:] + before > (1 - ROUNDED) * tuning.MIN_DETOUR**2 * (across[:-2, 2:] + before)
             a, b = np.nonzero(np.triu(far))
-            shortest = min(shortest, int((b - a).min(initial=MAX_STRETCH)) + 1)
+            shortest = min(shortest, int((b - a).min(initial=tuning.MAX_STRETCH)) + 1)
         return shortest
 
     def walking(self) -> Vector:
@@ -138,15 +125,15 @@ def tensor_histories(
     for name in plan.expected:
         # Sketches of different shapes cannot be compared.
         shape, dtypes = next(iter(plan.shapes(name).items()), ((), []))
-        left_out = {*excluded, *excluded_of.get(name, ())}
+        without = {*excluded, *excluded_of.get(name, ())}
         known = {
             item.step: tensor
             for item in whole
             if (tensor := item.tensors.get(name)) is not None
             and (tensor.sketch and tensor.shape == shape and not tensor.n_not_finite and not tensor.is_zero)
-            and item.step not in left_out
+            and item.step not in without
         }
-        if len(known) < MIN_CHECKPOINTS:
+        if len(known) < tuning.MIN_HISTORY:
             continue
         # Of a shape, all are as long.
         sketches = np.frombuffer(b"".join(tensor.sketch for tensor in known.values()), np.float32).reshape(
@@ -154,7 +141,7 @@ def tensor_histories(
         )
         moving = sketches.any(axis=1)
         steps, values = np.array(list(known))[moving], sketches[moving].astype(np.float64)
-        if len(steps) >= MIN_CHECKPOINTS and values.shape[1] >= MIN_VALUES:
+        if len(steps) >= tuning.MIN_HISTORY and values.shape[1] >= tuning.MIN_SKETCH:
             rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in set(dtypes))
             found.append(History(name, len(shape) >= 2, steps, values, rounding, known))
     return found
@@ -175,4 +162,4 @@ def complete_matrices(histories: Sequence[History]) -> list[History]:
 
 def nearby(k: int, n: int) -> list[int]:
     """Return the places near the k-th of n, without itself."""
-    return [j for j in range(max(0, k - NEARBY), min(n, k + NEARBY + 1)) if j != k]
+    return [j for j in range(max(0, k - tuning.NEARBY), min(n, k + tuning.NEARBY + 1)) if j != k]

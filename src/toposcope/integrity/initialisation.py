@@ -6,19 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from toposcope.checkpoints import roles
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.integrity.tensor_values import Spread
 from toposcope.integrity.values import NORM_WEIGHT
-
-MAX_NORM_SPREAD = 0.01
-"""Relative range of a norm weight, which begins constant and moves by less in the first updates of a warm-up."""
-MAX_UNEVENNESS = 2.0  # deviation among rows or columns, relative to that of independent, identically distributed values
-MAX_KURTOSIS = 4.5  # of rows: 3 for normal values, less for all other usual initialisations
-MIN_SHARE = 0.5  # share of the tensors that must not look initialised: a few may come from elsewhere
-MIN_DISTANCE_RATIO = 0.8
-"""Distance of step 0 to the last checkpoint over that to the next: training leads away, and noise about a fixed point
-gives 1."""
 
 
 def initialisation(summaries: Sequence[CheckpointSummary], excluded: Collection[int]) -> Iterator[Finding]:
@@ -54,8 +46,8 @@ def _is_frozen(name: str, tensor: TensorSummary, summaries: Sequence[CheckpointS
 
 def _norms(tensors: dict[str, TensorSummary]) -> Iterator[str]:
     spreads = [t.spread for n, t in tensors.items() if not t.is_matrix and t.spread and NORM_WEIGHT.search(n)]
-    uneven = [s for s in spreads if s.high - s.low > MAX_NORM_SPREAD * max(abs(s.high), abs(s.low), 1)]
-    if len(uneven) > MIN_SHARE * len(spreads):
+    uneven = [s for s in spreads if s.high - s.low > tuning.MAX_NORM_SPREAD * max(abs(s.high), abs(s.low), 1)]
+    if len(uneven) > tuning.MIN_ODD_SHARE * len(spreads):
         yield f"{len(uneven)} of {len(spreads)} norm weights are not one number throughout"
 
 
@@ -66,12 +58,16 @@ def _matrices(tensors: dict[str, TensorSummary]) -> Iterator[str]:
         if t.spread and t.role not in roles.NOT_ANALYSED - {"embed"} and not math.isnan(t.spread.kurtosis)
     ]
     odd = [s for s in judged if _is_odd(s)]
-    if len(odd) > MIN_SHARE * len(judged):
+    if len(odd) > tuning.MIN_ODD_SHARE * len(judged):
         yield f"the values of {len(odd)} of {len(judged)} matrices are not independent draws of one kind"
 
 
 def _is_odd(spread: Spread) -> bool:
-    return spread.kurtosis > MAX_KURTOSIS or spread.rows > MAX_UNEVENNESS or spread.columns > MAX_UNEVENNESS
+    return (
+        spread.kurtosis > tuning.MAX_KURTOSIS
+        or spread.rows > tuning.MAX_UNEVENNESS
+        or spread.columns > tuning.MAX_UNEVENNESS
+    )
 
 
 def _distances(first: CheckpointSummary, following: CheckpointSummary, last: CheckpointSummary) -> Iterator[str]:
@@ -84,5 +80,5 @@ def _distances(first: CheckpointSummary, following: CheckpointSummary, last: Che
             distance = float(np.linalg.norm(start - to_next))
             if math.isfinite(distance) and distance > 0:
                 ratios.append(float(np.linalg.norm(start - to_last)) / distance)
-    if ratios and np.median(ratios) < MIN_DISTANCE_RATIO:
+    if ratios and np.median(ratios) < tuning.MIN_DISTANCE_RATIO:
         yield f"it is nearer to the last checkpoint, step {last.step}, than to step {following.step}"

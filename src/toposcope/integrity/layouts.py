@@ -10,11 +10,11 @@ from itertools import groupby
 from operator import itemgetter
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
 
 Layout = tuple[tuple[int, ...], str] | None  # shape and dtype of a tensor; None where it is absent
-MIN_STAY = 2  # checkpoints for which a layout has to last on either side of a change of plan
 CHANGE_OF_PLAN = "change of plan"
 
 
@@ -35,14 +35,14 @@ class Plan:
                 if before != now:
                     self.changes[item.step][name] = before, now
 
-    def finding(self, step: int, besides: Sequence[str]) -> Finding:
+    def finding(self, step: int, further: Sequence[str]) -> Finding:
         """Return the note on the change at a step, with the messages of what goes with it."""
         change = self.changes[step]
         kinds: dict[str, list[str]] = defaultdict(list)
         for name, (before, now) in change.items():
             kinds[_kind(before, now)].append(name)
         parts = [f"{layers_text(names, len(self.expected))} {kind}" for kind, names in sorted(kinds.items())]
-        message = f"change of plan at step {step}: {'; '.join([*parts, *besides])}"
+        message = f"change of plan at step {step}: {'; '.join([*parts, *further])}"
         return Finding(CHANGE_OF_PLAN, "note", (step,), single(list(change)), message)
 
     def absorbed(self, step: int, findings: Sequence[Finding]) -> list[Finding]:
@@ -105,7 +105,7 @@ def layouts(plan: Plan) -> Iterator[Finding]:
             incidents[check][name].append(item.step)
             texts[check, name, item.step] = f"{check} {what} in {{}}, {most} in most"
     for kind, of_name in sorted(incidents.items()):
-        for steps, names in by_steps(of_name):
+        for steps, names in by_steps(of_name.items()):
             where = layers_text(sorted(names), usual)
             text = {
                 "absent": "not in {}, but in most others",
@@ -132,13 +132,13 @@ def _planned(actual: Sequence[Layout]) -> list[Layout]:
             for k in range(1, len(runs) - 1)
             if runs[k - 1][0] == runs[k + 1][0] and lengths[k] <= max(lengths[k - 1], lengths[k + 1])
         ]
-        short = passing or [k for k, length in enumerate(lengths) if length < MIN_STAY]
+        short = passing or [k for k, length in enumerate(lengths) if length < tuning.MIN_STAY]
         if not short:
             break
         # Of one length, the later is wrong.
         k = min(short, key=lambda k: (lengths[k], -k))
-        beside = max((j for j in (k - 1, k + 1) if 0 <= j < len(runs)), key=lengths.__getitem__)
-        runs[k] = runs[beside][0], lengths[k]
+        longer = max((j for j in (k - 1, k + 1) if 0 <= j < len(runs)), key=lengths.__getitem__)
+        runs[k] = runs[longer][0], lengths[k]
         runs = [(layout, sum(n for _, n in run)) for layout, run in groupby(runs, key=itemgetter(0))]
     return [layout for layout, length in runs for _ in range(length)]
 
@@ -167,7 +167,7 @@ def _plain(shape: Sequence[int]) -> str:
 
 
 def unlike_manifest(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find tensors that are not as the manifest beside their checkpoint says."""
+    """Find tensors that are not as their checkpoint's manifest says."""
     incidents: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for item in summaries:
         for name, how in item.differs.items():
@@ -176,4 +176,4 @@ def unlike_manifest(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]
             yield Finding("manifest", "note", (item.step,), "", item.manifest_error)
     for how, steps_of in sorted(incidents.items()):
         words = f"{how} at {{}}, unlike in the manifest written when it was saved"
-        yield from findings_of_layers("manifest", dict(sorted(steps_of.items())), most_tensors(summaries), words)
+        yield from findings_of_layers("manifest", sorted(steps_of.items()), most_tensors(summaries), words)

@@ -12,7 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import extended, write_bytes
 
 FILE = "toposcope.manifest.json"  # name of the manifest in a checkpoint that is a folder
-SUFFIX = ".manifest.json"  # suffix of the manifest beside a checkpoint that is a file
+SUFFIX = ".manifest.json"  # suffix of the manifest of a checkpoint that is a file, next to it
 MAX_BYTES = 100_000_000
 ABSENT = "absent"
 ADDED = "added"
@@ -37,7 +37,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> Path:
-    """Write the manifest of a local checkpoint beside it.
+    """Write the manifest of a local checkpoint next to it.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = No
     Returns
     -------
     Path
-        Path of the manifest: ``toposcope.manifest.json`` in a folder, ``<file>.manifest.json`` beside a file.
+        Path of the manifest: ``toposcope.manifest.json`` in a folder, ``<file>.manifest.json`` next to a file.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = No
         for entry in checkpoint.entries
     }
     path = checkpoint.source.path
-    target = path / FILE if path.is_dir() else path.with_name(_file_beside(path.name))
+    target = path / FILE if path.is_dir() else path.with_name(_file_of(path.name))
     content = msgspec.json.encode(Manifest(checkpoint.step, tensors))
     write_bytes(target, msgspec.json.format(content) + b"\n")
     return target
@@ -89,15 +89,15 @@ def _file(checkpoint: Checkpoint) -> StoredFile | None:
     if FILE in checkpoint.files:
         return checkpoint.files[FILE]
     for name in checkpoint.files:
-        if (beside := _file_beside(name)) in checkpoint.files:
-            return checkpoint.files[beside]
+        if (manifest := _file_of(name)) in checkpoint.files:
+            return checkpoint.files[manifest]
     if len(checkpoint.files) != 1:
         return None
     ((name, file),) = checkpoint.files.items()
-    return checkpoint.source.beside(_file_beside(name)) if file.location == checkpoint.location else None
+    return checkpoint.source.beside(_file_of(name)) if file.location == checkpoint.location else None
 
 
-def _file_beside(name: str) -> str:
+def _file_of(name: str) -> str:
     return extended(Path(name), "", SUFFIX).as_posix()
 
 

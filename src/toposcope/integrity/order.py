@@ -8,30 +8,12 @@ from itertools import chain
 
 import numpy as np
 
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Suspect
-from toposcope.integrity.histories import (
-    MAX_STRETCH,
-    MIN_AGREEING,
-    MIN_MATRICES,
-    MIN_WALKING,
-    NEARBY,
-    QUARTERS,
-    History,
-    summed,
-)
+from toposcope.integrity.histories import History, summed
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Indices, Matrix, Vector
 
-MIN_GAIN = 1.5
-"""Two checkpoints are swapped if swapping them back makes the path past them (the sum of squared distances) so many
-times shorter: 5/3 for neighbours of a random walk, 3 for straight movement; in the right order at most 1, as long as
-the run walks."""
-MIN_WALK_AFTER = 0.6  # walk ratio at both checkpoints once they are swapped back
-MIN_GAIN_OF_SEVERAL = 1.3
-MIN_GAIN_OF_QUARTER = 1.1
-MIN_GAIN_OF_EACH = 1.1  # what each of the two checkpoints has to gain
-MIN_GAIN_OF_MOST = 1.2
-MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
 CHUNK = 256  # checkpoints whose distances are held at once, with the `MAX_LAG` behind them
 
 
@@ -75,9 +57,11 @@ class _Gains:
 
     def update(self, history: History, moved: Collection[int]) -> None:
         """Take in that the checkpoints of some steps were swapped."""
-        near = MAX_LAG + 2 * NEARBY
+        near = tuning.MAX_LAG + 2 * tuning.NEARBY
         at = np.flatnonzero(np.isin(history.steps, list(moved)))
-        self._compute(history, [k for k in self._chunks if ((k - 2 * NEARBY <= at) & (at < k + CHUNK + near)).any()])
+        self._compute(
+            history, [k for k in self._chunks if ((k - 2 * tuning.NEARBY <= at) & (at < k + CHUNK + near)).any()]
+        )
 
     def _compute(self, history: History, chunks: Iterable[int]) -> None:
         walking = history.walking()
@@ -96,25 +80,25 @@ def _best_swaps(
     of_matrices: dict[tuple[int, int], list[float]] = defaultdict(list)
     for name, of_pairs in gains.items():
         for pair, ratio, least in of_pairs:
-            if ratio > MIN_GAIN_OF_SEVERAL and least > MIN_GAIN_OF_QUARTER:
+            if ratio > tuning.MIN_GAIN_OF_SEVERAL and least > tuning.MIN_GAIN_OF_QUARTER:
                 votes[pair].append((name, ratio))
             of_matrices[pair].append(ratio)
     candidates = []
     for pair, layers in votes.items():
-        strong = [x for x in layers if x[1] > MIN_GAIN]
-        agreeing = layers if len(layers) >= MIN_AGREEING else strong
+        strong = [x for x in layers if x[1] > tuning.MIN_GAIN]
+        agreeing = layers if len(layers) >= tuning.MIN_AGREEING else strong
         if agreeing:
             ratio = float(np.median([r for _, r in agreeing]))
             candidates.append((sum(np.log(r) for _, r in agreeing), pair, [n for n, _ in agreeing], ratio))
     for pair, ratios in of_matrices.items():
         median = float(np.median(ratios))
-        if 2 * len(ratios) > max(len(gains), 2 * MIN_MATRICES - 1) and median > MIN_GAIN_OF_MOST:
+        if 2 * len(ratios) > max(len(gains), 2 * tuning.MIN_MATRICES - 1) and median > tuning.MIN_GAIN_OF_MOST:
             candidates.append((len(ratios) * np.log(median), pair, [history.name for history in histories], median))
     place = {step: k for k, step in enumerate(every)}
     touched = np.zeros(len(every), dtype=np.bool_)
     swaps = []
     for _, pair, names, ratio in sorted(candidates, key=lambda c: (c[0], len(c[2])), reverse=True):
-        around = slice(max(0, place[pair[0]] - 2 * NEARBY), place[pair[1]] + 2 * NEARBY)
+        around = slice(max(0, place[pair[0]] - 2 * tuning.NEARBY), place[pair[1]] + 2 * tuning.NEARBY)
         if not touched[around].any():
             swaps.append((pair, names, ratio))
         touched[around] = True
@@ -126,7 +110,7 @@ def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple
 
     Without the first and the last checkpoint of all: there, one that is wrong looks the same as two that are swapped.
     """
-    low, high = begin - 1, min(len(history.steps), begin + CHUNK + MAX_LAG + 1)
+    low, high = begin - 1, min(len(history.steps), begin + CHUNK + tuning.MAX_LAG + 1)
     near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
     parts = near.distances()
     a, b = _pairs(high - low)
@@ -135,13 +119,13 @@ def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple
     whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
     # Both checkpoints must gain: at a break of the run, only one does.
     gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
-    promising = np.flatnonzero((whole > MIN_GAIN_OF_EACH) & (gains > MIN_GAIN_OF_EACH))
+    promising = np.flatnonzero((whole > tuning.MIN_GAIN_OF_EACH) & (gains > tuning.MIN_GAIN_OF_EACH))
     if not len(promising):
         return
     a, b, whole, floor = a[promising], b[promising], whole[promising], floor[promising]
     quarters = (_paths(part, a, b) for part in np.moveaxis(parts, 2, 0))
     least = np.min(
-        [_ratio(x + y + middle, v + w + middle, floor / QUARTERS) for (x, y), (v, w), middle in quarters], axis=0
+        [_ratio(x + y + middle, v + w + middle, floor / tuning.QUARTERS) for (x, y), (v, w), middle in quarters], axis=0
     )
     for k in np.flatnonzero(least > 1):
         pair = low + int(a[k]), low + int(b[k])
@@ -153,7 +137,7 @@ def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple
 def _pairs(n: int) -> tuple[Indices, Indices]:
     """Return all pairs of checkpoints that are near enough, the first in the chunk, with one before and one after."""
     a, b = np.triu_indices(n, 1)
-    near = (a > 0) & (a <= CHUNK) & (b < n - 1) & (b - a <= MAX_LAG)
+    near = (a > 0) & (a <= CHUNK) & (b < n - 1) & (b - a <= tuning.MAX_LAG)
     return a[near], b[near]
 
 
@@ -188,9 +172,11 @@ def _ratio(now: Vector, then: Vector, floor: Vector) -> Vector:
 def _walks(walking: Vector, a: int, b: int) -> bool:
     """Return whether a tensor walks near two checkpoints, judged by intervals that touch neither."""
     near = [
-        k for k in range(max(0, a - NEARBY - 2), min(len(walking), b + NEARBY + 1)) if not {a, b} & {k, k + 1, k + 2}
+        k
+        for k in range(max(0, a - tuning.NEARBY - 2), min(len(walking), b + tuning.NEARBY + 1))
+        if not {a, b} & {k, k + 1, k + 2}
     ]
-    return len(near) > 0 and float(np.median(walking[near])) > MIN_WALKING
+    return len(near) > 0 and float(np.median(walking[near])) > tuning.MIN_WALKING
 
 
 def _fits(history: History, a: int, b: int) -> bool:
@@ -199,16 +185,7 @@ def _fits(history: History, a: int, b: int) -> bool:
     near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
     walking = near.swapped(a - low, b - low).walking()
     touched = [k for k in range(len(walking)) if {a, b} & {low + k, low + k + 1, low + k + 2}]
-    return bool(np.min(walking[touched]) > MIN_WALK_AFTER)
-
-
-MIN_LENGTH = 3  # checkpoints of a stretch; two are swapped (see `toposcope.integrity.order`)
-MIN_TURNED_GAIN = 1.8
-"""How many times shorter, in squared distance, the path into a stretch and that out of it each are once it is turned
-around, in the median over the matrices: for a random walk past k checkpoints k times, in the right order 1/k."""
-MIN_FALL = 0.8
-"""Rank correlation, in the median over the matrices, with which the largest value relative to the rest must fall."""
-MIN_CONSTANT = 2  # vectors that are one number throughout at the last checkpoint, as they are where a training begins
+    return bool(np.min(walking[touched]) > tuning.MIN_WALK_AFTER)
 
 
 def find_reversed(histories: Sequence[History]) -> list[Suspect]:
@@ -218,9 +195,9 @@ def find_reversed(histories: Sequence[History]) -> list[Suspect]:
         return []
     steps = matrices[0].steps
     matrices = [history for history in matrices if np.array_equal(history.steps, steps)]
-    if float(np.median([np.median(h.walking()) for h in matrices])) < MIN_WALKING:
+    if float(np.median([np.median(h.walking()) for h in matrices])) < tuning.MIN_WALKING:
         return []
-    found = [each for begin in range(1, len(steps) - MIN_LENGTH, CHUNK) for each in _stretches(matrices, begin)]
+    found = [each for begin in range(1, len(steps) - tuning.MIN_LENGTH, CHUNK) for each in _stretches(matrices, begin)]
     taken = np.zeros(len(steps), np.bool_)
     suspects = []
     for _, a, b in sorted(found, reverse=True):
@@ -238,7 +215,7 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
     The first is in the chunk from `begin` on, and there are checkpoints on both sides.
     """
     n = len(matrices[0].steps)
-    low, high = max(0, begin - 2), min(n, begin + CHUNK + MAX_STRETCH + 2)
+    low, high = max(0, begin - 2), min(n, begin + CHUNK + tuning.MAX_STRETCH + 2)
     near = [replace(h, steps=h.steps[low:high], values=h.values[low:high]) for h in matrices]
     distances = np.stack([summed(h.distances()) + h.rounding_floor()[0] for h in near])
 
@@ -246,16 +223,16 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
         """Return how many times further a is from b than c from d, in the median over the matrices."""
         return np.asarray(np.median(distances[:, a, b] / distances[:, c, d], axis=0))
 
-    for length in range(MIN_LENGTH - 1, MAX_STRETCH):
+    for length in range(tuning.MIN_LENGTH - 1, tuning.MAX_STRETCH):
         a = np.arange(begin - low, min(begin + CHUNK, n - 1 - length) - low)
         into, out_of = times(a - 1, a, a - 1, a + length), times(a + length, a + length + 1, a, a + length + 1)
-        a = a[chosen := (into > MIN_TURNED_GAIN) & (out_of > MIN_TURNED_GAIN)]
+        a = a[chosen := (into > tuning.MIN_TURNED_GAIN) & (out_of > tuning.MIN_TURNED_GAIN)]
         gains, b = (into * out_of)[chosen], a + length
         # If two checkpoints alone have changed places, those next to the ends, within or outside, do not agree.
         before, after = np.maximum(a - 2, 0), np.minimum(b + 2, high - low - 1)
         agrees = (a < 2) | (times(before, b, before, a) <= 1)
         agrees &= (b + 2 >= high - low) | (times(a, after, b, after) <= 1)
-        if length > MIN_LENGTH - 1:
+        if length > tuning.MIN_LENGTH - 1:
             agrees &= (times(a, a + 1, b, a + 1) <= 1) & (times(b, b - 1, a, b - 1) <= 1)
         for gain, first in zip(gains[agrees].tolist(), a[agrees].tolist(), strict=True):
             yield gain, low + first, low + first + length
@@ -264,14 +241,14 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
 def backwards(summaries: Sequence[CheckpointSummary], *, trained_at_first: bool) -> list[Finding]:
     """Find a series that ends where a training begins; `trained_at_first` where step 0 is no initialisation."""
     items = [item for item in summaries if not item.error]
-    if len(items) < MIN_LENGTH:
+    if len(items) < tuning.MIN_LENGTH:
         return []
     first, last = items[0].tensors, items[-1].tensors
     vectors = [name for name, tensor in last.items() if not tensor.is_matrix and tensor.sketch and name in first]
     turned = [name for name in vectors if _is_constant(last[name]) and not _is_constant(first[name])]
-    if len(turned) >= MIN_CONSTANT and 2 * len(turned) >= len(vectors):
+    if len(turned) >= tuning.MIN_CONSTANT_VECTORS and 2 * len(turned) >= len(vectors):
         why = f"at its last step {len(turned)} of {len(vectors)} vectors are one number throughout, at its first not"
-    elif trained_at_first and len(items) > MIN_LENGTH and _tails_shrink(items):
+    elif trained_at_first and len(items) > tuning.MIN_LENGTH and _tails_shrink(items):
         why = "its matrices lose their outlying values from step to step"
     else:
         return []
@@ -289,7 +266,7 @@ def _tails_shrink(items: Sequence[CheckpointSummary]) -> bool:
         if all(tensor.largest and tensor.norm > 0 for tensor in tensors):
             tails = np.array([abs(tensor.largest_values()[0]) / tensor.norm for tensor in tensors])
             falls.append(-float(np.corrcoef(np.argsort(np.argsort(tails)), np.arange(len(tails)))[0, 1]))
-    return bool(falls) and float(np.median(falls)) > MIN_FALL
+    return bool(falls) and float(np.median(falls)) > tuning.MIN_TAIL_FALL
 
 
 def _is_constant(tensor: TensorSummary) -> bool:

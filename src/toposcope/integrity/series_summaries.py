@@ -5,10 +5,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.checkpoints import Checkpoint, Series, roles
 from toposcope.checkpoints.formats import Entry
@@ -18,15 +14,11 @@ from toposcope.errors import ToposcopeError
 from toposcope.integrity.summary import (
     CheckpointSummary,
     TensorSummary,
-    as_float32,
-    norms,
     recording_errors,
-    sketch_positions,
     summarise,
+    summarise_tensors,
     weights_of,
 )
-from toposcope.integrity.tensor_values import NONE, largest_of_rows, lines_of_stack
-from toposcope.kernels.magnitudes import widened
 from toposcope.progress import Progress, silent
 
 MAX_STACKED_ENTRIES = 1 << 15
@@ -62,41 +54,11 @@ def _known(checkpoints: Sequence[Checkpoint]) -> list[dict[str, TensorSummary]]:
         except (ToposcopeError, OSError, RuntimeError, ValueError):  # gives its error when it is summarised by itself
             continue
     for readable, stack in stacks_of(members, MAX_STACK_ENTRIES):
-        _summarise_stack(readable, stack.reshape(len(readable), -1), known)
+        places, roles_of, entries = map(list, zip(*readable, strict=True))
+        block = stack.reshape(len(readable), -1)
+        for place, entry, tensor in zip(places, entries, summarise_tensors(entries, roles_of, [block]), strict=True):
+            known[place][entry.name] = tensor
     return known
-
-
-def _summarise_stack(members: Sequence[_Place], rows: NDArray[Any], known: Sequence[dict[str, TensorSummary]]) -> None:
-    """Summarise tensors of one shape and dtype, one in a row, and put the summaries where they belong."""
-    values = widened(rows)
-    norm_of = norms(values)
-    finite = [place for place, norm in enumerate(norm_of) if math.isfinite(norm)]
-    largest, largest_at = largest_of_rows(rows[finite])
-    sketches = as_float32(values[:, sketch_positions(rows.shape[1])])
-    parts = [_bytes_of_rows(array) for array in (sketches[finite], largest, largest_at)]
-    lines = lines_of_stack(rows[finite], values[finite], members[0][2].shape)
-    for place, sketch, most, most_at, found in zip(finite, *parts, lines, strict=True):
-        checkpoint, role, entry = members[place]
-        digest = entry.new_digest()
-        digest.update(rows[place].view(np.uint8).data)
-        known[checkpoint][entry.name] = TensorSummary(
-            entry.shape,
-            entry.dtype,
-            role,
-            entry.n_bytes,
-            content_hash=digest.hexdigest(),
-            norm=norm_of[place],
-            is_zero=norm_of[place] == 0,
-            sketch=sketch,
-            largest=most,
-            largest_at=most_at,
-            lines=None if found is NONE else found,
-        )
-
-
-def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
-    content, width = rows.tobytes(), rows.nbytes // max(1, len(rows))
-    return [content[begin : begin + width] for begin in range(0, len(rows) * width, width or 1)]
 
 
 REMOTE_THREADS = 8  # checkpoints opened at once over the network, where most of the time is spent waiting

@@ -9,14 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, steps_text
-
-PIECE_COST = 2.5  # two exceptions are exceptions; three could as well be a piece of their own
-LONE_STEP_COST = 2.25  # so that a step beyond a gap of two still belongs to the piece before it
-MIN_POINTS = 5  # points of a piece: four equal distances, or four doublings, are no coincidence
-MIN_COVERAGE = 0.85  # share of the steps that must lie on pieces for a series to be judged by its grid
-MAX_ROUNDED_SPACING = 2  # largest spacing that the rounding of a logarithmic grid can produce
-MAX_SPACING_CHANGES = 200  # a series whose spacing changes more often has no grid
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     judged = [s for s in steps[:-1] if s > 0]
     covered = [s for s in judged if any(p.start <= s <= p.stop for p in pieces)]
     # Rounded logarithmic grids begin with consecutive numbers, which are a grid only if every step lies on it.
-    needed = 1 if any(0 < p.spacing <= MAX_ROUNDED_SPACING for p in pieces) else MIN_COVERAGE
+    needed = 1 if any(0 < p.spacing <= tuning.MAX_ROUNDED_SPACING for p in pieces) else tuning.MIN_COVERAGE
     if not pieces or len(covered) < needed * len(judged):
         return []
     expected = {point for piece in pieces for point in piece.points()} | _between(pieces)
@@ -51,7 +45,7 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     first = min((p.start + p.spacing for p in pieces if p.start <= 0), default=0)
     extra = [s for s in covered if s not in expected and s > first]
     is_one_gap = bool(missing) and not any(missing[0] < s < missing[-1] for s in steps)
-    if len(missing) + len(extra) > (1 - MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
+    if len(missing) + len(extra) > (1 - tuning.MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
         return []
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
@@ -79,20 +73,20 @@ def _pieces(steps: list[int]) -> list[_Piece]:
     distances = [b - a for a, b in pairwise(steps)]
     changes = [0, *(k for k in range(1, len(distances)) if distances[k] != distances[k - 1]), len(steps) - 1]
     spacings = sorted({d for d, run in groupby(distances) if len(list(run)) >= 2})
-    if len(steps) <= MIN_POINTS or len(changes) > MAX_SPACING_CHANGES:
+    if len(steps) <= tuning.MIN_POINTS or len(changes) > tuning.MAX_SPACING_CHANGES:
         return []
     # The cheapest descriptions of all steps up to a change: with the change itself, or without.
     through, to = [_NEVER] * len(changes), [(0.0, ()), *[_NEVER] * (len(changes) - 1)]
     for i, change in enumerate(changes):
-        lone = LONE_STEP_COST if steps[change] > 0 else 0.0
+        lone = tuning.LONE_STEP_COST if steps[change] > 0 else 0.0
         through[i] = min(through[i], (to[i][0] + lone, to[i][1]), key=_cost)
         cost, described = min(through[i], to[i], key=_cost)
         for spacing in (0, *spacings) if steps[change] > 0 else spacings:
             for j, piece, exceptions in _extensions(steps, changes, i, spacing):
-                through[j] = min(through[j], (cost + PIECE_COST + exceptions, (*described, piece)), key=_cost)
+                through[j] = min(through[j], (cost + tuning.PIECE_COST + exceptions, (*described, piece)), key=_cost)
         if i + 1 < len(changes):
             inside = changes[i + 1] - change - 1
-            to[i + 1] = (through[i][0] + LONE_STEP_COST * inside, through[i][1])
+            to[i + 1] = (through[i][0] + tuning.LONE_STEP_COST * inside, through[i][1])
     return _joined([_from_the_first(piece, steps) for piece in through[-1][1]])
 
 
@@ -118,9 +112,9 @@ def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> l
         at = changes[j]
         last = _index(steps[at], start, spacing)
         extra = at - changes[i] + 1 - on
-        if extra > len(steps) * (1 - MIN_COVERAGE) + 1:
+        if extra > len(steps) * (1 - tuning.MIN_COVERAGE) + 1:
             break
-        if last is not None and on >= MIN_POINTS:
+        if last is not None and on >= tuning.MIN_POINTS:
             missing = last + 1 - on
             if missing + extra <= on / 2:
                 extensions.append((j, _Piece(start, steps[at], spacing), float(missing + extra)))
@@ -158,7 +152,7 @@ def _between(pieces: Sequence[_Piece]) -> set[int]:
         if after.spacing > before.spacing and after.start % after.spacing == 0:
             begin = (before.stop // after.spacing + 1) * after.spacing
             lost = range(begin, after.start, after.spacing)
-            if len(lost) > PIECE_COST and not before.spacing and after.start <= 2 * before.stop:
+            if len(lost) > tuning.PIECE_COST and not before.spacing and after.start <= 2 * before.stop:
                 # Powers of two up to 512, then every 100 from 1000: a round number where the next power would be.
                 lost = range(after.start, after.start)
             found |= set(lost)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -136,7 +136,7 @@ class CheckpointSummary(msgspec.Struct):
     doubt : str
         A disagreement of the index that does not keep the checkpoint from being read, or empty.
     differs : dict of str
-        How tensors differ from the manifest beside the checkpoint, by name.
+        How tensors differ from the checkpoint's manifest, by name.
     manifest_error : str
         Why that manifest could not be understood, or empty.
     coverage : Coverage or None
@@ -210,11 +210,12 @@ def summarise(
                     progress(entry.n_bytes)
                 continue
             role = roles.role_of(entry.name, checkpoint.roles)
-            tensor = TensorSummary(entry.shape, entry.dtype, role, entry.n_bytes)
             if deep:
-                _summarise_values(entry, tensor, at_start=checkpoint.step == 0, progress=progress)
-            elif isinstance(checkpoint.source, LocalSource):
-                tensor.spot = _window_hashes(entry)
+                blocks, at_start = (flattened(block)[None] for block in entry.blocks()), checkpoint.step == 0
+                (tensor,) = summarise_tensors([entry], [role], blocks, at_start=at_start, progress=progress)
+            else:
+                tensor = TensorSummary(entry.shape, entry.dtype, role, entry.n_bytes)
+                tensor.spot = _window_hashes(entry) if isinstance(checkpoint.source, LocalSource) else ""
             summary.tensors[entry.name] = tensor
         if deep:
             for name, file in files.items():
@@ -227,7 +228,7 @@ def summarise(
 
 
 def _compare_with_manifest(checkpoint: Checkpoint, summary: CheckpointSummary) -> None:
-    """Record what differs from the manifest beside a checkpoint, if there is one: values only after a deep look."""
+    """Record what differs from the manifest of a checkpoint, if there is one: values only after a deep look."""
     try:
         manifest = manifest_of(checkpoint)
     except ToposcopeError as error:
@@ -267,42 +268,57 @@ def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
     return iter(checkpoint.weights.parameters(statistics=True))
 
 
-def _summarise_values(
-    entry: Entry, tensor: TensorSummary, *, at_start: bool, progress: Callable[[int], None] | None
-) -> None:
-    """Read a tensor once, and fill in all of its summary."""
-    digest = entry.new_digest()
-    positions = sketch_positions(math.prod(entry.shape))
-    sums = SpreadSums(entry.shape) if at_start else None
-    largest, lines = LargestValues(), LinesFound(entry.shape)
-    squares, seen, sketch = 0.0, 0, []
-    for block in entry.blocks():
-        numbers = flattened(block)
-        digest.update(numbers.view(np.uint8).data)
-        floats = without_8_bits(numbers, entry.dtype)
+def summarise_tensors(
+    entries: Sequence[Entry],
+    roles_of: Sequence[str],
+    blocks: Iterable[NDArray[Any]],
+    *,
+    at_start: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> list[TensorSummary]:
+    """Summarise tensors of one shape and dtype, read once: a row of each block, shape (n, k), is of one of them.
+
+    At the start of a training, where the spread of values is summarised too, they are read one by one.
+    """
+    shape, dtype = entries[0].shape, entries[0].dtype
+    digests = [entry.new_digest() for entry in entries]
+    positions = sketch_positions(math.prod(shape))
+    sums = SpreadSums(shape) if at_start else None
+    largest, lines = LargestValues(len(entries)), LinesFound(shape, len(entries))
+    squares, n_not_finite = np.zeros(len(entries)), np.zeros(len(entries), np.int64)
+    seen, sketches = 0, []
+    for numbers in blocks:
+        for digest, row in zip(digests, numbers, strict=True):
+            digest.update(row.view(np.uint8).data)
+        floats = without_8_bits(numbers, dtype)
         values = widened(floats)
-        (norm,) = norms(values[None])
-        squares += norm * norm
-        if not math.isfinite(norm):
-            tensor.n_not_finite += int(np.count_nonzero(~np.isfinite(values)))
-        first, last = np.searchsorted(positions, [seen, seen + len(values)])
-        sketch.append(as_float32(values[positions[first:last] - seen]))
-        if not tensor.n_not_finite:
-            largest.add(floats, seen)
-            lines.add(numbers, values)
-            if sums is not None:
-                sums.add(as_float32(values))
-        seen += len(values)
+        sizes = np.array(norms(values))
+        squares += sizes * sizes
+        if not np.isfinite(sizes).all():
+            n_not_finite += np.count_nonzero(~np.isfinite(values), axis=1)
+        first, last = np.searchsorted(positions, [seen, seen + values.shape[1]])
+        sketches.append(as_float32(values[:, positions[first:last] - seen]))
+        largest.add(floats, seen)
+        lines.add(numbers, values)
+        if sums is not None and not n_not_finite.any():
+            sums.add(as_float32(values[0]))
+        seen += values.shape[1]
         if progress is not None:
             progress(numbers.nbytes)
-    tensor.content_hash = digest.hexdigest()
-    tensor.sketch = np.concatenate(sketch).tobytes()
-    tensor.norm = math.nan if tensor.n_not_finite else math.sqrt(squares)
-    tensor.is_zero = tensor.norm == 0
-    if not tensor.n_not_finite:
-        tensor.largest, tensor.largest_at = (found.tobytes() for found in largest.result())
-        tensor.lines = found if (found := lines.result()) is not NONE else None
-    tensor.spread = sums.spread() if sums is not None and not tensor.n_not_finite else None
+    sketch = np.concatenate(sketches, axis=1)
+    most, most_at = largest.result()
+    found = []
+    for k, (entry, role, listed) in enumerate(zip(entries, roles_of, lines.result(), strict=True)):
+        tensor = TensorSummary(shape, dtype, role, entry.n_bytes, content_hash=digests[k].hexdigest())
+        tensor.sketch, tensor.n_not_finite = sketch[k].tobytes(), int(n_not_finite[k])
+        if not tensor.n_not_finite:
+            tensor.norm = math.sqrt(squares[k])
+            tensor.is_zero = tensor.norm == 0
+            tensor.largest, tensor.largest_at = most[k].tobytes(), most_at[k].tobytes()
+            tensor.lines = listed if listed is not NONE else None
+            tensor.spread = sums.spread() if sums is not None else None
+        found.append(tensor)
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.integrity import tuning
 from toposcope.kernels.magnitudes import MASKS, SIGNED, widened
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.typing import Matrix
 
 N_LARGEST = 8  # values of a tensor that are kept
 CHUNK = 64  # values of which first only the largest is found; those of the chunks with the largest are then looked at
@@ -18,32 +19,26 @@ MIN_CHUNKED = 2 * N_LARGEST * CHUNK  # values from which on chunks save time
 
 
 class LargestValues:
-    """The `N_LARGEST` values of largest magnitude among all that were added."""
+    """The `N_LARGEST` values of largest magnitude of each of several tensors."""
 
-    def __init__(self) -> None:
-        self._values, self._positions = np.empty(0), np.empty(0, np.int64)
+    def __init__(self, n_tensors: int) -> None:
+        self._values, self._positions = np.empty((n_tensors, 0)), np.empty((n_tensors, 0), np.int64)
 
     def add(self, values: NDArray[Any], begin: int) -> None:
-        """Add finite values of one of the formats of `toposcope.kernels.magnitudes`."""
+        """Add the next values of each, in one of the formats of `toposcope.kernels.magnitudes`, shape (n, k)."""
         signed = SIGNED[values.dtype.itemsize]
-        keys = values.view(signed) & MASKS[signed]
-        positions = _largest(keys)
-        both = np.concatenate([self._values, widened(values[positions]).astype(np.float64)])
-        order = np.argsort(-np.abs(both), kind="stable")[:N_LARGEST]
-        self._values, self._positions = both[order], np.concatenate([self._positions, begin + positions])[order]
+        positions = _largest(values.view(signed) & MASKS[signed])
+        added = widened(np.take_along_axis(values, positions, axis=1)).astype(np.float64)
+        both = np.concatenate([self._values, added], axis=1)
+        order = np.argsort(-np.abs(both), kind="stable", axis=1)[:, :N_LARGEST]
+        self._values = np.take_along_axis(both, order, axis=1)
+        self._positions = np.take_along_axis(
+            np.concatenate([self._positions, begin + positions], axis=1), order, axis=1
+        )
 
-    def result(self) -> tuple[Vector, Indices]:
-        """Return values, largest magnitude first, and their positions, each of at most `N_LARGEST`."""
+    def result(self) -> tuple[Matrix, NDArray[np.int64]]:
+        """Return values, largest magnitude first, and their positions, at most `N_LARGEST` of each tensor."""
         return self._values, self._positions
-
-
-def largest_of_rows(rows: NDArray[Any]) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return what `LargestValues` finds in each row of finite values."""
-    signed = SIGNED[rows.dtype.itemsize]
-    positions = _largest(rows.view(signed) & MASKS[signed])
-    values = widened(np.take_along_axis(rows, positions, axis=1)).astype(np.float64)
-    order = np.argsort(-np.abs(values), kind="stable", axis=1)
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(positions, order, axis=1)
 
 
 def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
@@ -62,11 +57,7 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.take_along_axis(positions, found, axis=-1)
 
 
-MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
 MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
-MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8
-"""Values of a row, and rows of a block, that show whether a matrix was quantised."""
-MAX_OFF = 1e-3  # of a multiple from a whole number; other values are as near by a chance of 0.002 each
 
 _Mask = NDArray[np.bool_]
 _Keys = NDArray[np.uint64]
@@ -76,7 +67,7 @@ class Lines(msgspec.Struct, frozen=True):
     """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row."""
 
     zero_rows: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
-    zero_columns: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
+    zero_columns: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()  # rows that are not zero, each with the first row that is the same
     counts: tuple[int, int, int] = (0, 0, 0)  # how many there are of each of the three
     # whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4
@@ -87,43 +78,36 @@ NONE = Lines()
 
 
 class LinesFound:
-    """Finds the lines of a matrix of some shape that is read a few whole rows at a time."""
+    """Finds the lines of matrices of one shape that are read a few whole rows at a time."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], n_tensors: int) -> None:
         self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
         self._keys: list[_Keys] = []
         self._rows: list[_Mask] = []
-        self._columns: _Mask | None = None
-        self._quantised = self._width >= MIN_QUANTISED_WIDTH
+        self._columns: _Mask = np.ones((n_tensors, self._width), np.bool_)
+        self._quantised = np.full(n_tensors, self._width >= tuning.MIN_QUANTISED_WIDTH)
 
     def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
-        """Add the next rows, flattened: as stored, and as floats."""
-        if self._width >= MIN_WIDTH:
-            self._keys.append(_keys(numbers.reshape(1, -1, self._width))[0])
-            rows, columns = (found[0] for found in _zero(values.reshape(1, -1, self._width)))
-            self._quantised = self._quantised and bool(_quantised(values.reshape(1, -1, self._width))[0])
-            self._rows.append(rows)
-            self._columns = columns if self._columns is None else self._columns & columns
+        """Add the next rows of each, flattened: as stored, and as floats, shape (n, k)."""
+        if self._width < tuning.MIN_WIDTH:
+            return
+        numbers, values = (block.reshape(len(block), -1, self._width) for block in (numbers, values))
+        self._keys.append(_keys(numbers))
+        rows, columns = _zero(values)
+        self._rows.append(rows)
+        self._columns &= columns
+        if self._quantised.any():
+            self._quantised &= _quantised(values)
 
-    def result(self) -> Lines:
-        """Return what was found."""
-        if self._columns is None:
-            return NONE
-        return _lines(np.concatenate(self._keys), np.concatenate(self._rows), self._columns, self._quantised)
-
-
-def lines_of_stack(numbers: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> list[Lines]:
-    """Return what `LinesFound` finds in each of some matrices of a shape, one flattened in each row."""
-    width = math.prod(shape[1:]) if len(shape) > 1 else 0
-    if width < MIN_WIDTH:
-        return [NONE] * len(numbers)
-    keys = _keys(numbers.reshape(len(numbers), -1, width))
-    rows, columns = _zero(values.reshape(len(values), -1, width))
-    ordered = np.sort(keys, axis=1)
-    some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | columns.any(axis=1)
-    even = _quantised(values.reshape(len(values), -1, width)) & (width >= MIN_QUANTISED_WIDTH)
-    each = zip(some | even, keys, rows, columns, even.tolist(), strict=True)
-    return [_lines(*found) if stands_out else NONE for stands_out, *found in each]
+    def result(self) -> list[Lines]:
+        """Return what was found in each."""
+        if not self._keys:
+            return [NONE] * len(self._columns)
+        keys, rows = np.concatenate(self._keys, axis=1), np.concatenate(self._rows, axis=1)
+        ordered = np.sort(keys, axis=1)
+        some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | self._columns.any(axis=1)
+        each = zip(some | self._quantised, keys, rows, self._columns, self._quantised.tolist(), strict=True)
+        return [_lines(*found) if stands_out else NONE for stands_out, *found in each]
 
 
 @lru_cache(maxsize=8)
@@ -152,12 +136,15 @@ def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
 
 def _quantised(values: NDArray[Any]) -> _Mask:
     """Return which matrices have rows of many different multiples of a 127th, or a 7th, of their largest value."""
-    rows = values[:, :: max(1, values.shape[1] // N_QUANTISED_ROWS)].astype(np.float64)
+    rows = values[:, :: max(1, values.shape[1] // tuning.N_QUANTISED_ROWS)].astype(np.float64)
     top = np.abs(rows).max(axis=-1, keepdims=True)
     found = np.zeros(len(values), np.bool_)
     for levels in (127, 7):
-        scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=top > 0)
-        off, between = np.abs(scaled - np.rint(scaled)) < MAX_OFF, (np.rint(scaled) % levels != 0).mean(axis=(1, 2))
+        scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=np.isfinite(top) & (top > 0))
+        off, between = (
+            np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL,
+            (np.rint(scaled) % levels != 0).mean(axis=(1, 2)),
+        )
         found |= off.all(axis=(1, 2)) & (between > 0.5)
     return found
 
@@ -186,19 +173,14 @@ def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:
     return [line for line in now if line not in known]
 
 
-MIN_SAMPLES = 16  # rows or columns needed to estimate their spread
-
-
 class Spread(msgspec.Struct, frozen=True):
     """Spread of the values of one tensor."""
 
     low: float  # smallest and largest value
-    high: float  # smallest and largest value
+    high: float
     # how much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
     # independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few
     rows: float = math.nan
-    # how much the mean squares of neighbouring rows (columns) differ, in units of what they would in a matrix of
-    # independent values of one kind: about 1 there, and 0 for an orthogonal matrix. NaN if there are too few
     columns: float = math.nan
     # of the values within a row, the mean over the rows: 3 for normal values, 1.8 for uniform ones. NaN likewise
     kurtosis: float = math.nan
@@ -232,18 +214,18 @@ class SpreadSums:
         if not self._width:
             return Spread(self._low, self._high)
         count, second, fourth = np.concatenate(self._rows, axis=1)
-        full = count >= MIN_SAMPLES
-        if full.sum() < MIN_SAMPLES:
+        full = count >= tuning.MIN_SPREAD_LINES
+        if full.sum() < tuning.MIN_SPREAD_LINES:
             return Spread(self._low, self._high)
         count, mean, fourth = count[full], second[full] / count[full], fourth[full] / count[full]
         kurtosis = float(np.mean(fourth / mean**2))
-        column_count, column_second = self._columns[:, self._columns[0] >= MIN_SAMPLES]
+        column_count, column_second = self._columns[:, self._columns[0] >= tuning.MIN_SPREAD_LINES]
         return Spread(
             self._low,
             self._high,
             _unevenness(mean, float(count.mean()), kurtosis),
             _unevenness(column_second / column_count, float(column_count.mean()), kurtosis)
-            if len(column_count) >= MIN_SAMPLES
+            if len(column_count) >= tuning.MIN_SPREAD_LINES
             else math.nan,
             kurtosis,
         )

@@ -1,4 +1,4 @@
-"""What a checkpoint saves besides its weights: counters, learning rates, losses, the moments of an optimizer."""
+"""What a checkpoint saves in addition to its weights: counters, learning rates, losses, the moments of an optimizer."""
 
 import math
 import re
@@ -41,7 +41,7 @@ class TrainingState(msgspec.Struct):
     moments: dict[str, tuple[int, ...]] = {}  # shapes of the moments, by parameter and moment
     wrong: list[str] = []  # values that no optimizer has
     error: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
-    kind: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
+    kind: str = ""
 
 
 def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:
@@ -52,7 +52,7 @@ def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:
         if name is not None and not state.counters:
             state.counters[name] = checkpoint.stated[name]
     if checkpoint.key:
-        return state  # what lies beside one of several models is of the last of them
+        return state  # what lies next to one of several models is of the last of them
     weights = of_weights(checkpoint.files)
     for name, file in sorted(checkpoint.files.items()):
         of_state = is_other(name) and _STATES.search(name) is not None
@@ -105,7 +105,7 @@ def _of_optimizer(saved: torch_file.Saved, fields: Mapping[Any, Any], state: Tra
             state.rates.append(rate)
             if not (math.isfinite(rate) and rate >= 0):
                 state.wrong.append(f"a learning rate of {rate:g}")
-    # A second optimizer, such as Muon's beside AdamW, has parameters of the same numbers.
+    # A second optimizer, such as Muon's next to AdamW, has parameters of the same numbers.
     first = not state.moments
     steps: list[Any] = []
     for key, value in (fields_of(fields.get("state")) or {}).items():

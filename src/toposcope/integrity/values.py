@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.integrity import tuning
 from toposcope.integrity.duplicates import EMBEDDINGS
-from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
+from toposcope.integrity.finding import Finding, findings_of_layers, layers_text, single, steps_text
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors, sketch_positions
 from toposcope.integrity.tensor_values import NONE, Lines, new_lines
@@ -17,26 +18,17 @@ from toposcope.typing import Indices, Vector
 
 NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
 """Names of the weights of norms."""
-MIN_NOT_ZERO = 1024
-"""Largest magnitude of a tensor that was not rounded to zero, in units of the smallest number of its dtype."""
 SMALLEST = {"float16": 2.0**-24, "float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-16}
 """Smallest positive numbers of the dtypes that round weights to zero."""
-MIN_CONSTANT = 4  # values of a vector of which it can be said that they are one number
-MAX_CONSTANT_SPREAD = 0.5  # range of the values of such a vector, in units of the smallest
 UNREADABLE = "unreadable"  # name of the check for errors that have no kind
 
 
 def unreadable(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints that could not be opened or read: a finding each, named after `CheckpointError.kind`."""
+    """Find checkpoints that could not be read, named after `CheckpointError.kind`, and those whose index is wrong."""
     for item in summaries:
         if item.error:
             yield Finding(item.kind or UNREADABLE, "fault", (item.step,), "", item.error)
-
-
-def doubtful(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints whose index disagrees with the shards in a way that does not affect what is read."""
-    for item in summaries:
-        if item.doubt and not item.error:
+        elif item.doubt:
             yield Finding("index", "fault", (item.step,), "", item.doubt)
 
 
@@ -49,11 +41,12 @@ def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             if tensor.n_not_finite:
                 incidents[name].append(item.step)
                 counts[name, item.step] = tensor.n_not_finite
-    n_tensors = most_tensors(summaries)
-    for steps, names in by_steps(incidents):
+
+    def words(steps: tuple[int, ...], names: list[str]) -> str:
         count = sum(counts[name, step] for name in names for step in steps)
-        message = f"{layers_text(names, n_tensors)}: {count} values that are NaN or infinite, at {steps_text(steps)}"
-        yield Finding("non-finite", "fault", steps, single(names), message)
+        return f"{count} values that are NaN or infinite, at {steps_text(steps)}"
+
+    yield from findings_of_layers("non-finite", incidents.items(), most_tensors(summaries), words)
 
 
 def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -78,15 +71,15 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             begins_otherwise = (moved and _is_nearly_constant(moved[1])) or _is_an_odd_norm(name, known)
             incidents[name] += [step for step in zero if begins_otherwise or (moved and step > moved[0])]
     n_tensors = most_tensors(summaries)
-    yield from findings_of_layers("dead", incidents, n_tensors, "all zero at {}; fetch or save it again")
+    yield from findings_of_layers("dead", incidents.items(), n_tensors, "all zero at {}; fetch or save it again")
     words = "all zero at {}, as projections that begin at zero are"
-    yield from findings_of_layers("dead", beginning, n_tensors, words, "note")
+    yield from findings_of_layers("dead", beginning.items(), n_tensors, words, "note")
 
 
 def _is_clearly_not_zero(tensor: TensorSummary) -> bool:
     """Return whether a tensor was read and is further from zero than where its dtype rounds to zero."""
     largest = float(np.abs(tensor.largest_values()).max(initial=0))
-    return largest > MIN_NOT_ZERO * SMALLEST.get(tensor.dtype, 0.0)
+    return largest > tuning.MIN_NOT_ZERO * SMALLEST.get(tensor.dtype, 0.0)
 
 
 def _is_nearly_constant(tensor: TensorSummary) -> bool:
@@ -94,7 +87,9 @@ def _is_nearly_constant(tensor: TensorSummary) -> bool:
     values = tensor.values()
     low, high = float(values.min()), float(values.max())
     return (
-        len(values) >= MIN_CONSTANT and high - low < MAX_CONSTANT_SPREAD * min(abs(low), abs(high)) and low * high > 0
+        len(values) >= tuning.MIN_CONSTANT_VALUES
+        and high - low < tuning.MAX_CONSTANT_SPREAD * min(abs(low), abs(high))
+        and low * high > 0
     )
 
 
@@ -110,13 +105,6 @@ def _is_an_odd_norm(name: str, known: Sequence[tuple[CheckpointSummary, TensorSu
 def _place(name: str) -> str:
     """Return a name without the numbers of its layers."""
     return re.sub(r"\d+", "", name)
-
-
-ROUNDED_BITS = 12
-"""Zeros at the end of every mantissa of 23 bits from which on a matrix counts as rounded: float16 leaves 13 and
-bfloat16 16. Of 16 values or more of full precision, one in 4,000 each has as many by chance."""
-MIN_ROUNDED_VALUES = 16  # different values of a sketch
-MIN_ROUNDED_SHARE = 0.5  # share of the matrices that must be rounded at a checkpoint
 
 
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -145,11 +133,11 @@ def _rounded_findings(is_rounded: Mapping[str, Mapping[int, bool]], bits: int, n
     incidents: dict[str, list[int]] = defaultdict(list)
     for step in sorted({step for of_name in odd.values() for step in of_name}):
         names = [name for name, of_name in odd.items() if step in of_name]
-        if len(names) >= MIN_ROUNDED_SHARE * sum(step in of_step for of_step in is_rounded.values()):
+        if len(names) >= tuning.MIN_ROUNDED_SHARE * sum(step in of_step for of_step in is_rounded.values()):
             for name in names:
                 incidents[name].append(step)
     words = f"rounded to {bits} bits at {{}}, while others have full precision; save them as they were trained"
-    yield from findings_of_layers("rounded", incidents, n_tensors, words)
+    yield from findings_of_layers("rounded", incidents.items(), n_tensors, words)
 
 
 def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
@@ -162,19 +150,14 @@ def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
         values = np.sort(np.stack([of_step[step].values() for step in steps]), axis=1)
         usable = np.isfinite(values) & (values != 0)
         n_different = usable.sum(axis=1) - ((values[:, 1:] == values[:, :-1]) & usable[:, 1:]).sum(axis=1)
-        has_more = ((values.view(np.uint32) & np.uint32((1 << ROUNDED_BITS) - 1)) > 0) & usable
-        enough = n_different >= MIN_ROUNDED_VALUES
+        has_more = ((values.view(np.uint32) & np.uint32((1 << tuning.ROUNDED_BITS) - 1)) > 0) & usable
+        enough = n_different >= tuning.MIN_ROUNDED_VALUES
         judged |= {
             step: not more for step, more, e in zip(steps, has_more.any(axis=1).tolist(), enough, strict=True) if e
         }
     return judged
 
 
-MIN_ZERO_SHARE = 0.1  # of the sketch that must become zero where no row or column does, and `MIN_ZEROS` at least
-MIN_ZEROS = 4
-MAX_OCCASIONS = 2  # steps at which rows of an embedding become copies; more often, unused rows grow alike
-MIN_SIZE = 64.0
-"""Root mean square of a matrix, in units of the smallest number of its dtype, below which it is rounded to zero."""
 AS_BY_PRUNING = "parts of most matrices become zero, as by pruning"
 KINDS = ("rows", "columns", "values", "copies")
 
@@ -231,29 +214,29 @@ def _zero_shares(tensors: Sequence[TensorSummary]) -> Vector:
 
 def _becomes_sparse(held: Sequence[tuple[int, TensorSummary]]) -> bool:
     shares = _zero_shares([tensor for _, tensor in held])
-    return bool(shares[-1] > max(MIN_ZERO_SHARE / 2, shares[0]))
+    return bool(shares[-1] > max(tuning.MIN_ZERO_SHARE / 2, shares[0]))
 
 
 def _part_changes(name: str, held: Sequence[tuple[int, TensorSummary]]) -> list[_Change]:
     steps, tensors = [step for step, _ in held], [tensor for _, tensor in held]
     if tensors[0].dtype in SMALLEST:
         size = min(tensor.norm / np.sqrt(np.prod(tensor.shape)) for tensor in tensors)
-        if size < MIN_SIZE * SMALLEST[tensors[0].dtype]:
+        if size < tuning.MIN_SIZE * SMALLEST[tensors[0].dtype]:
             return []
     lines = [tensor.lines or NONE for tensor in tensors]
     n_values, shares = len(tensors[0].values()), _zero_shares(tensors)
     counts = np.column_stack([[line.counts for line in lines], np.rint(n_values * shares)])[:, [0, 1, 3, 2]]
-    least = [1, 1, max(MIN_ZEROS, int(MIN_ZERO_SHARE * n_values)), 1]
+    least = [1, 1, max(tuning.MIN_ZEROS, int(tuning.MIN_ZERO_SHARE * n_values)), 1]
     found: list[_Change] = []
     for kind, column, needed in zip(KINDS, counts.T, least, strict=True):
         occasions = [k for k in range(1, len(column)) if column[k] - column[k - 1] >= needed]
-        # A checkpoint that lacks the zeros which those beside it have is another matter.
+        # A checkpoint that lacks the zeros of its neighbours is another matter.
         occasions = [k for k in occasions if column[k] > column[:k].max()]
         if kind != "values":
             # Lines of a matrix that is sparse already may lose their last value.
             before = int(kind != "copies")
-            occasions = [k for k in occasions if shares[k - before] < MIN_ZERO_SHARE]
-        if kind == "copies" and len(occasions) > MAX_OCCASIONS and tensors[0].role in EMBEDDINGS:
+            occasions = [k for k in occasions if shares[k - before] < tuning.MIN_ZERO_SHARE]
+        if kind == "copies" and len(occasions) > tuning.MAX_OCCASIONS and tensors[0].role in EMBEDDINGS:
             continue
         for k in occasions:
             end = next((j for j in range(k + 1, len(column)) if column[j] - column[k - 1] < needed), len(column))
@@ -282,22 +265,6 @@ def _what(kind: str, now: Lines, before: Lines, tensor: TensorSummary) -> str:
     return f"{kind[:-1]} {listed} is all zero" if count == 1 else f"{count:,} {kind} ({listed}) are all zero"
 
 
-MIN_OUTLIER_RATIO = 2.0
-"""Of the value to the second largest of its tensor, and to the largest at the checkpoints before and after. In real
-trainings a value that is no damage reaches 1.5."""
-MIN_OUTLIER_MOVEMENT = 6.0
-"""How many times further than any other value of the sketch it has to move beyond those. In real trainings: 2."""
-MIN_OUTLIER_RATIO_ONE_SIDED = 5.0
-"""`MIN_OUTLIER_RATIO` where it is seen from one side: at the last checkpoint, and where the value stays."""
-MIN_OUTLIER_MOVEMENT_ONE_SIDED = 20.0
-MIN_OUTLIER_RATIO_OF_FEW = 100.0
-"""`MIN_OUTLIER_RATIO` of a tensor of fewer values than `MIN_OUTLIER_VALUES`, which may change by any factor."""
-MIN_OUTLIER_VALUES = 4
-REACHED_QUANTILE = 0.9
-"""Of the second largest magnitudes over the series: what training reaches is no outlier, such as the first value of a
-bias that half precision does not round to 0."""
-
-
 class OutlyingValue(NamedTuple):
     """A value that stands alone; `usual` is the largest magnitude that it is compared with."""
 
@@ -309,7 +276,7 @@ class OutlyingValue(NamedTuple):
 
 
 def outlying_values(plan: Plan) -> list[OutlyingValue]:
-    """Find single values that are far larger than the rest of their tensor and than at the checkpoints beside it."""
+    """Find single values that are far larger than the rest of their tensor and than at neighbouring checkpoints."""
     outlying = []
     for name, shape in ((n, each) for n in plan.expected for each in plan.shapes(n)):
         history = plan.read(name, shape)
@@ -320,9 +287,9 @@ def outlying_values(plan: Plan) -> list[OutlyingValue]:
         # Of a shape, all have as many.
         largest = np.abs(np.frombuffer(b"".join(t.largest for t in tensors)).reshape(len(tensors), -1))
         runners_up = largest[:, 1] if largest.shape[1] > 1 else np.zeros(len(tensors))
-        reached = float(np.quantile(runners_up, REACHED_QUANTILE))
-        few = math.prod(shape) < MIN_OUTLIER_VALUES
-        beyond = largest[:, 0] > MIN_OUTLIER_RATIO * np.maximum(reached, 0.0 if few else runners_up)
+        reached = float(np.quantile(runners_up, tuning.REACHED_QUANTILE))
+        few = math.prod(shape) < tuning.MIN_OUTLIER_VALUES
+        beyond = largest[:, 0] > tuning.MIN_OUTLIER_RATIO * np.maximum(reached, 0.0 if few else runners_up)
         for k in np.flatnonzero(beyond).tolist():
             step, tensor = history[k]
             usual = _usual(k, tensors, positions)
@@ -334,38 +301,44 @@ def outlying_values(plan: Plan) -> list[OutlyingValue]:
 
 def outlier_findings(outlying: Sequence[OutlyingValue], summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Report outlying values, those of one checkpoint together."""
-    n_tensors = most_tensors(summaries)
-    of_step: dict[int, dict[str, OutlyingValue]] = defaultdict(dict)
-    for value in outlying:
-        of_step[value.step][value.name] = value
-    for (step,), names in by_steps({f"{v.name}\x1f{v.step}": [v.step] for v in outlying}):
-        names = [name.partition("\x1f")[0] for name in names]
-        first = of_step[step][names[0]]
+    found = {(value.name, value.step): value for value in outlying}
+
+    def words(steps: tuple[int, ...], names: list[str]) -> str:
+        first = found[names[0], steps[0]]
         where = f" at {first.position}" if first.position else ""
-        example = f"{first.value:.3g}{where}, where {first.usual:.3g} is the largest magnitude beside it and nearby"
-        message = f"{layers_text(names, n_tensors)}: one value stands alone at step {step}: {example}"
-        yield Finding("outlier", "fault", (step,), single(names), f"{message}; fetch or save this checkpoint again")
+        example = f"{first.value:.3g}{where}, where {first.usual:.3g} is the largest magnitude next to it and nearby"
+        return f"one value stands alone at step {steps[0]}: {example}; fetch or save this checkpoint again"
+
+    incidents = [(name, [step]) for name, step in found]
+    yield from findings_of_layers("outlier", incidents, most_tensors(summaries), words)
 
 
 def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> float | None:
     """Return the largest magnitude that an outlier is compared with; None if the largest value is no outlier."""
     tensor = history[k]
     largest = np.abs(tensor.largest_values())
-    few = math.prod(tensor.shape) < MIN_OUTLIER_VALUES
+    few = math.prod(tensor.shape) < tuning.MIN_OUTLIER_VALUES
     own = 0.0 if few or len(largest) < 2 else float(largest[1])
     at = int(tensor.largest_positions()[0])
     before, after = (history[j] if 0 <= j < len(history) else None for j in (k - 1, k + 1))
     stays = after is not None and at in after.largest_positions()[:1]
-    beside = [other for other in (before, None if stays else after) if other is not None]
-    if not beside:
+    neighbours = [other for other in (before, None if stays else after) if other is not None]
+    if not neighbours:
         return None
-    usual = max(own, *(float(np.abs(other.largest_values()[0])) for other in beside))
+    usual = max(own, *(float(np.abs(other.largest_values()[0])) for other in neighbours))
     one_sided = stays or after is None
-    ratio = MIN_OUTLIER_RATIO_OF_FEW if few else MIN_OUTLIER_RATIO_ONE_SIDED if one_sided else MIN_OUTLIER_RATIO
-    movement = MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else MIN_OUTLIER_MOVEMENT
+    ratio = (
+        tuning.MIN_OUTLIER_RATIO_OF_FEW
+        if few
+        else tuning.MIN_OUTLIER_RATIO_ONE_SIDED
+        if one_sided
+        else tuning.MIN_OUTLIER_RATIO
+    )
+    movement = tuning.MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_MOVEMENT
     rest = positions != at
     moved = max(
-        (float(np.abs(tensor.values()[rest] - other.values()[rest]).max()) for other in beside if rest.any()), default=0
+        (float(np.abs(tensor.values()[rest] - other.values()[rest]).max()) for other in neighbours if rest.any()),
+        default=0,
     )
     alone = largest[0] > ratio * usual and largest[0] - usual > movement * moved
     return usual if alone else None

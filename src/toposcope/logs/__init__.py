@@ -12,13 +12,13 @@ __all__ = [
     "Logs",
     "final_losses",
     "final_training_loss",
-    "log_beside",
+    "find_log",
     "read_log",
     "read_logs",
 ]
 if TYPE_CHECKING:
     from toposcope.logs.log import UNITS, Log, final_losses, final_training_loss
-    from toposcope.logs.reading import Logs, log_beside, read_log, read_logs
+    from toposcope.logs.reading import Logs, find_log, read_log, read_logs
     from toposcope.logs.table import COLUMNS, LogTable
 
 # Polars is imported when a log is read: the doctor can mostly do without.
@@ -28,6 +28,6 @@ __getattr__, __dir__ = lazy_names(
         **dict.fromkeys(("UNITS", "Log", "final_losses", "final_training_loss"), "toposcope.logs.log"),
         **dict.fromkeys(("Logs", "read_log", "read_logs"), "toposcope.logs.reading"),
         **dict.fromkeys(("COLUMNS", "LogTable"), "toposcope.logs.table"),
-        "log_beside": "toposcope.logs.reading",
+        "find_log": "toposcope.logs.reading",
     },
 )

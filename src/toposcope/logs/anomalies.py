@@ -5,39 +5,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from toposcope.logs import tuning
 from toposcope.typing import Steps, Vector
 
-WINDOW_SHARE = 0.05  # of the rows; medians of windows are compared, which single spikes do not move
-MIN_WINDOW_ROWS = 3
-MIN_ROWS = 20  # with fewer, noise alone may end above where it began
-MIN_RISE = 1.1  # last over lowest median of a run that diverged; less may be noise
-MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = 5, 3, 3.0
-"""Rows of a short log, how many of the last must be high, and how many times the first losses; two may be a spike."""
-MIN_FALL, MIN_RISE_WITHOUT_FALL, AT_PEAK = 0.05, 1.4, 0.95
-"""Share of the first loss by which a run has learned; how far one that has not must rise, and that it must be there."""
-MIN_RETURN = 0.5  # share of what was learned that a run that diverged has lost again
-N_BEFORE = 5  # losses before a stretch of zeros, of which the lowest counts
-MAX_ROUNDED = 5  # last places of the losses written; from a loss this low, 0 is a rounded one
-MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7
-MIN_ZEROS = 2  # exact zeros that make an end; a tool may write one where nothing was logged
-MIN_LEVEL_ROWS = 10
-"""Rows of a log that may have exploded, and of its ends that are compared; of a short log half of its rows."""
-SPIKED_SHARE = 0.25  # of the last rows; as many may be low in a run that exploded
-NOISE_WIDTH, NORMAL_MAD, NORMAL_QUARTILE = 4, 1.4826, 0.3186
-"""Standard deviations that rows scatter by; of a normal, one over the median of absolute deviations, and their lower
-quartile."""
-MIN_AFTER_BEST, N_AFTER_BEST = 2, 3
-"""Evaluations after the best one for a rise to be seen, and the last of them whose median is compared."""
-MIN_BENDS = 12  # evaluations from which on they are many
-MAX_NOISE_RANGE, MAX_NOISE_RANGE_OF_FEW = 6, 4
-"""Standard deviations between the lowest of evaluations and a usual one, of many and of few."""
-MIN_OVERFIT, MIN_OVERFIT_OF_FEW = 0.01, 0.02
-"""Share of the best loss; less is no clear rise, of many evaluations and of few."""
+MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7  # decimals of a loss, and relative error of a float32
+NORMAL_MAD, NORMAL_QUARTILE = 1.4826, 0.3186
+"""Of a normal: one over the median of absolute deviations, and their lower quartile."""
 ROSE = "the loss rose again, or did not fall"
-MIN_SPIKE = 2.0  # times the median of five rows
-MIN_REGULAR_SHARE = 0.8  # share of equal intervals in a log that is regular
-MIN_GAP = 3  # usual intervals in one that make a gap
-MIN_LATE_START = 10  # usual intervals before the first row of a log that begins late
 
 
 class Divergence(NamedTuple):
@@ -70,7 +44,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where losses end that are numbers, and not 0."""
     positive = losses[np.isfinite(losses) & (losses > 0)]
     lost = ~np.isfinite(losses)
-    if len(positive) and positive[-N_BEFORE:].min() > MAX_ROUNDED * _last_place(positive):
+    if len(positive) and positive[-tuning.N_BEFORE_ZEROS :].min() > tuning.MAX_ROUNDED * _last_place(positive):
         lost |= losses == 0
     present = np.flatnonzero(~lost)
     if not len(present):
@@ -78,7 +52,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     before, tail = int(present[-1]), losses[present[-1] + 1 :]
     # NaN between numbers is how some tools write that nothing was logged
     longest = int(np.diff(present, prepend=-1).max()) - 1
-    if len(tail) <= longest or (len(tail) < MIN_ZEROS and (tail == 0).all()):
+    if len(tail) <= longest or (len(tail) < tuning.MIN_ZEROS and (tail == 0).all()):
         return None
     kinds = (("NaN", np.isnan(tail)), ("infinite", np.isinf(tail)), ("0", tail == 0))
     values = " or ".join(word for word, rows in kinds if rows.any())
@@ -98,23 +72,25 @@ def _last_place(values: Vector) -> float:
 
 def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where a loss rose for good above its first value by more than it had fallen."""
-    if len(losses) < MIN_LEVEL_ROWS:
-        high = losses > FEW_RISE * losses[:2].max(initial=0.0)
-        if len(losses) < MIN_FEW_ROWS or not high[-FEW_HIGH:].all():
+    if len(losses) < tuning.MIN_LEVEL_ROWS:
+        high = losses > tuning.FEW_RISE * losses[:2].max(initial=0.0)
+        if len(losses) < tuning.MIN_FEW_ROWS or not high[-tuning.FEW_HIGH :].all():
             return None
         start = len(losses) - int(np.argmin(high[::-1])) if not high.all() else 0
         return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
-    width = max(min(MIN_LEVEL_ROWS, len(losses) // 2), round(WINDOW_SHARE * len(losses)))
-    levels = np.median(sliding_window_view(losses, MIN_WINDOW_ROWS), axis=1)
+    width = max(min(tuning.MIN_LEVEL_ROWS, len(losses) // 2), round(tuning.WINDOW_SHARE * len(losses)))
+    levels = np.median(sliding_window_view(losses, tuning.MIN_WINDOW_ROWS), axis=1)
     first = max(float(losses[0]), float(levels[0]))
     changes = np.diff(losses)
-    noise = NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
+    noise = tuning.NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
     # most of the last rows, of few all of them: spikes do not count
-    last = float(np.quantile(losses[-width:], SPIKED_SHARE if width >= MIN_LEVEL_ROWS else 0))
+    last = float(np.quantile(losses[-width:], tuning.SPIKED_SHARE if width >= tuning.MIN_LEVEL_ROWS else 0))
     fall = first - min(float(levels.min()), first)
-    if last - first <= fall + noise or last <= MIN_RISE * first:
+    if last - first <= fall + noise or last <= tuning.MIN_RISE * first:
         return None
-    if fall < MIN_FALL * first and (last < MIN_RISE_WITHOUT_FALL * first or last + noise < AT_PEAK * levels.max()):
+    if fall < tuning.MIN_FALL * first and (
+        last < tuning.MIN_RISE_WITHOUT_FALL * first or last + noise < tuning.AT_PEAK * levels.max()
+    ):
         return None  # of a run that goes on from another, or learns from its own samples, the loss may begin low
     low = np.flatnonzero(losses[:-width] <= first)
     start = int(low[-1]) + 1 if len(low) else 0
@@ -132,12 +108,12 @@ def _course(steps: Steps, losses: Vector) -> str:
 
 def rises(steps: Steps, losses: Vector) -> list[str]:
     """Return a sentence if a loss rose back by half of its fall or more; steps ascend, losses are finite."""
-    if len(losses) < MIN_ROWS:
+    if len(losses) < tuning.MIN_ROWS:
         return []
-    width = max(MIN_WINDOW_ROWS, round(WINDOW_SHARE * len(losses)))
+    width = max(tuning.MIN_WINDOW_ROWS, round(tuning.WINDOW_SHARE * len(losses)))
     medians = [float(np.median(losses[i : i + width])) for i in range(0, len(losses) - width + 1, width)]
     first, lowest, last = medians[0], min(medians), float(np.median(losses[-width:]))
-    if last <= MIN_RISE * lowest or last - lowest <= MIN_RETURN * (first - lowest):
+    if last <= tuning.MIN_RISE * lowest or last - lowest <= tuning.MIN_RETURN * (first - lowest):
         return []
     return [f"{ROSE}: it {_course(steps, losses)}"]
 
@@ -146,38 +122,38 @@ def overfits(losses: Vector) -> bool:
     """Return whether a validation loss has risen since its lowest, by more than its noise; losses are finite."""
     best = int(np.argmin(losses))
     after = losses[best + 1 :]
-    if len(after) < MIN_AFTER_BEST:
+    if len(after) < tuning.MIN_AFTER_BEST:
         # of one evaluation after the best, only a plain rise says something
-        return bool(len(losses) > 2 and len(after) and after[0] > MIN_RISE * losses[best])
-    rise = float(np.median(after[-N_AFTER_BEST:])) - float(losses[best])
+        return bool(len(losses) > 2 and len(after) and after[0] > tuning.MIN_RISE * losses[best])
+    rise = float(np.median(after[-tuning.N_AFTER_BEST :])) - float(losses[best])
     # of a smooth curve most second differences are near 0, but for those where it turns
     bends = np.abs(np.diff(losses, 2))
-    if len(losses) < MIN_BENDS:
+    if len(losses) < tuning.MIN_BENDS:
         elsewhere = np.delete(bends, best - 1) if best else bends
         noise = float(np.median(elsewhere)) * NORMAL_MAD / np.sqrt(6)
-        return bool(rise > max(MAX_NOISE_RANGE_OF_FEW * noise, MIN_OVERFIT_OF_FEW * float(losses[best])))
+        return bool(rise > max(tuning.MAX_NOISE_RANGE_OF_FEW * noise, tuning.MIN_OVERFIT_OF_FEW * float(losses[best])))
     noise = float(np.quantile(bends, 0.25)) / NORMAL_QUARTILE / np.sqrt(6)
-    return bool(rise > max(MAX_NOISE_RANGE * noise, MIN_OVERFIT * float(losses[best])))
+    return bool(rise > max(tuning.MAX_NOISE_RANGE * noise, tuning.MIN_OVERFIT * float(losses[best])))
 
 
 def row_noise(values: Vector) -> float:
     """Return the standard deviation of the noise of rows, by second differences; of 20 or more rows two rows apart."""
-    lag = 2 if len(values) >= MIN_ROWS else 1
+    lag = 2 if len(values) >= tuning.MIN_ROWS else 1
     bends = values[2 * lag :] - 2 * values[lag:-lag] + values[: -2 * lag]
     return float(np.median(np.abs(bends))) * NORMAL_MAD / np.sqrt(6) if len(bends) else 0.0
 
 
 def spikes(steps: Steps, losses: Vector) -> list[str]:
     """Return a sentence if single losses stand far above those around them; steps ascend, losses are finite."""
-    if len(losses) < MIN_ROWS:
+    if len(losses) < tuning.MIN_ROWS:
         return []
     around = np.median(sliding_window_view(np.pad(losses, 2, mode="edge"), 5), axis=1)
-    high = np.flatnonzero(losses > MIN_SPIKE * around)
+    high = np.flatnonzero(losses > tuning.MIN_SPIKE * around)
     if not len(high):
         return []
     worst = int(high[np.argmax(losses[high])])
     return [
-        f"{len(high)} loss{'es'[: 2 * (len(high) > 1)]} above {MIN_SPIKE:g} times those around, the largest "
+        f"{len(high)} loss{'es'[: 2 * (len(high) > 1)]} above {tuning.MIN_SPIKE:g} times those around, the largest "
         f"{losses[worst]:.4g} at step {steps[worst]}: kept, with little weight in a fit"
     ]
 
@@ -188,12 +164,12 @@ def gaps(steps: Steps) -> list[str]:
     if len(intervals) < 2:
         return []
     usual = int(np.median(intervals))
-    if (intervals == usual).mean() < MIN_REGULAR_SHARE:
+    if (intervals == usual).mean() < tuning.MIN_REGULAR_SHARE:
         return []
     remarks = []
-    if steps[0] > MIN_LATE_START * usual:
+    if steps[0] > tuning.MIN_LATE_START * usual:
         remarks.append(f"the log begins at step {steps[0]}")
-    missing = np.flatnonzero(intervals >= MIN_GAP * usual)
+    missing = np.flatnonzero(intervals >= tuning.MIN_GAP * usual)
     if len(missing):
         longest = int(missing[np.argmax(intervals[missing])])
         places = "one place" if len(missing) == 1 else f"{len(missing)} places, the longest"

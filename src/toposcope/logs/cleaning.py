@@ -7,99 +7,94 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
 from toposcope.logs.log import Log
-from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
-from toposcope.logs.target import choose_target
+from toposcope.logs.target import choose_target, own_rows
 from toposcope.typing import Steps, Vector
 
-MAX_ROUND_OFF = 1e-6  # share of the peak by which a learning rate may be negative and count as 0
-SUMMARY = "train_runtime"  # a column of the row that the Trainer logs when a run ends
-MAX_NEGATIVE, MIN_MISSING = 0.2, 3
-"""Share of negative losses that may be slips; last rows that show that a loss stays negative, or is logged no more."""
-MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
-_UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Log:
     """Return the log of one run."""
-    identified = _identified(raw.table, columns)
+    identified = _identified(raw, columns)
     named = identified.named
     remarks = list(raw.remarks)
     facts = _facts(raw, named, remarks)
-    target, values, step, peers = choose_target(raw.table, identified, size_of(facts.get("last_step")), remarks)
+    target, values, step = choose_target(raw, identified, size_of(facts.get("last_step")), remarks)
     unit, loss = _in_unit(target, values, unit, remarks)
-    row = row_steps(raw.table, step, loss)
+    row = row_steps(raw, step, loss)
     if step is None:
-        loss = _without_overlap(raw.table, named, loss, remarks)
-        row = row_steps(raw.table, None, loss)
+        loss = _without_overlap(raw, named, loss, remarks)
+        row = row_steps(raw, None, loss)
         remarks.append("no column of steps: rows with a loss are counted, and --steps counts rows too")
     elif loss.logged.sum() > 1 and (row[loss.logged] == row[loss.logged][0]).all():
-        row = row_steps(raw.table, None, loss)
+        row = row_steps(raw, None, loss)
         remarks.append(f"column {step!r} says the same step everywhere: rows with a loss are counted")
     else:
         check_steps(raw.table[step], row, loss.logged)
         if not named.get("rank"):
-            epoch = numbers(raw.table[named["epoch"][0]]).values if named.get("epoch") else None
+            epoch = raw.numbers[named["epoch"][0]].values if named.get("epoch") else None
             row = counted_on(row, epoch, loss, remarks)
     curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
-    columns_beside = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
+    further_columns = {quantity: raw.numbers[named[quantity][0]] for quantity in PER_ROW if quantity in named}
     remarks += [
         f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
-        for quantity, column in columns_beside.items()
+        for quantity, column in further_columns.items()
         if column.unreadable
     ]
-    beside = {
+    series = {
         quantity: by_step
-        for quantity, column in columns_beside.items()
+        for quantity, column in further_columns.items()
         if len((by_step := _finite_by_step(row, column)).steps)
     }
-    losses = _with_the_other_kind(raw.table, identified.losses, target)
+    losses, main = _losses_of_both_kinds(raw, identified.losses, target)
     remarks += _columns_used(
-        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
+        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
     )
     return Log(
         name=one_line(raw.name),
         steps=curve.steps,
         loss=curve.values,
-        learning_rate=_learning_rate(beside.get("learning_rate"), curve.steps, remarks),
+        learning_rate=_learning_rate(series.get("learning_rate"), curve.steps, remarks),
         last_step=_last_step(facts.get("last_step"), curve.steps, remarks),
         parameters=size_of(facts.get("parameters")),
-        tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), beside.get("tokens")),
+        tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), series.get("tokens")),
         family=one_line(facts.get("family") or ""),
         schedule=one_line(facts.get("schedule") or ""),
         unit=unit,
         target=target.name,
-        norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
+        norms={norm: series[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in series},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
-        table=log_table(raw.table, identified._replace(losses=losses), row, _main_losses(raw.table, losses, target)),
+        table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
-        peers=peers,
     )
 
 
-def _identified(table: pl.DataFrame, columns: Mapping[str, str]) -> Columns:
+def _identified(raw: RawLog, columns: Mapping[str, str]) -> Columns:
     """Return what the columns are: as the caller named them, else by their names."""
     for quantity, name in columns.items():
-        if name not in table.columns and quantity != "run":
-            raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(table.columns)}")
-    found = identify_columns(name for name in table.columns if name not in columns.values())
+        if name not in raw.table.columns and quantity != "run":
+            raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(raw.table.columns)}")
+    others = [name for name in raw.table.columns if name not in columns.values()]
+    found = identify_columns(others) if columns else raw.columns
     chosen = {quantity: [name] for quantity, name in columns.items() if quantity not in ("loss", "run")}
     losses = [target_of(columns["loss"])] if "loss" in columns else found.losses
     return Columns({**found.named, **chosen}, losses, found.accuracies)
 
 
-def _without_overlap(table: pl.DataFrame, named: Mapping[str, list[str]], loss: Numbers, remarks: list[str]) -> Numbers:
+def _without_overlap(raw: RawLog, named: Mapping[str, list[str]], loss: Numbers, remarks: list[str]) -> Numbers:
     """Return losses without those that a resumed run logged again, by the epoch of each row."""
     if not named.get("epoch"):
         return loss
-    epochs = numbers(table[named["epoch"][0]]).values
+    epochs = raw.numbers[named["epoch"][0]].values
     if not np.isfinite(epochs[loss.logged]).all():
         return loss
     rows, again = np.flatnonzero(loss.logged), np.zeros(len(epochs), dtype=bool)
@@ -145,7 +140,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
         n = int((~finite).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss that is NaN or infinite: ignored")
     negative = finite & (losses < 0)
-    if negative[finite].mean() > MAX_NEGATIVE or negative[finite][-MIN_MISSING:].all():
+    if negative[finite].mean() > tuning.MAX_NEGATIVE or negative[finite][-tuning.MIN_MISSING :].all():
         raise ToposcopeError(
             f"the loss is negative in {plural(int(negative.sum()), 'row', 'rows')} of {len(losses)}, first at step "
             f"{whole_steps[negative][0]:,}: a forecast needs losses above 0"
@@ -158,7 +153,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     if ranks:
         several = max(several, round(usable.sum() / max(1, len(np.unique(whole_steps[usable])))))
     if several > 1:
-        remarks.append(f"{several} rows a step, as of several processes: their mean counts")
+        remarks.append(f"{several} rows per step, as of several processes: their mean counts")
         curve = mean_of_step(whole_steps[usable], losses[usable])
     else:
         remarks += _order_remarks(whole_steps[usable])
@@ -167,54 +162,44 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     return curve
 
 
-def _with_the_other_kind(table: pl.DataFrame, losses: list[Target], target: Target) -> list[Target]:
-    """Add the training losses beside a validation loss that the caller named, or the other way round."""
+def _losses_of_both_kinds(raw: RawLog, losses: list[Target], target: Target) -> tuple[list[Target], list[str]]:
+    """Add the training losses to a validation loss that the caller named, or the other way round.
+
+    Also returned are the columns that stand for either kind: the target, and of the other the one logged most often.
+    """
     known = {loss.name for loss in losses}
-    found = identify_columns(table.columns).losses
-    return losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
-
-
-def _main_losses(table: pl.DataFrame, losses: list[Target], target: Target) -> list[str]:
-    """Return the column of the target, and of the other kind of loss the one that is logged most often."""
+    found = raw.columns.losses
+    losses = losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
     others = [one.name for one in losses if one.validation != target.validation and one.unit == "nats"]
-    return [target.name, *sorted(others, key=lambda name: -int(numbers(table[name]).logged.sum()))[:1]]
+    return losses, [target.name, *sorted(others, key=lambda name: -int(raw.numbers[name].logged.sum()))[:1]]
 
 
 def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
-    """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
-    table = raw.table
-    rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in table.columns)
+    """Return how a run ended badly: by the loss to forecast, or by the training loss next to a validation loss."""
+    rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in raw.table.columns)
     found = _divergence_of(target, loss, row, explodes=not rewards)
     if found is None and not target.validation and not raw.one_run:
-        found = _missing_to_the_end(table, target, loss, losses, row)
+        found = _missing_to_the_end(raw, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:
         return found
-    values = numbers(table[training.name])
-    # tools without nulls write NaN in the rows of another loss
-    foreign = np.any([np.isfinite(numbers(table[one.name]).values) for one in losses if one != training], axis=0)
-    return _divergence_of(
-        training,
-        values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)),
-        row,
-        explodes=not rewards,
-    )
+    return _divergence_of(training, own_rows(raw, training, losses), row, explodes=not rewards)
 
 
 def _missing_to_the_end(
-    table: pl.DataFrame, target: Target, loss: Numbers, losses: list[Target], row: Vector
+    raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector
 ) -> Divergence | None:
-    """Return where a loss ends though the rates beside it go on: NaN is written as nothing by many tools."""
-    rates = next(iter(identify_columns(table.columns).named.get("learning_rate", [])), None)
+    """Return where a loss ends though the rates next to it go on: NaN is written as nothing by many tools."""
+    rates = next(iter(raw.columns.named.get("learning_rate", [])), None)
     if not np.isfinite(loss.values).any():
         return None
-    any_loss = np.any([loss.logged, *(numbers(table[one.name]).logged for one in losses)], axis=0)
-    is_bare = len(table.columns) <= MAX_BARE_COLUMNS and table[target.name].dtype == pl.String
-    goes_on = numbers(table[rates]).logged if rates else np.full(len(row), is_bare)
+    any_loss = np.any([loss.logged, *(raw.numbers[one.name].logged for one in losses)], axis=0)
+    is_bare = len(raw.table.columns) <= tuning.MAX_BARE_COLUMNS and raw.table[target.name].dtype == pl.String
+    goes_on = raw.numbers[rates].logged if rates else np.full(len(row), is_bare)
     rows = np.flatnonzero((goes_on | any_loss) & is_step(row))
     present = np.flatnonzero(any_loss[rows])
     after = len(rows) - 1 - int(present[-1])
-    if after < MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
+    if after < tuning.MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
         return None
     last = int(np.flatnonzero(np.isfinite(loss.values))[-1])
     return Divergence(
@@ -236,10 +221,11 @@ def _finished(raw: RawLog, losses: list[Target]) -> bool:
     """Return whether the tool says that the run ended: by its state, or by a summary after all losses."""
     if raw.facts.get("finished") or str(raw.facts.get("state")).lower() == "finished":
         return True
-    summaries = [raw.table[name].is_not_null() for name in raw.table.columns if name.split("/")[-1] == SUMMARY]
+    # the row that the Trainer logs when a run ends
+    summaries = [raw.table[n].is_not_null() for n in raw.table.columns if n.split("/")[-1] == "train_runtime"]
     if not summaries:
         return False
-    last = max(int(np.flatnonzero(numbers(raw.table[loss.name]).logged)[-1:].max(initial=0)) for loss in losses)
+    last = max(int(np.flatnonzero(raw.numbers[loss.name].logged)[-1:].max(initial=0)) for loss in losses)
     return any(bool(logged[last:].any()) for logged in summaries)
 
 
@@ -269,7 +255,7 @@ def _learning_rate(logged: ByStep | None, steps: Steps, remarks: list[str]) -> V
     rates = logged.values
     negative = rates < 0
     if negative.any():
-        usable = rates >= -MAX_ROUND_OFF * max(float(rates.max()), 0.0)
+        usable = rates >= -tuning.MAX_ROUND_OFF * max(float(rates.max()), 0.0)
         rates = np.where(negative & usable, 0.0, rates)
         remedy = "taken as 0" if usable.all() else "taken as 0 where that is round-off, else ignored"
         remarks.append(f"the learning rate is negative in {plural(int(negative.sum()), 'row', 'rows')}: {remedy}")
@@ -337,7 +323,7 @@ def size_of(fact: object) -> float:
     match = _SIZE.fullmatch(str(fact).strip()) if isinstance(fact, str) else None
     try:
         if match:
-            return float(match.group(1)) * _UNIT_SIZES[match.group(2).upper()]
+            return float(match.group(1)) * MULTIPLES.get(match.group(2).upper(), 1)
         size = float(fact) if isinstance(fact, str | int | float) and not isinstance(fact, bool) else np.nan
     except (ValueError, OverflowError):
         return np.nan

@@ -92,7 +92,6 @@ AUXILIARY = frozenset(
     """.split()
 )
 """Words of a loss that is not the model's own, or of a spread."""
-MAX_NAME = 1000  # characters of a name of a column; a longer one is none of a quantity
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy
@@ -132,7 +131,7 @@ def identify_columns(names: Iterable[str]) -> Columns:
     ranked: dict[str, list[tuple[int, int, str]]] = {}
     losses: list[tuple[bool, int, int, int, Target]] = []
     accuracies, other_losses = [], []
-    for name in (name for name in names if len(name) <= MAX_NAME):
+    for name in (name for name in names if len(name) <= 1000):  # a longer one names no quantity
         words = words_of(name)
         if match := _known(words) or _known(words_of(_BRACKETS.sub("", name))):
             quantity, prefixes, rank = match

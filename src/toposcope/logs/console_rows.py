@@ -8,18 +8,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from toposcope.logs import tuning
 from toposcope.logs.columns import VALIDATION, identify_columns, target_of, words_of
-from toposcope.logs.console_lines import ALL, BATCH, EPOCH, MIN_REPEATS, STEP, Line, Template, kind_of, parse_lines
+from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
 from toposcope.logs.raw import plural
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.target import text_of
 
-MIN_MOVES = 0.3  # share of the rows with a loss at which the bar of the training has moved; several may be of one step
-BARS_A_ROW = 1.5  # progress bars for each row with a loss, from which on a bar is drawn anew below the row
-MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1
-"""Lines with the word loss that are not read, from which on that is said: as a number, and as a share."""
-MIN_STALE = 0.5
-"""Share of the rows of a validation loss that only repeat the one before, where it is shown until the next."""
 _PROGRAM = re.compile(r"(?:import|from) [a-z]\w*|(?:def|class) \w+[(:]")
 """A line of a program, whose settings need not be those of the run."""
 Row = dict[str, str]
@@ -36,7 +31,7 @@ class Reading(NamedTuple):
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
     parsed, n_left_out = parse_lines(lines)
-    usual = (_usual(parsed, MIN_REPEATS) or _usual(parsed, 1)) | {
+    usual = (_usual(parsed, tuning.MIN_REPEATS) or _usual(parsed, 1)) | {
         name for line in parsed for name in line.template.losses if _is_plain_validation(name)
     }
     has_program = any(map(_PROGRAM.match, lines))
@@ -45,7 +40,10 @@ def read_lines(lines: Sequence[str]) -> Reading:
     facts: dict[str, object] = {}
     if not has_program:  # of a configuration that was printed before the log
         for line in parsed[:first]:
-            facts |= {name: value for name, value in line.said.items() if _is_fact(name)}
+            for name, value in line.said.items():
+                kind = kind_of(name) if len(name) > 1 else ""
+                if kind == "last_step" or (kind == "parameters" and "param" in name):
+                    facts[name] = value
     if any("train_runtime" in line.said for line in parsed):
         facts["finished"] = True
     remarks = _left_out(lines, parsed, usual, n_left_out)
@@ -67,7 +65,7 @@ def _left_out(lines: Sequence[str], parsed: Sequence[Line], usual: set[str], n_l
     n_lines = sum("loss" in line.lower() for line in lines)
     unread = n_lines - sum(not line.template.losses.isdisjoint(usual) for line in parsed)
     remarks = [f"{plural(n_left_out, 'line is', 'lines are')} of too many kinds: not looked at"] if n_left_out else []
-    if unread > max(MIN_UNREAD, MAX_UNREAD_SHARE * n_lines):
+    if unread > max(tuning.MIN_UNREAD, tuning.MAX_UNREAD_SHARE * n_lines):
         remarks.append(f"{unread:,} of {n_lines:,} lines with the word loss state none of this log: ignored")
     return remarks
 
@@ -80,14 +78,14 @@ def _usual(parsed: Sequence[Line], n: int) -> set[str]:
 
 def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
     """Return lines without those that state a loss once or twice, unlike the log: of a program, a sample, a summary."""
-    repeated = [line for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS]
+    repeated = [line for line in parsed if line.template.losses and line.n_alike >= tuning.MIN_REPEATS]
     begins, names = {line.template.begin for line in repeated}, {n for line in repeated for n in line.template.losses}
     if not begins:
         return parsed
 
     def is_of_log(line: Line) -> bool:
         template = line.template
-        if not template.losses or line.n_alike >= MIN_REPEATS:
+        if not template.losses or line.n_alike >= tuning.MIN_REPEATS:
             return True
         if has_program and template.is_code:
             return False
@@ -112,10 +110,6 @@ def _is_row(line: Line, usual: set[str]) -> bool:
     return line.template.has_step or line.n_alike > 1 or held_out or EPOCH in map(kind_of, line.said)
 
 
-def _is_fact(name: str) -> bool:
-    return len(name) > 1 and (kind_of(name) == "last_step" or (kind_of(name) == "parameters" and "param" in name))
-
-
 def _is_kept(name: str, usual: set[str], *, of_log: bool) -> bool:
     """Return whether a name is of a row: of steps, of a quantity that is known, or of a loss that is stated often."""
     kind = kind_of(name)
@@ -136,7 +130,7 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         if line.template.losses & usual:
             kinds.setdefault(line.template, []).append(line)
     largest = sorted(kinds, key=lambda template: -len(kinds[template]))
-    if not largest or largest[0].has_step or any(map(_is_clock, parsed)):
+    if not largest or largest[0].has_step or any(map(_states_only_the_step, parsed)):
         return parsed
     steps: dict[Template, int] = {}
     for template in largest:
@@ -145,7 +139,8 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         likely = steps.get(largest[0], 0)
         for place in sorted(set(range(end)) - named, key=lambda place: place != likely):
             column = [int(n) if (n := line.numbers[place]).isdigit() else -1 for line in kinds[template]]
-            if len(column) >= MIN_REPEATS and column[0] >= 0 and _ascends(column):
+            ascends = all(a < b for a, b in pairwise(column)) and column[-1] < MIN_TIME
+            if len(column) >= tuning.MIN_REPEATS and column[0] >= 0 and ascends:
                 steps[template] = place
                 break
         if not steps:
@@ -163,10 +158,6 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
     ]
 
 
-def _ascends(column: list[int]) -> bool:
-    return all(a < b for a, b in pairwise(column)) and column[-1] < MIN_TIME
-
-
 def _rows(
     parsed: Sequence[Line], first: int, usual: set[str], facts: dict[str, object], remarks: list[str]
 ) -> list[Row]:
@@ -175,12 +166,12 @@ def _rows(
     stated = any(
         line.template.has_step and not (line.template.is_bar or line.template.is_of_epoch)
         for line in parsed
-        if line.n_alike >= MIN_REPEATS
+        if line.n_alike >= tuning.MIN_REPEATS
     )
     if not bars and _step_comes_last(parsed, usual):
         parsed = _with_steps_first(parsed, usual)
     rows: list[Row] = []
-    clock: Row = {}
+    position: Row = {}
     early: list[Row] = []
     before: Row = {}  # the times of the last row
     ahead = False
@@ -193,31 +184,33 @@ def _rows(
             continue  # of the training, or of a download
         times = {name: said[name] for name in template.times if name in said}
         of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
-        if not of_log and ((i < first and n_alike < MIN_REPEATS) or template.losses):
+        if not of_log and ((i < first and n_alike < tuning.MIN_REPEATS) or template.losses):
             if not template.is_code:
-                clock = _later(clock, times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times))
+                position = _later(
+                    position, times if n_alike >= tuning.MIN_REPEATS and not template.losses else _epochs(times)
+                )
             continue
         said = {name: value for name, value in said.items() if _is_kept(name, usual, of_log=of_log)}
         has_step = template.has_step and not template.is_of_epoch
-        if not of_log and (len(times) == len(said) or not (has_step or (clock and n_alike >= MIN_REPEATS))):
-            clock = _later(clock, times if n_alike >= MIN_REPEATS else _epochs(times))
+        if not of_log and (len(times) == len(said) or not (has_step or (position and n_alike >= tuning.MIN_REPEATS))):
+            position = _later(position, times if n_alike >= tuning.MIN_REPEATS else _epochs(times))
             continue
         if rank is not None:
             said["rank"] = rank
         if has_step:
-            row = {**_epochs(clock), **said}
-            clock = _epochs(clock) | times
+            row = {**_epochs(position), **said}
+            position = _epochs(position) | times
         elif bars:
             row = said | {STEP: bars[i]}
             facts["max_steps"] = length
-        elif (stated and not any(kind_of(name) == STEP for name in clock)) or (
+        elif (stated and not any(kind_of(name) == STEP for name in position)) or (
             ahead and all(target_of(name).validation for name in template.losses)
         ):
             early.append(said)
             continue
         else:
-            row = {**clock, **said}
-            clock |= times
+            row = {**position, **said}
+            position |= times
         if early and has_step:
             ahead = ahead or (not rows and _number(row) == 0)
             rows += [{**(_times(row) if ahead else {STEP: "0"}), **one} for one in early]
@@ -233,23 +226,23 @@ def _rows(
     return rows
 
 
-def _later(clock: Row, times: Row) -> Row:
+def _later(position: Row, times: Row) -> Row:
     """Return the times of a later line, and the epoch of those before it."""
-    return (_epochs(clock) if any(kind_of(name) == STEP for name in times) else clock) | times
+    return (_epochs(position) if any(kind_of(name) == STEP for name in times) else position) | times
 
 
-def _is_clock(line: Line) -> bool:
+def _states_only_the_step(line: Line) -> bool:
     """Return whether a line says the step, and no loss, as others do."""
-    return line.template.has_step and not line.template.losses and line.n_alike >= MIN_REPEATS
+    return line.template.has_step and not line.template.losses and line.n_alike >= tuning.MIN_REPEATS
 
 
 def _step_comes_last(parsed: Sequence[Line], usual: set[str]) -> bool:
     """Return whether the losses of a step stand above the line that says the step, as in boxes sorted by name."""
-    losses = [i for i, line in enumerate(parsed) if line.n_alike >= MIN_REPEATS and line.template.losses & usual]
-    clocks = [i for i, line in enumerate(parsed) if _is_clock(line)]
-    if not losses or not clocks or any(parsed[i].template.has_step for i in losses):
+    losses = [i for i, line in enumerate(parsed) if line.n_alike >= tuning.MIN_REPEATS and line.template.losses & usual]
+    steps = [i for i, line in enumerate(parsed) if _states_only_the_step(line)]
+    if not losses or not steps or any(parsed[i].template.has_step for i in losses):
         return False
-    return losses[0] < clocks[0] and losses[-1] < clocks[-1]
+    return losses[0] < steps[0] and losses[-1] < steps[-1]
 
 
 def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
@@ -257,7 +250,7 @@ def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
     found: list[Line] = []
     block: list[Line] = []
     for line in parsed:
-        if _is_clock(line):
+        if _states_only_the_step(line):
             found += [line, *block]
             block = []
         else:
@@ -295,10 +288,10 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
         places, steps = zip(*bars, strict=True)
-        below = len(places) > BARS_A_ROW * len(with_loss)
+        below = len(places) > tuning.BARS_PER_ROW * len(with_loss)
         at = [bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in range(len(parsed))]
         found = [steps[min(max(place, 0), len(steps) - 1)] for place in at]
-        if len({found[i] for i in with_loss}) > MIN_MOVES * len(with_loss):
+        if len({found[i] for i in with_loss}) > tuning.MIN_MOVES * len(with_loss):
             return [str(step) for step in found], length
     return [], ""
 
@@ -361,7 +354,7 @@ def _count_through(
 
 
 def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, int]]:
-    """Return the numbers of a name that stand beside one of a likelier name, and those; ascending."""
+    """Return the numbers of a name that stand next to one of a likelier name, and those; ascending."""
     found = {}
     for row in rows:
         best = next((other for other in likelier if row.get(other, "").isdigit()), name)
@@ -372,7 +365,7 @@ def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, i
 
 def _translated(number: int, pairs: list[tuple[int, int]]) -> int:
     """Return the step that a number of another name stands for: iteration 40 is step 10 where batches are gathered."""
-    if len(pairs) < MIN_REPEATS or all(a == b for a, b in pairs):
+    if len(pairs) < tuning.MIN_REPEATS or all(a == b for a, b in pairs):
         return number
     place = bisect_right(pairs, (number, 2**62)) - 1
     return pairs[max(place, 0)][1]
@@ -387,7 +380,7 @@ def _without_stale(rows: list[Row], remarks: list[str]) -> None:
         for rank in {row.get("rank") for row in shown}:
             own = [row for row in shown if row.get("rank") == rank]
             stale += [b for a, b in pairwise(own) if a.get(STEP) != b.get(STEP) and _repeats(a[name], b[name])]
-        if len(stale) > MIN_STALE * len(shown):
+        if len(stale) > tuning.MIN_STALE * len(shown):
             for row in stale:
                 del row[name]
             remarks.append(f"{name!r} is shown again in {plural(len(stale), 'row', 'rows')} until the next: ignored")

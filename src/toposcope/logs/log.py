@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, overfits
 from toposcope.logs.columns import target_of
 from toposcope.logs.table import ByStep, LogTable
@@ -13,9 +14,6 @@ from toposcope.typing import Steps, Vector
 
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
 FINAL_SHARE = 0.02  # share of the logged steps whose mean is the final loss, where it is a training loss
-MIN_MEAN_ROWS = 3
-"""Rows with a mean of their own: with fewer in that share, the final loss is by the line through the last rows."""
-LINE_ROWS, MIN_ROWS = 5, 20  # rows of that line, in a log of at least so many rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +100,7 @@ class Log:
 
     @property
     def validation(self) -> ByStep | None:
-        """The validation losses of the run: those of the target, else those logged beside it."""
+        """The validation losses of the run: those of the target, else those logged next to it."""
         if self.is_validation:
             return ByStep(self.steps, self.loss)
         if self.table is None:
@@ -193,7 +191,7 @@ def final_training_loss(steps: Steps, losses: Vector) -> tuple[float, float]:
         The standard error is NaN where the loss is of one row.
     """
     last = final_losses(losses)
-    if len(last) < MIN_MEAN_ROWS and len(losses) >= MIN_ROWS:
-        return _end_of_line(steps[-LINE_ROWS:], losses[-LINE_ROWS:], len(last))
+    if len(last) < tuning.MIN_MEAN_ROWS and len(losses) >= tuning.MIN_ROWS:
+        return _end_of_line(steps[-tuning.LINE_ROWS :], losses[-tuning.LINE_ROWS :], len(last))
     error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
     return float(last.mean()), error

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.logs.columns import Columns, identify_columns
 from toposcope.typing import Vector
 from toposcope.wording import examples
 
@@ -32,6 +34,26 @@ MAX_NAME_LENGTH = 200  # characters of a name from outside in a message; the res
 MAX_REMARK_LENGTH = 1000  # characters of a sentence with several such names
 
 
+class Numbers(NamedTuple):
+    """A column as numbers."""
+
+    logged: NDArray[np.bool_]  # shape (n,); where there is a number, be it NaN
+    values: Vector  # shape (n,); NaN where there is none
+    unreadable: int  # rows that hold something other than a number
+
+
+class _EachOnce(dict[str, Numbers]):
+    """The columns of a table as numbers, each parsed once."""
+
+    def __init__(self, table: pl.DataFrame) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, name: str) -> Numbers:
+        self[name] = parsed = numbers(self._table[name])
+        return parsed
+
+
 @dataclass(frozen=True, eq=False)
 class RawLog:
     """A table of one run, or of several under a column of runs.
@@ -45,7 +67,7 @@ class RawLog:
     table : polars.DataFrame
         Rows in the order they were written; null where nothing was logged.
     facts : mapping
-        What the tool knows of the run beside its table, by the tool's names.
+        What the tool knows of the run next to its table, by the tool's names.
     remarks : tuple of str
     one_run : bool
         Whether it is known to be of one run, and null only where nothing was logged.
@@ -58,13 +80,15 @@ class RawLog:
     remarks: tuple[str, ...] = ()
     one_run: bool = False
 
+    @cached_property
+    def columns(self) -> Columns:
+        """What the columns are, by their names."""
+        return identify_columns(self.table.columns)
 
-class Numbers(NamedTuple):
-    """A column as numbers."""
-
-    logged: NDArray[np.bool_]  # shape (n,); where there is a number, be it NaN
-    values: Vector  # shape (n,); naN where there is none
-    unreadable: int  # rows that hold something other than a number
+    @cached_property
+    def numbers(self) -> Mapping[str, Numbers]:
+        """The columns as numbers."""
+        return _EachOnce(self.table)
 
 
 def numbers(column: pl.Series) -> Numbers:

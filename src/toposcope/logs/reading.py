@@ -1,4 +1,4 @@
-"""Training logs of any tool, read from a file or a folder, or from beside a series of checkpoints."""
+"""Training logs of any tool, read from a file or a folder, or from next to a series of checkpoints."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.files import refuse_link
 from toposcope.logs.cleaning import clean_log
-from toposcope.logs.columns import FIELDS, identify_columns, target_of
+from toposcope.logs.columns import FIELDS, target_of
 from toposcope.logs.formats import (
     console,
-    delimited,
     existing,
     json_rows,
     nothing_read,
     read_raw,
     refusing,
     search,
+    tables,
     trainer_state,
 )
 from toposcope.logs.formats.run_folder import NAMES
 from toposcope.logs.log import UNITS, Log
-from toposcope.logs.raw import RawLog, join_names, numbers, one_line
+from toposcope.logs.raw import RawLog, join_names, one_line
 from toposcope.logs.splitting import split_runs
 from toposcope.logs.table import LogTable, is_step, log_table, sources
 from toposcope.logs.texts import ZERO_BYTES
@@ -33,9 +33,8 @@ from toposcope.logs.texts import ZERO_BYTES
 if TYPE_CHECKING:
     from toposcope.checkpoints.sources import Source
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 MAX_DEPTH = 4  # folders below the given one that are searched
-_parsers = {".csv": delimited.parse, ".json": json_rows.parse}
+_parsers = {".csv": tables.parse, ".json": json_rows.parse}
 
 
 class Logs(NamedTuple):
@@ -163,7 +162,7 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
     raws = read_raw(path, look=True)
     if raws is not None:
         return raws, []
-    if path.suffix.lower() in COMPRESSED:
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz"):
         raise ToposcopeError(f"{path}: compressed; unpack it first")
     if not path.is_dir():
         raise ToposcopeError(
@@ -227,11 +226,11 @@ def _differences(logs: list[Log]) -> list[str]:
     return remarks
 
 
-def log_beside(place: "Source | Path") -> LogTable | None:
+def find_log(place: "Source | Path") -> LogTable | None:
     """Return what was logged of a series, or None if no log lies there.
 
     Looks for ``log.csv`` (our runs), ``training_log.json`` (a list of rows), then the ``trainer_state.json`` of the
-    Hugging Face Trainer, in the folder and in its newest checkpoint. What a study stores beside checkpoints has to be
+    Hugging Face Trainer, in the folder and in its newest checkpoint. What a study stores next to checkpoints has to be
     whole: unlike in `toposcope.logs.read_log`, no row is left out.
 
     Raises
@@ -243,7 +242,7 @@ def log_beside(place: "Source | Path") -> LogTable | None:
 
     path = place.path if isinstance(place, LocalSource) else place
     if isinstance(path, Path):
-        source: Source = LocalSource(path if path.is_dir() else path.parent)  # beside a checkpoint that is a file
+        source: Source = LocalSource(path if path.is_dir() else path.parent)  # next to a checkpoint that is a file
     else:
         source = path
     files = source.files()
@@ -268,12 +267,12 @@ def _whole_table(raw: RawLog) -> LogTable:
     table = raw.table
     if table.is_empty():
         return LogTable.from_rows({})
-    columns = identify_columns(table.columns)
+    columns = raw.columns
     names = columns.named.get("step", [])
     if not names:
         raise ToposcopeError(f"no column of steps; it has {join_names(table.columns)}")
     step = "step" if "step" in names else names[0]
-    steps = numbers(table[step]).values
+    steps = raw.numbers[step].values
     if not is_step(steps).all():
         row = int(np.argmin(is_step(steps)))
         raise ToposcopeError(f"row {row + 1}: {step} is {one_line(table[step][row])}; a whole number is needed")
@@ -281,6 +280,6 @@ def _whole_table(raw: RawLog) -> LogTable:
     if not read:
         raise ToposcopeError(f"no loss and no other quantity of a log in it; it has {join_names(table.columns)}")
     for name in read.values():
-        if numbers(table[name]).unreadable:
+        if raw.numbers[name].unreadable:
             raise ToposcopeError(f"column {one_line(name)!r} holds something other than numbers")
-    return log_table(table, columns, steps)
+    return log_table(raw.numbers, columns, steps)

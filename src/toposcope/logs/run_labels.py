@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from toposcope.logs import tuning
 from toposcope.logs.columns import VALIDATION, Columns, identify_columns
 from toposcope.logs.raw import Numbers, one_line
 from toposcope.logs.steps import appended_runs
@@ -17,15 +18,9 @@ ALIASES = {
     **{"evaluate": "eval", "testing": "test", "hold": "heldout", "holdout": "heldout", "held": "heldout"},
 }
 """Other words for parts, by those in `identify_columns`."""
-MAX_PARTS = 20
 _TEXTS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
 _EVENT = re.compile(r"(?<=[A-Za-z])[_ -](?:step|epoch|batch|iter|loop|phase|end|metrics|log)s?$", re.IGNORECASE)
 """Ends of words for parts: ``train_step``."""
-MAX_LABELS = 3
-MAX_CANDIDATES = 8
-MAX_REPEATED_SHARE = 0.1
-"""Of the rows that repeat a step: so many may still do by better labels, as those of resumed runs do."""
-MAX_LATE_SHARE = 0.2  # of the shortest run: how much later than the first another run may begin
 PER_ROW = frozenset({"step", "rank", "epoch", "tokens", "flops", "weight_norm", "grad_norm"})
 """Quantities that are never the label of a run."""
 NO_LABELS = frozenset(
@@ -36,8 +31,6 @@ NO_LABELS = frozenset(
     """.split()
 )
 """Words of columns that vary within a run, by row or by process."""
-MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1
-"""Rows without a label are a run if they are at least so many as other runs have, and repeat steps as these do."""
 _STEP, _EPOCH = "\0step", "\0epoch"
 
 
@@ -88,9 +81,9 @@ def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[
 def _parts(column: pl.Series) -> dict[str, str]:
     """Return the part that each text of a column is; nothing unless all are parts, one of them of validation.
 
-    ``val_c4`` is a part beside ``train``; of a column ``is_train``, ``true`` and ``false`` are parts.
+    ``val_c4`` is a part next to ``train``; of a column ``is_train``, ``true`` and ``false`` are parts.
     """
-    if column.dtype not in _TEXTS or not 0 < column.n_unique() <= MAX_PARTS:
+    if column.dtype not in _TEXTS or not 0 < column.n_unique() <= tuning.MAX_PARTS:
         return {}
     texts = column.cast(pl.String).drop_nulls().unique().sort().to_list()
     if part_of(column.name.lower().removeprefix("is_")) and {text.lower() for text in texts} <= {"true", "false"}:
@@ -145,12 +138,12 @@ def name_runs(
             if _begin_together(rows, [name]) and n_repeated([name]) < before:
                 candidates.append(name)
     labels: list[str] = []
-    candidates = candidates[:MAX_CANDIDATES]
-    for some in (some for n in range(1, MAX_LABELS + 1) for some in combinations(candidates, n)):
+    candidates = candidates[: tuning.MAX_CANDIDATES]
+    for some in (some for n in range(1, tuning.MAX_LABELS + 1) for some in combinations(candidates, n)):
         if not before:
             break
         repeated = n_repeated(list(some))
-        if repeated <= MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
+        if repeated <= tuning.MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
             labels, before = list(some), repeated
     return RunNames(_names(table.select(labels)), labels) if labels else None
 
@@ -168,7 +161,7 @@ def name_blocks(table: pl.DataFrame, columns: Columns, loss: Numbers) -> RunName
 
 
 def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool:
-    """Return whether rows without a value are those of a run: as many as others have, and as often one a step."""
+    """Return whether rows without a value are those of a run: as many as others have, and as often one per step."""
     groups = rows.group_by(name).agg(n=pl.len(), unique=pl.struct(row_key).n_unique())
     blank, others = groups.filter(pl.col(name).is_null()), groups.drop_nulls(name)
     if blank.is_empty() or others.is_empty():
@@ -176,7 +169,7 @@ def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool
     n, unique = blank["n"][0], blank["unique"][0]
     usual = float(np.median(others["n"].to_numpy()))
     share = float(np.median((others["unique"] / others["n"]).to_numpy()))
-    return bool(n >= MIN_BLANK_SHARE * usual and abs(unique / n - share) <= MAX_SHARE_DIFFERENCE)
+    return bool(n >= tuning.MIN_BLANK_SHARE * usual and abs(unique / n - share) <= tuning.MAX_SHARE_DIFFERENCE)
 
 
 def _candidates(table: pl.DataFrame, columns: Columns, key: str | None) -> list[str]:
@@ -210,7 +203,7 @@ def _begin_together(rows: pl.DataFrame, labels: list[str]) -> bool:
         return False
     first, span = groups["first"].to_numpy(), (groups["last"] - groups["first"]).to_numpy()
     gap = float(np.median(span / np.maximum(groups["n"].to_numpy() - 1, 1)))
-    return bool(np.ptp(first) <= max(2 * gap, MAX_LATE_SHARE * span.min()))
+    return bool(np.ptp(first) <= max(2 * gap, tuning.MAX_LATE_SHARE * span.min()))
 
 
 def _names(values: pl.DataFrame) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Tables of several runs, and tables that are not one row a step, split into one table a run."""
+"""Tables of several runs, and tables that are not one row per step, split into one table per run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import NAMES, Columns, identify_columns, words_of
-from toposcope.logs.raw import Numbers, RawLog, join_names, numbers, plural
+from toposcope.logs import tuning
+from toposcope.logs.columns import NAMES, words_of
+from toposcope.logs.raw import Numbers, RawLog, join_names, plural
 from toposcope.logs.run_labels import name_blocks, name_runs, one_row_per_epoch, with_parts
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
-from toposcope.logs.target import MIN_STEP_SHARE
 from toposcope.typing import Vector
 
 STATE_COLUMNS = frozenset({"state", "status", "run_state", "run_status"})
@@ -23,8 +23,6 @@ STATES = frozenset(
     cancelled scheduled timeout stopped terminated error
     """.split()
 )
-MIN_RUNS = 3  # rows by whose names, all different, a table of runs is recognised without a column of their states
-MAX_DESCENDING_SHARE = 0.2  # of the rows of a log, also of several runs: where steps go back more often, rows are runs
 SETTINGS = frozenset(
     """
     seed optimizer optimiser model model_name variant params n_params num_params parameters batch_size width depth
@@ -32,30 +30,30 @@ SETTINGS = frozenset(
     """.split()
 )
 """Columns that are constant in a run."""
-BESIDE = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
+MAY_VARY = frozenset({"lr", "learning_rate", "tokens", "n_tokens", "training_tokens", "flops"})
 """Columns that may change within a run, and differ between runs."""
 RUN_NAMES = ("name", "id", "run", "run_name", "run_id", "experiment")
 KEYS = ("key", "metric", "metric_name", "tag")  # columns of a long table that name the quantity in a row
-SPREAD = ("__MIN", "__MAX")  # ends of the columns that W&B writes beside a chart's own: the spread within a bin
+SPREAD = ("__MIN", "__MAX")  # ends of the columns that W&B writes next to a chart's own: the spread within a bin
 SEPARATOR = " - "  # between run and metric in a column of a W&B chart
 _RUN = "\0run"
 
 
-def refuse_finished_runs(table: pl.DataFrame) -> None:
+def _refuse_finished_runs(raw: RawLog) -> None:
     """Refuse a table in which every row is a finished run."""
+    table, columns = raw.table, raw.columns
     if len(table) < 2:
         return
-    columns = identify_columns(table.columns)
     names_differ = any(
         table[name].n_unique() == len(table) and not table[name].null_count()
         for name in table.columns
         if name.lower() in RUN_NAMES and table[name].dtype == pl.String
     )
     has_states = any(_holds_states(table[name]) for name in table.columns)
-    ends = _are_ends(table, columns)
+    ends = _are_ends(raw)
     if not (
         (has_states and (names_differ or ends))
-        or ((names_differ or _are_settings(table)) and ends and len(table) >= MIN_RUNS)
+        or ((names_differ or _are_settings(table)) and ends and len(table) >= tuning.MIN_RUNS)
     ):
         return
     needed = {
@@ -67,17 +65,17 @@ def refuse_finished_runs(table: pl.DataFrame) -> None:
     missing = [what for what, is_there in needed.items() if not is_there]
     lacks = f"; missing here: {' and '.join(missing)}" if missing else ""
     raise ToposcopeError(
-        f"a table of {len(table)} finished runs, one a row, not a log of steps; `toposcope decide --points FILE` reads "
-        f"such tables, by columns of parameters (N), training tokens (D) and the loss{lacks}"
+        f"a table of {len(table)} finished runs, one per row, not a log of steps; `toposcope decide --points FILE` "
+        f"reads such tables, by columns of parameters (N), training tokens (D) and the loss{lacks}"
     )
 
 
 def _are_settings(table: pl.DataFrame) -> bool:
     """Return whether rows differ in what does not change within a run: its size, seed, optimiser and the like."""
     names = [name for name in table.columns if name == "N" or "_".join(words_of(name)) in SETTINGS]
-    beside = [name for name in table.columns if name == "D" or "_".join(words_of(name)) in BESIDE]
+    varying = [name for name in table.columns if name == "D" or "_".join(words_of(name)) in MAY_VARY]
     several = [name for name in names if table[name].n_unique() > 1]
-    return bool(several) and table.select([*several, *beside]).n_unique() > max(1, len(table) // 2)
+    return bool(several) and table.select([*several, *varying]).n_unique() > max(1, len(table) // 2)
 
 
 def _holds_states(column: pl.Series) -> bool:
@@ -87,20 +85,21 @@ def _holds_states(column: pl.Series) -> bool:
     return bool(len(states)) and set(states) <= STATES
 
 
-def _are_ends(table: pl.DataFrame, columns: Columns) -> bool:
+def _are_ends(raw: RawLog) -> bool:
     """Return whether rows are the ends of runs: without steps, of one step, of the plan's last, or in no order."""
-    for name in columns.named.get("step", []):
-        steps = numbers(table[name]).values
-        plan = columns.named.get("last_step")
+    named = raw.columns.named
+    for name in named.get("step", []):
+        steps = raw.numbers[name].values
+        plan = named.get("last_step")
         is_constant = len(set(steps)) == 1 and steps[0] > 1
-        is_last = plan is not None and bool((steps == numbers(table[plan[0]]).values).all())
-        if is_constant or is_last or (np.diff(steps) < 0).mean() > MAX_DESCENDING_SHARE:
+        is_last = plan is not None and bool((steps == raw.numbers[plan[0]].values).all())
+        if is_constant or is_last or (np.diff(steps) < 0).mean() > tuning.MAX_DESCENDING_SHARE:
             return True
-    return not columns.named.get("step") and not columns.named.get("epoch")
+    return not named.get("step") and not named.get("epoch")
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, None without either; the epoch beside a step; the loss, and its column."""
+    """Step or else epoch of every row, None without either; the epoch next to a step; the loss, and its column."""
 
     row: Vector | None
     epoch: Vector | None
@@ -109,7 +108,7 @@ class _Curve(NamedTuple):
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
-    """Return the runs of a table, one row a step, each under its name."""
+    """Return the runs of a table, one row per step, each under its name."""
     run = columns.get("run")
     if run is not None and run not in raw.table.columns:
         raise ToposcopeError(f"no column {run!r}; it has {join_names(raw.table.columns)}")
@@ -117,13 +116,13 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
         return _by_restarts(raw, columns)
     if charts := _charts(raw.table):
         return [replace(raw, name=name, table=table) for name, table in charts.items()]
-    refuse_finished_runs(raw.table)
+    _refuse_finished_runs(raw)
     names = {name.lower(): name for name in raw.table.columns}
     is_long = {"step", "value"} <= set(raw.table.columns)
     key = next((names[key] for key in KEYS if key in names), None) if is_long else None
     table, remarks = with_parts(raw.table, columns.get("loss"), key)
     raw = replace(raw, table=table, remarks=(*raw.remarks, *remarks))
-    run = run or next(iter(identify_columns(raw.table.columns).named.get("run", [])), None)
+    run = run or next(iter(raw.columns.named.get("run", [])), None)
     parts = _by_run(raw, run) if run in raw.table.columns else [raw]
     if "run" not in columns:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
@@ -151,25 +150,25 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
     """Return the runs that columns such as ``variant`` and ``seed`` tell apart."""
-    identified, curve = identify_columns(raw.table.columns), _curve(raw.table, columns, key)
+    curve = _curve(raw, columns, key)
     if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]
     if curve.row is None:
-        found = name_blocks(raw.table, identified, curve.loss)
+        found = name_blocks(raw.table, raw.columns, curve.loss)
     else:
-        found = name_runs(raw.table, identified, pl.Series(curve.row), curve.name, key)
+        found = name_runs(raw.table, raw.columns, pl.Series(curve.row), curve.name, key)
     if found is None:
         return [raw]
     labels = f"column{'s' * (len(found.labels) > 1)} {join_names(found.labels)}"
     named = raw.table.with_columns(found.names.alias(_RUN))
-    remarks = (*raw.remarks, f"runs are told apart by {labels}")
+    remarks = (*raw.remarks, f"runs are identified by {labels}")
     runs = _by_run(replace(raw, table=named, remarks=remarks), _RUN, labels)
     return [replace(run, name=" ".join(filter(None, (raw.name, run.name)))) for run in runs]
 
 
 def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
     """Return a log of parts with a row an epoch, where it has no steps by which rows belong together."""
-    curve, epoch = _curve(raw.table, columns, None), identify_columns(raw.table.columns).named.get("epoch")
+    curve, epoch = _curve(raw, columns, None), raw.columns.named.get("epoch")
     if curve is None or epoch is None or curve.epoch is not None:
         return raw
     return replace(raw, table=one_row_per_epoch(raw.table, epoch[0], curve.name))
@@ -177,8 +176,8 @@ def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
 
 def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     """Return the runs that were written one after the other."""
-    curve = _curve(raw.table, columns, None)
-    if curve is None or curve.row is None or identify_columns(raw.table.columns).named.get("rank"):
+    curve = _curve(raw, columns, None)
+    if curve is None or curve.row is None or raw.columns.named.get("rank"):
         return [raw]
     begins = appended_runs(curve.row, curve.epoch, curve.loss)
     if not begins:
@@ -192,26 +191,26 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     ]
 
 
-def _curve(table: pl.DataFrame, columns: Mapping[str, str], key: str | None) -> _Curve | None:
+def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve | None:
     """Return the step, or else the epoch, and the loss of every row; None without a loss."""
-    identified = identify_columns(table.columns)
-    losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in identified.losses]
-    read = {name: numbers(table[name]) for name in losses if name in table.columns}
+    losses = ["value"] if key else [columns["loss"]] if "loss" in columns else [t.name for t in raw.columns.losses]
+    read = {name: raw.numbers[name] for name in losses if name in raw.table.columns}
     most = max(read, key=lambda name: int(np.isfinite(read[name].values).sum()), default=None)
     if most is None or not read[most].logged.any():
         return None
     loss = read[most]
-    named = {**identified.named, **{quantity: [name] for quantity, name in columns.items() if name in table.columns}}
-    epoch = numbers(table[named["epoch"][0]]).values if named.get("epoch") else None
+    given = {quantity: [name] for quantity, name in columns.items() if name in raw.table.columns}
+    named = raw.columns.named | given
+    epoch = raw.numbers[named["epoch"][0]].values if named.get("epoch") else None
     for name in named.get("step", []):
-        row = numbers(table[name])
-        if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
+        row = raw.numbers[name]
+        if row.logged[loss.logged].mean() >= tuning.MIN_STEP_SHARE:
             return _Curve(row.values, epoch, loss, most)
     return _Curve(epoch, None, loss, most)
 
 
 def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a long table, one value a row, with a column for each key.
+    """Return a long table, one value per row, with a column for each key.
 
     Where a key has a step twice, the later value is in a row of its own, below.
     """

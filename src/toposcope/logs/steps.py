@@ -7,42 +7,35 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import Numbers, numbers, one_line, plural
+from toposcope.logs import tuning
+from toposcope.logs.raw import Numbers, RawLog, one_line, plural
 from toposcope.logs.table import is_step
 from toposcope.typing import Steps, Vector
 
-MIN_WHOLE_SHARE = 0.5  # share of the rows with a loss whose step is a whole number, in a column of steps
-MIN_TIME, MAX_TIME_SPAN = 1e9, 0.25
-"""First number of a column of times, in seconds since 1970 or parts of them; and by which share of it they go on."""
-MAX_RESTARTS_SHARE = 0.1  # of the rows: where steps go back more often, rows are out of order, and no part was given up
-N_LEVEL_ROWS, MIN_LEVEL_ROWS = 5, 3  # rows before and after a restart whose losses are compared, at most and at least
-MIN_FALL = 3.0  # median changes from row to row by which a loss falls, where another run may begin
-RANK_SHARE = 0.9
-"""Share of the steps that have the same number of rows, one after the other, where several processes wrote a log."""
-MIN_RANK_STEPS = 5  # steps by which that is judged
+MIN_TIME = 1e9  # first number of a column of times, in seconds since 1970 or parts of them
 
 
-def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:
+def row_steps(raw: RawLog, column: str | None, loss: Numbers) -> Vector:
     """Return the step of every row, NaN where it has none; without a column of steps, rows with a loss are counted."""
-    return np.cumsum(loss.logged).astype(np.float64) if column is None else numbers(table[column]).values
+    return np.cumsum(loss.logged).astype(np.float64) if column is None else raw.numbers[column].values
 
 
 def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> None:
     """Refuse a column that cannot be steps: fractions of an epoch, or times."""
-    mend = "name the column of steps with --column step=NAME"
+    fix = "name the column of steps with --column step=NAME"
     steps = row[logged]
     whole = is_step(steps)
-    if len(steps) and whole.mean() < MIN_WHOLE_SHARE:
+    if len(steps) and whole.mean() < tuning.MIN_WHOLE_SHARE:
         at = int(np.flatnonzero(logged)[np.argmin(whole)])
         raise ToposcopeError(
             f"column {one_line(column.name)!r} has no whole step in {plural(int((~whole).sum()), 'row', 'rows')} of "
-            f"{len(steps)}, such as {one_line(column[at])!r}; {mend}"
+            f"{len(steps)}, such as {one_line(column[at])!r}; {fix}"
         )
     steps = steps[whole]
-    if len(steps) and steps.min() >= MIN_TIME and np.ptp(steps) <= MAX_TIME_SPAN * steps.min():
+    if len(steps) and steps.min() >= MIN_TIME and np.ptp(steps) <= tuning.MAX_TIME_SPAN * steps.min():
         raise ToposcopeError(
             f"column {one_line(column.name)!r} goes from {steps.min():.0f} to {steps.max():.0f}: these are times, not "
-            f"steps of the optimiser; {mend}"
+            f"steps of the optimiser; {fix}"
         )
 
 
@@ -59,7 +52,7 @@ def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[s
         return _with_offsets(row, parts, gap, remarks)
     steps = row[np.concatenate(parts)]
     last = row[parts[-1]]
-    if last.max() < steps.max() and len(parts) - 1 <= MAX_RESTARTS_SHARE * len(steps):
+    if last.max() < steps.max() and len(parts) - 1 <= tuning.MAX_RESTARTS_SHARE * len(steps):
         remarks.append(
             f"the log goes back to step {last[0]:.0f} and ends at step {last.max():.0f}: rows after that are of an "
             "earlier part; if it was given up, delete it"
@@ -88,10 +81,11 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
         return False
     if epoch is not None and np.isfinite([epoch[p[0]] for p in parts]).all():
         return bool((np.diff([epoch[p[0]] for p in parts]) > 0).all())
-    if min(map(len, parts[:-1])) < MIN_LEVEL_ROWS:
+    if min(map(len, parts[:-1])) < tuning.MIN_RESTART_ROWS:
         return False
-    begin = float(np.median(losses[parts[0][:N_LEVEL_ROWS]]))
-    levels = [(np.median(losses[a[-N_LEVEL_ROWS:]]), np.median(losses[b[:N_LEVEL_ROWS]])) for a, b in pairwise(parts)]
+    n = tuning.N_RESTART_ROWS
+    begin = float(np.median(losses[parts[0][:n]]))
+    levels = [(np.median(losses[a[-n:]]), np.median(losses[b[:n]])) for a, b in pairwise(parts)]
     return all(abs(after - before) < abs(after - begin) for before, after in levels)
 
 
@@ -101,7 +95,7 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]
     steps, losses = row[usable], loss.values[usable]
     changes = np.diff(steps)
     back = np.flatnonzero(changes < 0) + 1
-    if not len(back) or len(back) > MAX_RESTARTS_SHARE * len(steps):
+    if not len(back) or len(back) > tuning.MAX_RESTARTS_SHARE * len(steps):
         return []
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
     begin = steps.min()
@@ -131,12 +125,12 @@ def _are_copies(steps: Vector, losses: Vector, other_steps: Vector, other_losses
 
 def _loss_begins_again(before: Vector, after: Vector, *, is_sure: bool) -> bool:
     """Return whether a loss is nearer to its beginning than to where it was, and these differ by more than noise."""
-    n = min(N_LEVEL_ROWS, len(before) // MIN_LEVEL_ROWS, len(after))
+    n = min(tuning.N_RESTART_ROWS, len(before) // tuning.MIN_RESTART_ROWS, len(after))
     if not n:
         return False
     first, last, again = (float(np.median(part)) for part in (before[:n], before[-n:], after[:n]))
     noise = float(np.median(np.abs(np.diff(before))))
-    return abs(again - first) < abs(again - last) and (is_sure or first - last > MIN_FALL * noise)
+    return abs(again - first) < abs(again - last) and (is_sure or first - last > tuning.MIN_RESTART_FALL * noise)
 
 
 def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
@@ -152,10 +146,10 @@ def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str
 
 def rows_a_step(steps: Steps) -> int:
     """Return how many rows one after the other each step has; 1 unless nearly all have the same number."""
-    if len(np.unique(steps)) < MIN_RANK_STEPS:
+    if len(np.unique(steps)) < tuning.MIN_RANK_STEPS:
         return 1
     starts = np.flatnonzero(np.concatenate([[True], np.diff(steps) != 0]))
     lengths = np.diff(np.append(starts, len(steps)))
     usual = int(np.median(lengths))
     same = float((lengths == usual).mean())
-    return usual if same >= RANK_SHARE and len(lengths) == len(np.unique(steps)) else 1
+    return usual if same >= tuning.RANK_SHARE and len(lengths) == len(np.unique(steps)) else 1

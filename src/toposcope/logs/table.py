@@ -1,4 +1,4 @@
-"""What a run logged, a row a step."""
+"""What a run logged, one row per step."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -10,11 +10,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.logs.columns import Columns
-from toposcope.logs.raw import Numbers, numbers
+from toposcope.logs.raw import Numbers
 from toposcope.typing import Steps, Vector
 
 COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm")
-"""What every table has, logged or not; the two losses are in nats a token."""
+"""What every table has, logged or not; the two losses are in nats per token."""
 MAX_STEP = 2**53  # beyond it, floats hold no single steps
 
 
@@ -54,7 +54,7 @@ class LogTable:
 
     @property
     def further_targets(self) -> list[str]:
-        """Names of the losses and accuracies beside ``loss`` and ``validation_loss``."""
+        """Names of the losses and accuracies next to ``loss`` and ``validation_loss``."""
         return [name for name in self.values if name not in COLUMNS]
 
     def filled_from(self, other: "LogTable") -> "LogTable":
@@ -65,10 +65,10 @@ class LogTable:
             for name, column in table.values.items():
                 logged = ~np.isnan(column)
                 values[name][np.searchsorted(steps, table.steps[logged])] = column[logged]
-        nan = {
-            name: steps[np.isnan(column) & np.isin(steps, _nan_steps(name, self, other))]
-            for name, column in values.items()
-        }
+        nan = {}
+        for name, column in values.items():
+            logged_nan = [at for table in (self, other) if (at := table.nan_steps.get(name)) is not None]
+            nan[name] = steps[np.isnan(column) & np.isin(steps, np.concatenate(logged_nan or [steps[:0]]))]
         return LogTable(steps, values, {name: at for name, at in nan.items() if len(at)})
 
     def until(self, step: float) -> "LogTable":
@@ -89,11 +89,6 @@ class LogTable:
                 column = column.scatter(np.searchsorted(self.steps, self.nan_steps[name]), np.nan)
             columns += [column] if column.null_count() < len(column) else []
         return pl.DataFrame(columns)
-
-
-def _nan_steps(name: str, *tables: LogTable) -> Steps:
-    """Return the steps at which any of some tables has NaN."""
-    return np.concatenate([table.nan_steps.get(name, np.empty(0, np.int64)) for table in tables])
 
 
 class ByStep(NamedTuple):
@@ -130,14 +125,16 @@ def is_step(steps: Vector) -> NDArray[np.bool_]:
         return np.asarray((steps >= 0) & (steps <= MAX_STEP) & (steps == np.floor(steps)))
 
 
-def log_table(table: pl.DataFrame, columns: Columns, steps: Vector, preferred: Collection[str] = ()) -> LogTable:
+def log_table(
+    numbers: Mapping[str, Numbers], columns: Columns, steps: Vector, preferred: Collection[str] = ()
+) -> LogTable:
     """Return the columns of `COLUMNS` and the further targets of a table; rows without a step are left out."""
     valid = is_step(steps)
     row_steps = np.where(valid, steps, 0).astype(np.int64)
     kept = np.unique(row_steps[valid])
     values, nan = {name: np.full(len(kept), np.nan) for name in COLUMNS}, {}
     for name, source in sources(columns, preferred).items():
-        column: Numbers = numbers(table[source])
+        column = numbers[source]
         logged = column.logged & valid
         by_step = last_of_step(row_steps[logged], column.values[logged])
         values[name] = by_step.at(kept)

@@ -9,23 +9,15 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
-from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
+from toposcope.logs.raw import Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
 from toposcope.wording import examples
 
-MIN_VALIDATIONS = 20  # validations in the steps of the plan that make a curve of their own
-AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
-MAX_SINCE = 5  # steps since the last validation, over those between two, in a run that is still validated
-AS_DENSE = 0.9  # share of the rows of the loss that is logged most often, by which another is logged as often
-MIN_STEP_SHARE = 0.9  # share of the rows with a loss that the column of steps must have
-MIN_WHOLE_SHARE = 0.5  # of these, how many are whole in a column of steps
-MIN_ROWS, MIN_FIRST_LOSS, MAX_NAMES = 3, 0.1, 12
-"""Of a column that may be the loss by its numbers alone; and names in a message."""
 LATE = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
@@ -37,31 +29,24 @@ class Candidate(NamedTuple):
     numbers: Numbers
 
 
-class Choice(NamedTuple):
-    """The loss to forecast."""
-
-    target: Target
-    numbers: Numbers
-    step: str | None  # the column of its steps; None if the table has none
-    peers: tuple[str, ...]  # columns of the losses on other held-out texts that could be the target as well
-
-
-def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks: list[str]) -> Choice:
-    """Return the loss to forecast.
+def choose_target(
+    raw: RawLog, columns: Columns, planned: float, remarks: list[str]
+) -> tuple[Target, Numbers, str | None]:
+    """Return the loss to forecast, its column, and the name of the column of its steps, None if the table has none.
 
     It is the validation loss where that is logged as often as the training loss or 20 times in the planned steps, from
     the beginning; else the training loss.
     """
     losses, steps = columns.losses, columns.named.get("step", [])
-    if table.is_empty():
+    if raw.table.is_empty():
         raise ToposcopeError("nothing was logged yet")
     if not losses:
-        names = [name for name in table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
+        names = [name for name in raw.table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
         if not steps and names:
-            raise ToposcopeError(_unrecognised(table.select(names)))
+            raise ToposcopeError(_unrecognised(raw, names))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
-    candidates = [Candidate(loss, numbers(table[loss.name])) for loss in losses]
-    logged = [c for one in candidates if (c := _without_gaps(one, candidates)).numbers.logged.any()]
+    candidates = [Candidate(loss, own_rows(raw, loss, losses)) for loss in losses]
+    logged = [candidate for candidate in candidates if candidate.numbers.logged.any()]
     if not logged:
         unreadable = sum(candidate.numbers.unreadable for candidate in candidates)
         what = "holds no number" if unreadable else "is empty"
@@ -69,12 +54,15 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
     training = next(iter(_densest([c for c in logged if not c.target.validation])), None)
     validations = _densest([c for c in logged if c.target.validation])
     choice, reason = training, ""
-    peers: tuple[str, ...] = ()
     if validations:
-        first, others = _favoured(validations)
-        if training is None or (reason := _why_validation(table, steps, training, first, planned)):
-            choice, peers = first, others
-            _check_favoured(first, others)
+        first, equals = _favoured(validations)
+        if training is None or (reason := _why_validation(raw, steps, training, first, planned)):
+            choice = first
+            if equals:
+                raise ToposcopeError(
+                    f"{len(equals) + 1} validation losses, and nothing favours one: name it, as in --column "
+                    f"loss={one_line(first.target.name)} (of {join_names([first.target.name, *equals])})"
+                )
         else:
             reason = f" (the training loss: {first.target.name!r} is logged less often)"
     if choice is None:
@@ -82,46 +70,43 @@ def choose_target(table: pl.DataFrame, columns: Columns, planned: float, remarks
     rest = [c.target.name for c in logged if c.target.name != choice.target.name]
     if rest:
         remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(rest)})'}")
-    step = _step_column(table, steps, choice.numbers)
+    step = _step_column(raw, steps, choice.numbers)
     if step is None:
-        step = _epoch_column(table, columns.named.get("epoch", []), choice.numbers, remarks)
-    return Choice(*choice, step, peers)
+        step = _epoch_column(raw, columns.named.get("epoch", []), choice.numbers, remarks)
+    return *choice, step
 
 
-def _unrecognised(table: pl.DataFrame) -> str:
+def _unrecognised(raw: RawLog, shown: list[str]) -> str:
     """Return which columns are there, and how to name those of steps and losses; their numbers may say which."""
-    columns = {name: values for name in table.columns if (values := numbers(table[name]).values).size > MIN_ROWS}
+    columns = {name: values for name in shown if (values := raw.numbers[name].values).size > 3}
     steps = [name for name, values in columns.items() if is_step(values).all() and (np.diff(values) > 0).all()]
     losses = [
         name
         for name, values in columns.items()
-        if (values > 0).all() and not is_step(values).all() and values[0] > MIN_FIRST_LOSS and values[-1] < values[0]
+        if (values > 0).all() and not is_step(values).all() and values[0] > 0.1 and values[-1] < values[0]
     ]
     step, loss = (one_line(found[0]) if len(found) == 1 else "NAME" for found in (steps, losses))
-    names = examples([repr(one_line(name)) for name in table.columns], MAX_NAMES)
+    names = examples([repr(one_line(name)) for name in shown], 12)
     return (
         f"no column is recognised as the loss or the step among {names}: name them, as in "
         f"{shlex.join(['--column', f'step={step}', '--column', f'loss={loss}'])}"
     )
 
 
-def _without_gaps(candidate: Candidate, others: list[Candidate]) -> Candidate:
-    """Count NaN as not logged in rows that hold another loss: tools without nulls write tables so."""
-    logged, values, unreadable = candidate.numbers
-    foreign = np.zeros(len(values), dtype=bool)
-    for other in others:
-        if other is not candidate:
-            foreign |= np.isfinite(other.numbers.values)
-    return candidate._replace(numbers=Numbers(logged & ~(np.isnan(values) & foreign), values, unreadable))
+def own_rows(raw: RawLog, loss: Target, losses: list[Target]) -> Numbers:
+    """Return a loss whose NaN in rows of another loss is not logged: tools without nulls write tables so."""
+    numbers = raw.numbers[loss.name]
+    foreign = np.any([np.isfinite(raw.numbers[one.name].values) for one in losses if one != loss], axis=0)
+    return numbers._replace(logged=numbers.logged & ~(np.isnan(numbers.values) & foreign))
 
 
 def _densest(candidates: list[Candidate]) -> list[Candidate]:
-    """Return the losses that are logged most often: not a summary at the end, nor means of epochs beside steps."""
+    """Return the losses that are logged most often: not a summary at the end, nor means of epochs next to steps."""
     most = max((int(c.numbers.logged.sum()) for c in candidates), default=0)
-    return [c for c in candidates if c.numbers.logged.sum() >= AS_DENSE * most]
+    return [c for c in candidates if c.numbers.logged.sum() >= tuning.AS_DENSE * most]
 
 
-def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]:
+def _favoured(validations: list[Candidate]) -> tuple[Candidate, list[str]]:
     """Return the validation loss of the run's own text, else of the part to choose by; and those that equal it."""
 
     def key(candidate: Candidate) -> tuple[bool, bool]:
@@ -131,8 +116,8 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, tuple[str, ...]]
     ranked = sorted(validations, key=key)  # stable: the likeliest first
     best = next(list(group) for _, group in groupby(ranked, key=key))
     first = best[0]
-    peers = {c.target.name for c in best if text_of(c.target.name) != text_of(first.target.name)}
-    return first, tuple(sorted(peers))
+    others = {c.target.name for c in best if text_of(c.target.name) != text_of(first.target.name)}
+    return first, sorted(others)
 
 
 def text_of(name: str) -> str:
@@ -142,52 +127,39 @@ def text_of(name: str) -> str:
     return " ".join(word for word in words_of(name) if word not in known | units)
 
 
-def _check_favoured(first: Candidate, peers: tuple[str, ...]) -> None:
-    """Refuse to choose among the losses on several held-out texts."""
-    if peers:
-        names = [first.target.name, *peers]
-        raise ToposcopeError(
-            f"{len(names)} validation losses, and nothing favours one: name it, as in --column "
-            f"loss={one_line(first.target.name)} (of {join_names(names)})"
-        )
-
-
-def _why_validation(
-    table: pl.DataFrame, names: list[str], training: Candidate, validation: Candidate, planned: float
-) -> str:
+def _why_validation(raw: RawLog, names: list[str], training: Candidate, validation: Candidate, planned: float) -> str:
     """Return why the validation loss stands for the run; empty if the training loss does."""
-    column = _step_column(table, names, training.numbers)
+    column = _step_column(raw, names, training.numbers)
     trained, validated = (
         np.unique(steps[np.isfinite(steps)]).astype(np.int64)
         for steps in (
-            np.where(c.numbers.logged, row_steps(table, column, training.numbers), np.nan)
-            for c in (training, validation)
+            np.where(c.numbers.logged, row_steps(raw, column, training.numbers), np.nan) for c in (training, validation)
         )
     )
     if not len(trained) or not len(validated):
         return "" if len(trained) else " (the validation loss: no training loss has a step)"
     between = float(np.median(np.diff(validated))) if len(validated) > 1 else float(validated[0]) or np.inf
-    if trained[-1] - validated[-1] > MAX_SINCE * between:
+    if trained[-1] - validated[-1] > tuning.MAX_SINCE * between:
         return ""  # the run is validated no more
     usual = float(np.median(np.diff(trained))) if len(trained) > 1 else np.inf
-    if validated[0] <= trained[:2][-1] and between <= AS_OFTEN * usual:
+    if validated[0] <= trained[:2][-1] and between <= tuning.AS_OFTEN * usual:
         return " (the validation loss: it is logged as often as the training loss)"
-    often = planned / MIN_VALIDATIONS
+    often = planned / tuning.MIN_VALIDATIONS
     if between <= often and validated[0] - trained[0] <= often:
-        return f" (the validation loss: it is logged at least {MIN_VALIDATIONS} times in the planned steps)"
+        return f" (the validation loss: it is logged at least {tuning.MIN_VALIDATIONS} times in the planned steps)"
     return ""
 
 
-def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | None:
+def _step_column(raw: RawLog, names: list[str], loss: Numbers) -> str | None:
     """Return the first column of whole steps that nearly all rows with a loss have, else the one that most have."""
-    columns = {name: numbers(table[name]) for name in names}
+    columns = {name: raw.numbers[name] for name in names}
     shares = {name: float(column.logged[loss.logged].mean()) for name, column in columns.items()}
-    complete = [name for name, share in shares.items() if share >= MIN_STEP_SHARE]
-    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= MIN_WHOLE_SHARE)
+    complete = [name for name, share in shares.items() if share >= tuning.MIN_STEP_SHARE]
+    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= tuning.MIN_WHOLE_SHARE)
     if complete:
         return next(whole, complete[0])
     best = max(shares, key=lambda name: shares[name], default=None)
-    if best is not None and not shares[best] and (texts := table[names[0]].drop_nulls()).len():
+    if best is not None and not shares[best] and (texts := raw.table[names[0]].drop_nulls()).len():
         raise ToposcopeError(
             f"column {one_line(names[0])!r} holds no number but {one_line(texts[0])!r} and the like; name the column "
             "of steps with --column step=NAME"
@@ -195,10 +167,10 @@ def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | 
     return best if best is not None and shares[best] > 0 else None
 
 
-def _epoch_column(table: pl.DataFrame, names: list[str], loss: Numbers, remarks: list[str]) -> str | None:
+def _epoch_column(raw: RawLog, names: list[str], loss: Numbers, remarks: list[str]) -> str | None:
     """Return a column of epochs that can be the steps: whole, and another in each row with a loss."""
     for name in names:
-        epochs = numbers(table[name]).values[loss.logged]
+        epochs = raw.numbers[name].values[loss.logged]
         if len(epochs) > 1 and is_step(epochs).all() and (np.diff(epochs) > 0).all():
             remarks.append(
                 f"no column of steps: {plural(len(epochs), 'epoch', 'epochs')} of column {one_line(name)!r} are the "

@@ -6,11 +6,10 @@ import re
 from typing import Any
 
 from toposcope.errors import ToposcopeError, message_of
+from toposcope.logs import tuning
 from toposcope.logs.raw import plural
 
 MAX_CHARACTER_BYTES = 4  # of one character: in a growing file the last may be cut in two
-MIN_ZERO_SHARE = 0.4  # of every other byte: where more are zero, two bytes make a character
-MAX_CONTROL_SHARE = 0.01  # of control characters in a text, besides zero bytes and those of terminals
 ZERO_BYTES = "zero bytes"  # in the remark on a file that was cut by a crash
 HEAD = 4096
 _CONTROL = re.compile(b"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
@@ -44,14 +43,9 @@ def _without_zero_bytes(text: str) -> tuple[str, str]:
         before, _, after = text.partition("\0")
         if not after.strip("\0 \r\n\t") and before.rstrip()[-1:] in ("]", "}"):
             return before, f"{lost}ignored"
-        if not any(_is_record(line) for line in lines[:3]):
+        if not any(isinstance(_value(line.strip().strip("[],")), dict) for line in lines[:3]):
             return before, f"{lost}ignored with what comes after"
     return "\n".join(lines), f"{lost}ignored with the lines they are on"
-
-
-def _is_record(line: str) -> bool:
-    """Return whether a line is a value of JSON of its own, or one in a list."""
-    return isinstance(_value(line.strip().strip("[],")), dict)
 
 
 def _text(content: bytes) -> tuple[str, tuple[str, ...]]:
@@ -75,9 +69,11 @@ def _encoding(content: bytes) -> str:
         return "utf-16"
     for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         high, low = content[first:HEAD:2], content[1 - first : HEAD : 2]
-        if high and high.count(0) >= MIN_ZERO_SHARE * len(high) and not low.count(0):
+        if high and high.count(0) >= tuning.MIN_ZERO_SHARE * len(high) and not low.count(0):
             return encoding
-    if b"\0" in content and len(_CONTROL.findall(content)) > MAX_CONTROL_SHARE * len(content.replace(b"\0", b"")):
+    if b"\0" in content and len(_CONTROL.findall(content)) > tuning.MAX_CONTROL_SHARE * len(
+        content.replace(b"\0", b"")
+    ):
         raise ToposcopeError(f"not text (it holds {ZERO_BYTES})")
     return UTF_8
 
@@ -92,7 +88,7 @@ def parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
             return values, remarks
         repaired = None if isinstance(error, RecursionError) else _repaired(text)
         if repaired is None:
-            raise ToposcopeError(f"neither JSON nor a JSON object a line ({message_of(error)})") from error
+            raise ToposcopeError(f"neither JSON nor a JSON object per line ({message_of(error)})") from error
         return repaired
 
 

@@ -6,28 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import message_of
 from toposcope.extras import require
-from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.terminal import echo
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
-
-
-class Watcher(Protocol):
-    """The part of a `Monitor` that callbacks use."""
-
-    step: int
-
-    def watch(self, model: "nn.Module", last_step: int | None = None) -> None: ...  # noqa: D102
-    def attach(self, optimizer: "Optimizer", step: int | None = None) -> None: ...  # noqa: D102
-    def log(self, step: int | None = None, **values: Any) -> None: ...  # noqa: D102
-    def saved(self, path: Path, step: int | None = None) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
-    def __exit__(self, *exception: Any) -> None: ...
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -41,12 +27,9 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments, **named)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
             self._is_broken = True
-            say(f"{type(error).__name__}: {message_of(error)}; training continues without the monitor")
+            echo(f"{type(error).__name__}: {message_of(error)}; training continues without the monitor")
 
     return call
-
-
-MAX_DEPTH = 8
 
 
 def innermost(optimizer: Any) -> "Optimizer":
@@ -57,38 +40,29 @@ def innermost(optimizer: Any) -> "Optimizer":
     """
     from torch.optim import Optimizer
 
-    for _ in range(MAX_DEPTH):
-        inner = getattr(optimizer, "optimizer", None)
-        if not isinstance(inner, Optimizer):
-            break
-        optimizer = inner
     found: Optimizer = optimizer
+    while isinstance(inner := getattr(found, "optimizer", None), Optimizer) and inner is not found:
+        found = inner
     return found
 
 
-RESERVED = frozenset({"self", "step"})  # names that `Monitor.log` uses for its own parameters
-
-
 def scalar_values(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are numbers or tensors with one element, unchanged."""
+    """Return the values that are numbers or tensors with one element, but those that `Monitor.log` names otherwise."""
+    from torch import Tensor
+
     return {
         name: value
         for name, value in logs.items()
-        if name not in RESERVED and (isinstance(value, Real) or _is_scalar_tensor(value))
+        if name not in {"self", "step"}
+        and (isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1))
     }
-
-
-def _is_scalar_tensor(value: Any) -> bool:
-    from torch import Tensor
-
-    return isinstance(value, Tensor) and value.numel() == 1
 
 
 SUMMARY = "train_runtime"
 """A key of the Trainer's last log, which holds means over the whole run rather than values of a step."""
 
 
-def trainer_callback(monitor: Watcher) -> Any:
+def trainer_callback(monitor: Any) -> Any:
     """Return a `TrainerCallback` that runs a monitor.
 
     Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.
@@ -141,7 +115,7 @@ def trainer_callback(monitor: Watcher) -> Any:
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def lightning_callback(monitor: Watcher) -> Any:
+def lightning_callback(monitor: Any) -> Any:
     """Return a `Callback` of Lightning that runs a monitor.
 
     It logs the loss that ``training_step`` returns, averaged over the batches of an update, the learning rate, and the
@@ -166,7 +140,7 @@ def _callback_classes() -> list[type]:
 class _Hooks:
     """The hooks that Lightning calls, in the order of a run."""
 
-    def __init__(self, monitor: Watcher) -> None:
+    def __init__(self, monitor: Any) -> None:
         self._monitor = monitor
         self._is_active = self._is_broken = self._is_between = self._was_saved = False
         self._optimizer: Any = None
@@ -191,10 +165,10 @@ class _Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach the monitor at the step where Lightning starts or resumes."""
         if trainer.fast_dev_run:
-            say("fast_dev_run is on, so nothing is recorded; Lightning disables its own loggers too")
+            echo("fast_dev_run is on, so nothing is recorded; Lightning disables its own loggers too")
             return
         if not trainer.optimizers:
-            say("configure_optimizers returned no optimizer, so nothing is monitored")
+            echo("configure_optimizers returned no optimizer, so nothing is monitored")
             return
         self._optimizer, self._n_optimizers = innermost(trainer.optimizers[0]), len(trainer.optimizers)
         step = trainer.global_step

@@ -11,15 +11,11 @@ from statistics import median
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
+from toposcope.monitor import tuning
 from toposcope.probes import Probe
 from toposcope.probes.probe import Shape
 
 Due = Callable[[int], bool]  # takes the step; returns whether to measure
-
-MAX_REGULAR = 500
-"""The interval doubles after this many measurements, and each time the run has doubled in length since, so that the
-number of measurements grows with the logarithm of the length."""
-STEPS_PER_DECADE = 20  # log-spaced steps per decade
 
 
 def schedule(every: int | str | Due) -> Due:
@@ -35,25 +31,18 @@ def schedule(every: int | str | Due) -> Due:
 
 def interval_at(every: int, step: int) -> int:
     """Return the number of steps between measurements around a step."""
-    doublings = max(0, math.ceil(math.log2(max(step, 1) / (every * MAX_REGULAR))))
+    doublings = max(0, math.ceil(math.log2(max(step, 1) / (every * tuning.MAX_REGULAR))))
     return int(every * 2**doublings)
 
 
 def _is_log_spaced(step: int) -> bool:
     if step < 1:
         return step == 0
-    exponent = round(STEPS_PER_DECADE * math.log10(step))
-    return step == round(10 ** (exponent / STEPS_PER_DECADE))
+    exponent = round(tuning.STEPS_PER_DECADE * math.log10(step))
+    return step == round(10 ** (exponent / tuning.STEPS_PER_DECADE))
 
 
 Clock = Callable[[], float]  # returns the time in seconds
-
-SAFETY_FACTOR = 2.0  # a measurement starts only if this many times its expected cost is affordable, since times vary
-FIRST_SAFETY_FACTOR = 5.0  # the same for the first measurement of a layer, whose expected cost is an estimate
-MAX_STEP_FACTOR = 20
-"""A step longer than this many median steps counts as one median step: it contains an evaluation or the like."""
-N_MEDIAN_STEPS = 64  # the median step time is taken of this many steps, and updated as often
-MIN_COST_RATIO = 0.7  # an expected cost falls to no less than this share of itself from one measurement to the next
 
 
 class Meter:
@@ -155,9 +144,9 @@ class Budget:
         now = self.meter.read()
         seconds = max(0.0, now[0] - at - (now[1] - blocked))
         self._recent.append(seconds)
-        if len(self._recent) >= N_MEDIAN_STEPS or math.isnan(self.step_seconds):
+        if len(self._recent) >= tuning.N_MEDIAN_STEPS or math.isnan(self.step_seconds):
             self.step_seconds, self._recent = median(self._recent), []
-        if seconds > MAX_STEP_FACTOR * self.step_seconds:
+        if seconds > tuning.MAX_STEP_FACTOR * self.step_seconds:
             seconds = self.step_seconds
         self.trained += seconds
         self._last = now
@@ -188,7 +177,7 @@ class Budget:
     def needed(self, name: str, layers: Iterable[str]) -> float:
         """Return the credit that a probe needs to start measuring layers: the expected cost times a safety factor."""
         return sum(
-            (SAFETY_FACTOR if (name, layer) in self._known else FIRST_SAFETY_FACTOR)
+            (tuning.SAFETY_FACTOR if (name, layer) in self._known else tuning.FIRST_SAFETY_FACTOR)
             * self._expected.get((name, layer), 0.0)
             for layer in layers
         )
@@ -205,7 +194,7 @@ class Budget:
     def charge(self, name: str, layer: str, seconds: float) -> None:
         """Charge a probe for measuring a layer, and update the expected cost."""
         before = self._expected.get((name, layer), 0.0) if (name, layer) in self._known else 0.0
-        self._expected[name, layer] = max(seconds, MIN_COST_RATIO * before)
+        self._expected[name, layer] = max(seconds, tuning.MIN_COST_RATIO * before)
         self._known.add((name, layer))
         with self._lock:
             self._accounts[name] -= seconds
@@ -240,9 +229,6 @@ class Budget:
                         self._accounts[other] += surplus / len(saving)
 
 
-MAX_WAIT = 10
-"""Due steps that a probe may wait until it can afford all layers; if it needs more, it measures a few layers at a time,
-in turn."""
 START_SECONDS = 2.0
 """Expected seconds of the measurement before the first step and of that after the last, both outside the budget."""
 
@@ -307,7 +293,7 @@ class Planner:
         """Return as many layers as are affordable, in turn; none if the probe should wait until it can afford all."""
         budget, name = self._budget, probe.name()
         income = budget.share * interval / len(self._probes)
-        if budget.needed(name, layers) <= MAX_WAIT * income:
+        if budget.needed(name, layers) <= tuning.MAX_WAIT * income:
             return []
         first, available = self._turn[probe], budget.available(name, ahead)
         turns = [*layers[first:], *layers[:first]]
@@ -317,10 +303,7 @@ class Planner:
         return few
 
 
-LOG_SHARE = 0.25  # share of the budget that log rows may take
-FIRST_ROW_SECONDS = 50e-6  # expected cost of a row before any was written
-SMOOTHING = 0.2  # weight of the last write in the moving average of the cost of a row
-MAX_EVERY = 1024
+MAX_EVERY = 1024  # longest block of steps
 
 
 class Thinning:
@@ -332,7 +315,7 @@ class Thinning:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._row_seconds = FIRST_ROW_SECONDS
+        self._row_seconds = tuning.FIRST_ROW_SECONDS
         self._block = -1
         self._seen: set[tuple[bool, tuple[str, ...]]] = set()
         self._n_kinds = 1
@@ -367,8 +350,8 @@ class Thinning:
         """Adapt the block length to the cost of `n_rows` rows that took `seconds` to write."""
         if not n_rows or not step_seconds > 0:
             return
-        self._row_seconds += SMOOTHING * (seconds / n_rows - self._row_seconds)
-        wanted = self._n_kinds * self._row_seconds / (LOG_SHARE * self._share * step_seconds)
+        self._row_seconds += tuning.SMOOTHING * (seconds / n_rows - self._row_seconds)
+        wanted = self._n_kinds * self._row_seconds / (tuning.LOG_SHARE * self._share * step_seconds)
         every = min(MAX_EVERY, 1 << max(0, math.ceil(math.log2(max(wanted, 1.0)))))
         # hysteresis: shorten blocks only if that is clearly affordable
         if every > self.every or 3 * wanted < self.every:

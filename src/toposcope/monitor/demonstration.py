@@ -7,6 +7,7 @@ from torch import nn
 
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
+from toposcope.family.batches import validation_sequences
 from toposcope.family.model import build
 from toposcope.monitor.monitor import Monitor
 from toposcope.progress import Progress, silent
@@ -36,7 +37,7 @@ def train_run(run: Run, tokens: corpora.Tokens, directory: Path, progress: Progr
     model = build(run.size, seed=training.seed)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
-    validation = corpora.spread_sequences(tokens.validation, training.validation_sequences, length, "validation")
+    validation = validation_sequences(run, tokens)
     batches = torch.Generator().manual_seed(derive_seed(training.seed, "batches"))
     window, last = torch.arange(length), len(tokens.training) - length
     n_tokens = training.batch_size * run.size.context

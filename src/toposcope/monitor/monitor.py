@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
-from toposcope.integrity.finding import some_of
 from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters import innermost
 from toposcope.monitor.budget import Clock, Due, interval_at, schedule
@@ -22,10 +21,11 @@ from toposcope.monitor.parameters import unmeasured
 from toposcope.monitor.ranks import Follower, RankGroup
 from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.sinks.opening import open_sinks
-from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.monitor.sinks.webhook import check_address
 from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
+from toposcope.wording import examples
 
 if TYPE_CHECKING:
     from torch import nn
@@ -187,7 +187,7 @@ class Monitor:
         if not hasattr(optimizer, "register_step_post_hook"):
             raise ToposcopeError(f"attach: expected an optimizer, got {type(optimizer).__name__}")
         if self._run is not None and self._optimizer is not None and optimizer is not self._optimizer():
-            say("attach: this second optimizer is ignored; the monitor counts and measures the steps of the first")
+            echo("attach: this second optimizer is ignored; the monitor counts and measures the steps of the first")
         if self._run is not None or self._is_broken:
             return
         with self._guard():
@@ -195,9 +195,9 @@ class Monitor:
             self.step = steps_made(optimizer) if step is None else _step(step)
             ranks = RankGroup(model, lambda: parameter_ids(reference()))
             if parameter_ids(optimizer).isdisjoint(map(id, ranks.parameters.values())):
-                say("attach: the optimizer holds none of the model's parameters, so no update is measured")
+                echo("attach: the optimizer holds none of the model's parameters, so no update is measured")
             if ranks.is_leader:
-                _say_unmeasured(model)
+                _report_unmeasured(model)
             self._run = self._start(model, ranks) if ranks.is_leader else Follower(ranks, self._clock)
             self._handles = [
                 optimizer.register_step_pre_hook(self._before_step),
@@ -229,12 +229,12 @@ class Monitor:
         if self._batch is None:
             return None
         if ranks.is_sharded:
-            say("batch: ignored, since every rank would have to run the sharded model; everything else is measured")
+            echo("batch: ignored, since every rank would have to run the sharded model; everything else is measured")
             return None
         try:
             return FixedBatch(model, self._batch)
         except ToposcopeError as error:
-            say(str(error))
+            echo(str(error))
             return None
 
     def log(self, step: int | None = None, **values: Any) -> None:
@@ -252,20 +252,20 @@ class Monitor:
         run = self._run
         if run is None:
             if self._optimizer is None and not self._is_log_reported:
-                say("log: nothing is recorded before monitor.attach(optimizer)")
+                echo("log: nothing is recorded before monitor.attach(optimizer)")
                 self._is_log_reported = True
             return
         try:
             run.log(self.step if step is None else _step(step), values)
         except ToposcopeError as error:
             if not self._is_log_reported:
-                say(f"log: {error}; rows like this one are ignored")
+                echo(f"log: {error}; rows like this one are ignored")
             self._is_log_reported = True
         except Exception as error:  # noqa: BLE001 - as in `_guard`
             self._break(error)
 
     def saved(self, path: str | Path, step: int | None = None) -> None:
-        """Have the doctor examine a saved checkpoint, and write a manifest of its hashes beside it.
+        """Have the doctor examine a saved checkpoint, and write a manifest of its hashes next to it.
 
         Parameters
         ----------
@@ -276,7 +276,7 @@ class Monitor:
         """
         where = Path(path).absolute()
         if not where.exists():
-            say(f"saved: {where}: no such file or folder; not examined")
+            echo(f"saved: {where}: no such file or folder; not examined")
         elif self._run is not None:
             with self._guard():
                 self._run.saved(where, self.step if step is None else _step(step))
@@ -371,7 +371,7 @@ class Monitor:
         if self._run is not None and self._run.ranks.has_others:
             self._ranks_to_notify = self._run.ranks
         self._run, self._is_broken = None, True
-        say(f"{one_line(error)}; training continues without the monitor")
+        echo(f"{one_line(error)}; training continues without the monitor")
 
 
 def _close(monitor: "weakref.ref[Monitor]") -> None:
@@ -381,13 +381,13 @@ def _close(monitor: "weakref.ref[Monitor]") -> None:
         alive._close("failed" if has_failed else "complete")  # noqa: SLF001
 
 
-def _say_unmeasured(model: "nn.Module") -> None:
+def _report_unmeasured(model: "nn.Module") -> None:
     """Say which parameters are not measured, one line for each reason."""
     names: dict[str, list[str]] = {}
     for name, reason in unmeasured(model).items():
         names.setdefault(reason, []).append(name)
     for reason, of_reason in names.items():
-        say(f"{some_of(of_reason)}: not measured, because {reason}")
+        echo(f"{examples(of_reason, 1)}: not measured, because {reason}")
 
 
 def _step(step: Any) -> int:

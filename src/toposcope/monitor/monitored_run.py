@@ -1,6 +1,5 @@
 """The training thread's part of the monitor: decides what is due and affordable, and copies tensors."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
-from toposcope.integrity.finding import MAX_NAMED_LAYERS, some_of
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import START_SECONDS, Budget, Clock, Meter, Plan, Planner
 from toposcope.monitor.events import Note
@@ -17,17 +15,16 @@ from toposcope.monitor.parameters import watched
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.ranks import RankGroup
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.running_forecast import FORECAST
 from toposcope.monitor.saved_checkpoints import DOCTOR
-from toposcope.monitor.session import STORING, Session
+from toposcope.monitor.session import STORING, Session, Worker
 from toposcope.monitor.sinks.opening import RunSinks
-from toposcope.monitor.sinks.terminal import say
-from toposcope.monitor.watching import FORECAST, Watch
-from toposcope.monitor.worker import Worker
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import one_line
+from toposcope.wording import examples
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,25 +70,16 @@ class MonitoredRun:
             share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
         )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
-        forecast = RunningForecast(
-            run.directory,
-            run.name,
-            last_step=run.last_step,
-            parameters=run.n_parameters,
-            tokens_per_step=run.tokens_per_step or math.nan,
-        )
-        watch = Watch(forecast, self._budget, run.last_step)
         layers, others = list(self._layers.values()), [ActivationsProbe()] if batch else []
-        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), watch, others)
+        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), others)
         self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in layers]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())
         self._worker = Worker(
             self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
         )
-        self._dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
-        self._probes = probes
-        self._compilation = Compilation(probes, self._dtype)
+        dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
+        self._compilation = Compilation(probes, dtype)
         self._is_measured, self._is_changed, self._started = False, False, 0.0
         self._complete_at = self._saved_at = -1  # the last steps at which nothing was skipped, or a checkpoint saved
 
@@ -124,7 +112,7 @@ class MonitoredRun:
         self._budget.step()
         for what, names in self.ranks.training_changes(is_due=is_due).items():
             are = "layer {} is" if len(names) == 1 else "layers {} are"
-            message = f"{are.format(some_of(names, MAX_NAMED_LAYERS))} {what.format(format(self._step, ','))}"
+            message = f"{are.format(examples(names))} {what.format(format(self._step, ','))}"
             self._session.logged.append((self._step, Note(self._step, names, message)))
 
     def abandon(self) -> None:
@@ -148,7 +136,7 @@ class MonitoredRun:
         """Warn once if the model has new parameters, which are not measured."""
         if not self._is_changed and (new := self.ranks.new_parameters()):
             self._is_changed = True
-            say(f"{some_of(new)}: added after attach, so not measured; attach the monitor once the model is complete")
+            echo(f"{examples(new, 1)}: added after attach, so not measured; attach the monitor to the complete model")
 
     def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Measure before the first step or after the last, and wait for the result."""
@@ -199,10 +187,12 @@ class MonitoredRun:
         try:
             if ends and (self.ranks.is_sharded or self._complete_at != step):
                 if status == "complete" and not self._compilation.is_ready:
-                    say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
+                    echo("waiting for kernels to be compiled, once on this machine, to measure the last weights")
                     self._compilation.wait(COMPILE_SECONDS)
                     if not self._compilation.is_ready:
-                        say(f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured")
+                        echo(
+                            f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured"
+                        )
                 self.measure_at_end(step)
         finally:  # whoever waits may be interrupted
             self._worker.put(partial(self._session.finish, status, step))
@@ -246,7 +236,7 @@ class MonitoredRun:
         try:
             return self._batch.run()
         except Exception as error:  # noqa: BLE001 - whatever the model raises, the other probes continue
-            say(f"batch: the model fails on it ({one_line(error)}); hidden states are no longer measured")
+            echo(f"batch: the model fails on it ({one_line(error)}); hidden states are no longer measured")
             self._batch = None
             return None
         finally:
@@ -263,7 +253,7 @@ class MonitoredRun:
         return Plan(skipped=[f"{name}: its kernels are still being compiled" for name in self._names])
 
     def _failed(self, error: BaseException) -> None:
-        say(f"{type(error).__name__}: {error}; training continues without the monitor")
+        echo(f"{type(error).__name__}: {error}; training continues without the monitor")
         self._session.release()
 
 

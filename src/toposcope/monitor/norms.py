@@ -34,15 +34,11 @@ def distances(before: "Sequence[Tensor]", after: "Sequence[Tensor]") -> "list[Te
     """Return the L2 norms of the differences of local tensors; ``before`` is overwritten."""
     import torch
 
-    for old, new in zip(before, after, strict=True):
-        if old.dtype not in {torch.float16, torch.bfloat16}:
-            old.sub_(new)
-    wide = [k for k, old in enumerate(before) if old.dtype not in {torch.float16, torch.bfloat16}]
-    found = dict(zip(wide, norms([before[k] for k in wide]), strict=True))
-    for k, (old, new) in enumerate(zip(before, after, strict=True)):
-        if k not in found:  # a 16-bit difference would be rounded
-            found[k] = norms([new.float().sub_(old)])[0]
-    return [found[k] for k in range(len(before))]
+    half = {torch.float16, torch.bfloat16}
+    pairs = list(zip(before, after, strict=True))
+    wide = iter(norms([old.sub_(new) for old, new in pairs if old.dtype not in half]))
+    # a 16-bit difference would be rounded
+    return [norms([new.float().sub_(old)])[0] if old.dtype in half else next(wide) for old, new in pairs]
 
 
 def nonfinite(tensor: "Tensor") -> "Tensor":

@@ -27,9 +27,10 @@ def watched(model: "Module") -> "dict[str, Parameter]":
 
 def unmeasured(model: "Module") -> dict[str, str]:
     """Return the parameters that cannot be measured, by name, with the reason."""
-    made = {layer.name.partition("[")[0]: layer.how for layer in _layers(model) if not layer.tensor}
     reasons = {
-        name: f"a live run reads plain matrices only ({how}); measure its checkpoints" for name, how in made.items()
+        layer.name.partition("[")[0]: f"a live run reads plain matrices only ({layer.how}); measure its checkpoints"
+        for layer in _layers(model)
+        if not layer.tensor
     }
     return reasons | {name: reason for name, _, reason in _named(model) if reason}
 
@@ -130,6 +131,6 @@ def _reason(place: str, parameter: "Parameter") -> str:
 
 
 def _config(model: "Module") -> dict[str, bytes]:
-    """Return the configuration that transformers would save beside the weights."""
+    """Return the configuration that transformers would save next to the weights."""
     as_json = getattr(getattr(model, "config", None), "to_json_string", None)
     return {} if as_json is None else {"config.json": as_json().encode()}

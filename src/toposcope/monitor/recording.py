@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_text
 from toposcope.homology import Diagram
 from toposcope.integrity import Finding
+from toposcope.logs.columns import identify_columns
+from toposcope.logs.table import sources
 from toposcope.monitor.events import Alert, Event, Forecasted, Note
 from toposcope.monitor.measuring import StepMeasurements
-from toposcope.monitor.watching import stored_names
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes import Probe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
@@ -240,6 +243,16 @@ class Recording:
         self._lock.__exit__(None, None, None)
 
 
+def stored_names(values: Mapping[str, float]) -> dict[str, float]:
+    """Return logged values under the names of stored columns; further losses and accuracies keep their names."""
+    return {column: values[name] for column, name in _columns(tuple(values)).items()}
+
+
+@lru_cache(maxsize=256)
+def _columns(names: tuple[str, ...]) -> dict[str, str]:
+    return sources(identify_columns(names))
+
+
 def study_name(directory: Path) -> str:
     """Return the name of a directory with the characters that a study's name cannot have replaced."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in directory.resolve().name)
@@ -260,23 +273,17 @@ Write = Callable[[Recording], None]
 
 
 class WriteQueue:
-    """Makes writes in order, each once."""
+    """Makes writes in order, each once; while the study cannot be written, they wait in bounded memory."""
 
-    def __init__(self, open_recording: Callable[[], Recording], say: Callable[[str], None]) -> None:
-        self._open, self._say = open_recording, say
+    def __init__(self, open_recording: Callable[[], Recording]) -> None:
+        self._open = open_recording
         self.recording: Recording | None = None
-        self._waiting: deque[Write] = deque()
-        self._measured: deque[StepMeasurements] = deque()
+        self._waiting: deque[tuple[Write, StepMeasurements | None]] = deque()
         self._is_reported = False
 
-    def add(self, write: Write) -> None:
-        """Queue a write."""
-        self._waiting.append(write)
-
-    def add_measured(self, done: StepMeasurements, write: Write) -> None:
-        """Queue measurements; if the queue grows long, their diagrams are dropped."""
-        self._waiting.append(write)
-        self._measured.append(done)
+    def add(self, write: Write, done: StepMeasurements | None = None) -> None:
+        """Queue a write; if the queue grows long, the diagrams of what it writes are dropped."""
+        self._waiting.append((write, done))
 
     def write(self, facts: Callable[[], dict[str, Any]]) -> float:
         """Write what is queued, and the status of the monitor; return the seconds until the next write."""
@@ -286,30 +293,24 @@ class WriteQueue:
             if self.recording is None:
                 self.recording = self._open()
             while self._waiting:
-                self._waiting[0](self.recording)
+                self._waiting[0][0](self.recording)
                 self._waiting.popleft()
-            self._measured.clear()
             self.recording.status(facts())
         except ToposcopeError as error:
             if not self._is_reported:
-                self._say(f"{error}; training continues, and the write is tried again every {RETRY_SECONDS:.0f} s")
+                echo(f"{error}; training continues, and the write is tried again every {RETRY_SECONDS:.0f} s")
             self._is_reported = True
-            self._make_room()
+            while len(self._waiting) > MAX_WAITING:
+                self._waiting.popleft()
+            measured = [done for _, done in self._waiting if done is not None]
+            for done in measured[:-MAX_DIAGRAM_STEPS]:
+                done.forget_diagrams()
             return RETRY_SECONDS
         return WRITE_SECONDS
 
-    def _make_room(self) -> None:
-        """Bound the memory of the queue while the disk cannot be written: drop old rows and diagrams."""
-        while len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
-        while len(self._measured) > MAX_DIAGRAM_STEPS:
-            self._measured.popleft().forget_diagrams()
-
     def close(self, status: str, step: int) -> None:
         """Close the study; store the final status only if nothing is left in the queue."""
-        if self.recording is None:
-            return
-        if self._waiting:
+        if self.recording is not None and self._waiting:
             self.recording.release()
-        else:
+        elif self.recording is not None:
             self.recording.close(status, step)

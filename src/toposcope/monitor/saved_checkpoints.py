@@ -1,8 +1,8 @@
-"""Examines checkpoints as they are saved: a manifest beside each, new findings of the doctor, as the budget allows."""
+"""Examines checkpoints as they are saved: a manifest next to each, new findings of the doctor, as the budget allows."""
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from toposcope.checkpoints.checkpoint import Checkpoint
@@ -10,59 +10,20 @@ from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise,
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert
 
+DOCTOR = "doctor"  # name of the examination in the budget
+BYTES_PER_SECOND = 3e8  # expected speed of reading and hashing
 MAX_KEPT = 64  # most recent checkpoints that a new one is compared with
 
 
 class SavedCheckpoints:
-    """Examines the checkpoints of a run as they are saved."""
+    """The saved checkpoints of a run, examined in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._waiting: deque[tuple[Path, int]] = deque()
         self._summaries: dict[int, CheckpointSummary] = {}
         self._reported: dict[tuple[str, str], set[int]] = {}
         self._manifests: dict[Path, Path] = {}
-
-    def saved(self, path: Path, step: int) -> list[Finding]:
-        """Write the manifest of a checkpoint, in place of an earlier one of this step; return the new findings."""
-        checkpoint = Checkpoint(path, step)
-        # a manifest that is already there belongs to a checkpoint that this one replaced
-        summary = summarise(checkpoint, deep=True)
-        summary.differs, summary.manifest_error = {}, ""
-        self._summaries[step] = summary
-        while len(self._summaries) > MAX_KEPT:
-            del self._summaries[min(self._summaries)]
-        new = self._new(diagnose(list(self._summaries.values())))
-        if not summary.error:
-            hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
-            self._manifests[path] = write_manifest(checkpoint, hashes)
-        return new
-
-    def forget_deleted(self) -> None:
-        """Delete the manifests of deleted checkpoints, as when a trainer keeps the last few."""
-        for path in [path for path in self._manifests if not path.exists()]:
-            self._manifests.pop(path).unlink(missing_ok=True)
-
-    def _new(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Return the findings with a step that was not yet reported for this check and layer."""
-        new = []
-        for finding in findings:
-            known = self._reported.setdefault((finding.check, finding.layer), set())
-            steps = finding.steps or (-1,)
-            if not known.issuperset(steps):
-                known.update(steps)
-                new.append(finding)
-        return new
-
-
-DOCTOR = "doctor"  # name of the examination in the budget
-BYTES_PER_SECOND = 3e8  # expected speed of reading and hashing
-
-
-class CheckpointQueue:
-    """Saved checkpoints, examined in order."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget, self._series = budget, SavedCheckpoints()
-        self._waiting: deque[tuple[Path, int]] = deque()
         self.findings: list[Finding] = []
         """All findings so far."""
         self.n_examined = 0
@@ -84,18 +45,36 @@ class CheckpointQueue:
                 self._budget.forget(DOCTOR, name)
                 continue
             started = time.perf_counter()
-            new = self._series.saved(path, step)
+            new = self.saved(path, step)
             self._budget.charge(DOCTOR, name, time.perf_counter() - started)
             self._budget.forget(DOCTOR, name)
             self.n_examined += 1
             self.findings += new
-            self._series.forget_deleted()
-            yield from (_alert(finding, step) for finding in new)
+            for deleted in [path for path in self._manifests if not path.exists()]:
+                self._manifests.pop(deleted).unlink(missing_ok=True)
+            for finding in new:
+                since = min(finding.steps, default=step)
+                yield Alert(f"doctor: {finding.check}", step, since, finding.layer, finding.message)
 
-
-def _alert(finding: Finding, step: int) -> Alert:
-    since = min(finding.steps, default=step)
-    return Alert(f"doctor: {finding.check}", step, since, finding.layer, finding.message)
+    def saved(self, path: Path, step: int) -> list[Finding]:
+        """Write the manifest of a checkpoint, in place of an earlier one of this step; return the new findings."""
+        checkpoint = Checkpoint(path, step)
+        # a manifest that is already there belongs to a checkpoint that this one replaced
+        summary = summarise(checkpoint, deep=True)
+        summary.differs, summary.manifest_error = {}, ""
+        self._summaries[step] = summary
+        while len(self._summaries) > MAX_KEPT:
+            del self._summaries[min(self._summaries)]
+        new = []
+        for finding in diagnose(list(self._summaries.values())):
+            known, steps = self._reported.setdefault((finding.check, finding.layer), set()), finding.steps or (-1,)
+            if not known.issuperset(steps):
+                known.update(steps)
+                new.append(finding)
+        if not summary.error:
+            hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
+            self._manifests[path] = write_manifest(checkpoint, hashes)
+        return new
 
 
 def _size(path: Path) -> int:

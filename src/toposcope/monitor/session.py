@@ -1,9 +1,10 @@
-"""The monitor thread's work: it measures, stores, checks for faults and reports to the sinks."""
+"""The monitor's thread, and its work: it measures, stores, checks for faults and reports to the sinks."""
 
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,22 +14,24 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
+from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.budget import Budget, Thinning
 from toposcope.monitor.events import DIVERGED, Event, Logged, Measured, Note
 from toposcope.monitor.measuring import Measurer, StepMeasurements
 from toposcope.monitor.quantities import PendingQuantities
-from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue
-from toposcope.monitor.saved_checkpoints import CheckpointQueue
+from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue, stored_names
+from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.saved_checkpoints import SavedCheckpoints
 from toposcope.monitor.shards import Copy
 from toposcope.monitor.sinks.opening import RunSinks
-from toposcope.monitor.sinks.terminal import say
-from toposcope.monitor.watching import Watch
-from toposcope.monitor.worker import Job
+from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import checked
+
+Job = Callable[[], None]  # work for the thread; a snapshot of a layer is a job that holds memory until it is done
 
 STORING = "storing"  # name in the budget of the cost of storing a measurement, charged to the probe ``training``
 N_FREE_ROWS = 1000  # log rows that are stored outside the budget, so that the logs of short runs are complete
@@ -48,16 +51,16 @@ class Session:
         step: int,
         budget: Budget,
         sinks: RunSinks,
-        watch: Watch,
         other_probes: Sequence[Probe] = (),
     ) -> None:
         self._run, self._probes, self._layers, self._first = run, probes, layers, step
-        self._budget, self._sinks, self._watch = budget, sinks, watch
+        self._budget, self._sinks = budget, sinks
+        self._alerts, self._forecast = Alerts(run.last_step), RunningForecast(run)
         self._training, self._other_probes = TrainingProbe(), other_probes
         self._measurer = Measurer(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
-        self.checkpoints = CheckpointQueue(budget)
-        self._writes = WriteQueue(self._open, say)
+        self.checkpoints = SavedCheckpoints(budget)
+        self._writes = WriteQueue(self._open)
         self._current: StepMeasurements | None = None
         self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
         self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
@@ -115,7 +118,7 @@ class Session:
         self._last_skipped = skipped
         for line in skipped:
             self.skip(line)
-        self._writes.add_measured(done, lambda recording: self._write_measured(recording, done))
+        self._writes.add(lambda recording: self._write_measured(recording, done), done)
         rows = {
             (layer, probe.name()): measurement.statistics
             for probe, of in done.measurements.items()
@@ -125,10 +128,10 @@ class Session:
         if done.step == self._first and self._writes.recording is not None:
             is_missing = self._measurer.resume(self._stored_diagrams)
             if is_missing and done.is_extra and self._writes.recording.cut_at is not None:
-                say(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
+                echo(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
         with self._counting_cpu_time():
             self._dispatch(Measured(done.step, rows, skipped))
-            self._store_and_dispatch(self._watch.ranks(done.step, training.ranks()))
+            self._store_and_dispatch(self._alerts.ranks(done.step, training.ranks()))
         self._next_write = 0.0
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
@@ -139,9 +142,9 @@ class Session:
         self._budget.charge(probe.name(), "measured", self._budget.meter.clock() - started)
 
     def _dispatch(self, event: Event) -> None:
-        """Send an event to the sinks and the watch, and process the events that the watch raises."""
+        """Send an event to the sinks, and store and send the alerts that it raises."""
         self._sinks.put(event)
-        self._store_and_dispatch(self._watch(event))
+        self._store_and_dispatch(self._alerts.check(event))
 
     @contextmanager
     def _counting_cpu_time(self) -> Iterator[None]:
@@ -174,18 +177,19 @@ class Session:
             self._run, [self._training, *self._probes, *self._other_probes], self._layers, self._first
         )
         if recording.cut_at is not None:
-            self._watch.remember(recording.logged())
+            for step, values in recording.logged().items():
+                self._forecast.add(step, values)
             self._stored_diagrams = recording.last_diagrams()
             self.earlier = recording.earlier()
             stored = f"; the stored rows up to step {recording.cut_at} are replaced as training repeats these steps"
             repeats = recording.cut_at > self._first
-            say(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
+            echo(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
         self._other_seconds += time.thread_time() - started
         return recording
 
     def _make_forecast(self, *, final: bool = False) -> None:
         with self._budget.meter.during("measuring"):
-            events = self._watch.forecast(final=final)
+            events = self._forecast.update(self._budget, final=final)
         with self._counting_cpu_time():
             self._store_and_dispatch(events)
 
@@ -196,7 +200,7 @@ class Session:
             try:
                 alerts = list(self.checkpoints.examine(final=final))
             except ToposcopeError as error:
-                say(str(error))
+                echo(str(error))
                 return
         with self._counting_cpu_time():
             self._store_and_dispatch(alerts)
@@ -214,23 +218,20 @@ class Session:
                 self._store_and_dispatch([values])
                 continue
             numbers = _numbers(values)
-            self._report_unreadable(values.keys() - numbers.keys())
+            if new := values.keys() - numbers.keys() - self._unreadable:
+                self._unreadable |= new
+                echo(f"log: {', '.join(sorted(new))}: not a number; ignored")
             if self._thinning.keeps(step, numbers):
                 rows.setdefault(step, {}).update(numbers)
+                self._forecast.add(step, stored_names(numbers))
                 self._dispatch(Logged(step, numbers))
         self._row_seconds = time.thread_time() - started
         return rows
 
-    def _report_unreadable(self, names: Set[str]) -> None:
-        """Say once of each name that its value is not a number."""
-        if new := names - self._unreadable:
-            self._unreadable |= new
-            say(f"log: {', '.join(sorted(new))}: not a number; ignored")
-
     def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
         started = time.thread_time()
         if disagreement := recording.measured(done):
-            say(disagreement)
+            echo(disagreement)
         seconds = time.thread_time() - started
         self._other_seconds += seconds
         self._budget.charge(TrainingProbe.name(), STORING, seconds)
@@ -251,7 +252,7 @@ class Session:
         cut_at = None if recording is None else recording.cut_at
         return {
             "last_step": self._run.last_step,
-            "diverged": None if self._watch.diverged is None else str(self._watch.diverged),
+            "diverged": None if self._forecast.diverged is None else str(self._forecast.diverged),
             "n_measured": self.n_measured,
             "budget": budget.share,
             "trained_seconds": round(budget.trained, 3),
@@ -276,7 +277,7 @@ class Session:
         self._examine(final=True)
         self._budget.begin()  # training is over: it pays for none of this
         self.write()
-        has_diverged = status == "complete" and self._watch.diverged is not None
+        has_diverged = status == "complete" and self._forecast.diverged is not None
         self._writes.close(DIVERGED if has_diverged else status, step)
         self._sinks.close()
 
@@ -296,3 +297,92 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
         except Exception:  # noqa: BLE001 - whatever a user's object raises, it is not a number
             continue
     return numbers
+
+
+MAX_WAIT_SECONDS = 10.0
+"""Time that a job waits for room in the queue; a hanging disk must not block the training for longer."""
+IDLE_SECONDS = 0.25  # interval at which a thread without jobs calls `idle`
+
+
+class Worker:
+    """A thread and its queue, in which jobs hold at most `limit` bytes; a larger one is accepted if no other does.
+
+    `handle` does a job; if it raises, `failed` is called on the thread, which ends and accepts no further jobs. `idle`
+    is called between jobs, and every quarter of a second while there are none.
+    """
+
+    def __init__(
+        self, handle: Callable[[Job], None], idle: Job, failed: Callable[[BaseException], None], limit: int
+    ) -> None:
+        self._handle, self._idle, self._failed, self._limit = handle, idle, failed, limit
+        self._jobs: deque[tuple[Job, int]] = deque()
+        self._bytes = 0
+        self.unfinished = 0
+        """Number of jobs that are queued or in progress."""
+        self._changed = threading.Condition()
+        self._stopping = False
+        # A daemon, so that a script can exit without closing its monitor.
+        self._thread = threading.Thread(target=self._run, name="toposcope-monitor", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread accepts jobs."""
+        return self._thread.is_alive() and not self._stopping
+
+    def put(self, job: Job, n_bytes: int = 0) -> bool:
+        """Queue a job once there is room for its bytes; return False after a timeout, or if the thread has ended."""
+        deadline = time.monotonic() + MAX_WAIT_SECONDS
+        with self._changed:
+            while self._bytes and self._bytes + n_bytes > self._limit and self.is_running:
+                if time.monotonic() > deadline:
+                    return False
+                self._changed.wait(IDLE_SECONDS)
+            if not self.is_running:
+                return False
+            self._jobs.append((job, n_bytes))
+            self._bytes += n_bytes
+            self.unfinished += 1
+            self._changed.notify_all()
+            return True
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Finish the queued jobs, then end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._next()) is not None:
+                for job, n_bytes in taken:
+                    try:
+                        self._handle(job)
+                    finally:
+                        self._finish(n_bytes)
+                self._idle()
+            self._idle()
+        except BaseException as error:  # noqa: BLE001 - reported to the user; training continues
+            self._stopping = True
+            self._failed(error)
+        finally:
+            with self._changed:
+                self._jobs.clear()
+                self._changed.notify_all()
+
+    def _next(self) -> list[tuple[Job, int]] | None:
+        """Return a list with the next job, an empty one after a timeout, or None at the end."""
+        with self._changed:
+            if not self._jobs and not self._stopping:
+                self._changed.wait(IDLE_SECONDS)
+            if self._jobs:
+                return [self._jobs.popleft()]
+            return None if self._stopping else []
+
+    def _finish(self, n_bytes: int) -> None:
+        with self._changed:
+            self._bytes -= n_bytes
+            self.unfinished -= 1
+            self._changed.notify_all()

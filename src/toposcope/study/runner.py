@@ -22,7 +22,7 @@ from toposcope.family import Run
 from toposcope.family.run_folder import finished
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import CheckpointSummary, n_parameters
-from toposcope.logs import LogTable, log_beside, read_log, read_logs
+from toposcope.logs import LogTable, find_log, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes.needs import RunContext, needs_of
@@ -350,7 +350,7 @@ class _Runner:
                 logs = read_logs(declared_log).logs  # of several runs, the one of that name
                 self.logs[name] = (logs[0] if len(logs) == 1 else read_log(declared_log, run=name)).table
             else:
-                self.logs[name] = log_beside(opened.source) if opened.source else None
+                self.logs[name] = find_log(opened.source) if opened.source else None
         except ToposcopeError as error:
             self.logs[name] = None
             self._fail(name, "log", str(error))

@@ -1,1 +1,1 @@
-"""What topology adds to forecasts of a run's end: nested models and their controls (docs/methods/nested-models.md)."""
+"""What topology adds to forecasts of a run's end: nested models and their controls (docs/methods/between-runs.md)."""

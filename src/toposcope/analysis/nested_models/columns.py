@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from toposcope.analysis import tuning
 from toposcope.analysis.nested_models.population import GAP, Losses, NestedPopulation
 from toposcope.analysis.run_population import FINAL_LOSSES
 from toposcope.analysis.trajectories import Trajectory
@@ -15,16 +17,10 @@ from toposcope.probes.probe import NOISE
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-MIN_NEARNESS = 0.8  # a run takes part if its latest checkpoint up to the fraction is at this share of it, or later
-MIN_KNOWN_SHARE = 0.9
-"""Columns that are known in a smaller share of the runs are left out; in the others the mean takes their place."""
 TOLERANCE = 1e-9
 PROJECTIONS, TWIN = "random_projections", "placebo_twin"  # probes whose columns topology has to beat
 LOSS, SCHEDULE, PLAIN = "loss", "schedule", "plain"
 LEVELS = "levels"  # the columns of the losses whose products with the schedule count too
-MIN_ROWS = 3  # logged losses that a slope takes
-MIN_MEAN_ROWS, MEAN_SHARE = 10, 0.1
-"""The level of the training loss is the mean over the last tenth of the rows, at least ten."""
 _DIMENSION = re.compile(r"H\d+(?=\.)")
 
 
@@ -58,7 +54,7 @@ def fraction_columns(population: NestedPopulation, fraction: float) -> FractionC
         for i, (t, last) in enumerate(zip(population.runs, population.last_steps, strict=True))
         if (at := _checkpoint(t, fraction * last)) is not None
         and not population.diverged_at[i] <= t.steps[at]
-        and _has_topology(t, at)
+        and any(f.kind == TOPOLOGY and np.isfinite(values[at]) for f, values in t.features.items())
     ]
     if not members:
         return None
@@ -105,11 +101,7 @@ def _block_of(feature: Feature) -> str:
 def _checkpoint(t: Trajectory, end: float) -> int | None:
     """Return the place of the latest checkpoint up to a step, if it is near it."""
     place = int(np.searchsorted(t.steps, end * (1 + TOLERANCE), side="right")) - 1
-    return place if place >= 0 and t.steps[place] > 0 and t.steps[place] >= MIN_NEARNESS * end else None
-
-
-def _has_topology(t: Trajectory, at: int) -> bool:
-    return any(feature.kind == TOPOLOGY and np.isfinite(values[at]) for feature, values in t.features.items())
+    return place if place >= 0 and t.steps[place] > 0 and t.steps[place] >= tuning.MIN_NEARNESS * end else None
 
 
 def _series(runs: Sequence[Trajectory]) -> Iterator[tuple[Feature, list[Vector | None]]]:
@@ -130,9 +122,7 @@ def _level_and_change(series: Sequence[Vector | None], at: Indices, *, second: b
         if of_run is not None:
             for back in range(min(place, 2) + 1):
                 values[back, i] = of_run[place - back]
-    known = np.isfinite(values)
-    if known.any() and (values[known] > 0).all():
-        values = np.log(values, where=known, out=np.full_like(values, np.nan))
+    values = _logarithm(values)
     change, before = values[0] - values[1], values[1] - values[2]
     return [values[0], change, change - before] if second else [values[0], change]
 
@@ -141,17 +131,17 @@ def _shape(losses: Losses, step: int) -> Vector:
     """Return of the training loss up to a step: level, slope, curvature and scatter of its logarithm."""
     seen = (losses.steps <= step) & np.isfinite(losses.training) & (losses.training > 0)
     x, y = np.log(losses.steps[seen]), np.log(losses.training[seen])
-    if len(y) < MIN_ROWS:
+    if len(y) < tuning.MIN_SLOPE_ROWS:
         return np.full(4, np.nan)
     late, middle = x > np.log(step / 2), (x > np.log(step / 4)) & (x <= np.log(step / 2))
-    level = y[-max(MIN_MEAN_ROWS, int(MEAN_SHARE * len(y))) :].mean()
+    level = y[-max(tuning.MIN_MEAN_ROWS, int(tuning.MEAN_SHARE * len(y))) :].mean()
     slope, scatter = _line(x[late], y[late])
     return np.array([level, slope, slope - _line(x[middle], y[middle])[0], scatter])
 
 
 def _line(x: Vector, y: Vector) -> tuple[float, float]:
     """Return the slope of a line and the scatter about it; NaN for fewer than three values."""
-    if len(x) < MIN_ROWS:
+    if len(x) < tuning.MIN_SLOPE_ROWS:
         return np.nan, np.nan
     x, y = x - x.mean(), y - y.mean()
     slope = float(x @ y / (x @ x))
@@ -165,15 +155,16 @@ def _schedule(population: NestedPopulation, places: Indices, at: Indices) -> Ite
     rates = np.full((3, len(places)), np.nan)
     for i, (place, a) in enumerate(zip(places, at, strict=True)):
         t = population.runs[place]
-        clocks = [t.clocks.get(name) for name in ("learning_rate", "cumulative_learning_rate")]
-        rates[:2, i] = [np.nan if clock is None else clock[a] for clock in clocks]
+        known = [t.covariates.get(name) for name in ("learning_rate", "cumulative_learning_rate")]
+        rates[:2, i] = [np.nan if values is None else values[a] for values in known]
         rates[2, i] = population.rates_left[place][a]
     yield _logarithm(rates[0])
     yield _logarithm(rates[1])
     yield rates[2]
 
 
-def _logarithm(values: Vector) -> Vector:
+def _logarithm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return logarithms where all known values are positive, else the values."""
     known = np.isfinite(values)
     if not known.any() or not (values[known] > 0).all():
         return values
@@ -184,7 +175,7 @@ def _usable(columns: Iterable[Vector], n: int) -> Matrix:
     """Return the columns that are known in most runs and differ between runs."""
     table = np.array(list(columns)).reshape(-1, n).T
     known = np.isfinite(table)
-    often = known.mean(axis=0) >= MIN_KNOWN_SHARE
+    often = known.mean(axis=0) >= tuning.MIN_KNOWN_SHARE
     low = np.where(known, table, np.inf).min(axis=0, initial=np.inf)
     high = np.where(known, table, -np.inf).max(axis=0, initial=-np.inf)
     return np.asarray(table[:, often & (high > low)])
@@ -192,11 +183,6 @@ def _usable(columns: Iterable[Vector], n: int) -> Matrix:
 
 Kind = Literal["loss", "number", "event"]
 DIVERGENCE = "divergence or spike"
-NEXT_SHARE = 0.1  # of all steps: divergence is looked for in the next tenth
-SPIKE_RISE = 0.1  # a spike is a rise of the training loss by a tenth
-SPIKE_ROWS = 10  # both levels of a spike are means of so many logged losses
-MIN_PROBABILITY = 0.02  # probabilities are clipped, so that no single run decides the log loss
-MAX_SPREADS = 5.0  # targets further from the median, in robust standard deviations, count as this far in fitting
 NORMAL = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
 
@@ -217,7 +203,7 @@ class Problem:
     def errors(self, predicted: Matrix) -> Matrix:
         """Return the errors of predictions of `fitted`; the last axis is that of the runs."""
         if self.kind == "event":
-            p = np.clip(predicted, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+            p = np.clip(predicted, tuning.MIN_PROBABILITY, 1 - tuning.MIN_PROBABILITY)
             return np.asarray(-np.log(np.where(self.values > 0, p, 1 - p)))
         return np.asarray(np.abs((np.exp(predicted) if self.kind == "loss" else predicted) - self.values))
 
@@ -247,7 +233,7 @@ def _diverges(population: NestedPopulation, columns: FractionColumns) -> Vector:
     events = np.full(len(columns.places), np.nan)
     for i, (place, at) in enumerate(zip(columns.places, columns.at, strict=True)):
         step = int(population.runs[place].steps[at])
-        end = step + NEXT_SHARE * population.last_steps[place]
+        end = step + tuning.NEXT_SHARE * population.last_steps[place]
         losses = population.losses[place]
         if step < population.diverged_at[place] <= end:
             events[i] = 1.0
@@ -262,13 +248,13 @@ def spikes(steps: Steps, losses: Vector, step: float, end: float) -> float:
     The mean of any ten consecutive logged losses after the step is compared with that of the last ten up to it; with
     fewer than ten rows on either side nothing is known. A loss that is not finite counts as a rise.
     """
-    before, after = losses[steps <= step][-SPIKE_ROWS:], losses[(steps > step) & (steps <= end)]
-    if len(before) < SPIKE_ROWS or len(after) < SPIKE_ROWS or not np.isfinite(before).all():
+    before, after = losses[steps <= step][-tuning.SPIKE_ROWS :], losses[(steps > step) & (steps <= end)]
+    if len(before) < tuning.SPIKE_ROWS or len(after) < tuning.SPIKE_ROWS or not np.isfinite(before).all():
         return np.nan
     if not np.isfinite(after).all():
         return 1.0
-    means = np.convolve(after, np.full(SPIKE_ROWS, 1 / SPIKE_ROWS), mode="valid")
-    return float(means.max() > (1 + SPIKE_RISE) * before.mean())
+    means = np.convolve(after, np.full(tuning.SPIKE_ROWS, 1 / tuning.SPIKE_ROWS), mode="valid")
+    return float(means.max() > (1 + tuning.SPIKE_RISE) * before.mean())
 
 
 def winsorised(values: Vector) -> Vector:
@@ -277,4 +263,4 @@ def winsorised(values: Vector) -> Vector:
     spread = NORMAL * np.median(np.abs(values - centre))
     if not spread > 0:
         return values
-    return np.asarray(np.clip(values, centre - MAX_SPREADS * spread, centre + MAX_SPREADS * spread))
+    return np.asarray(np.clip(values, centre - tuning.MAX_SPREADS * spread, centre + tuning.MAX_SPREADS * spread))

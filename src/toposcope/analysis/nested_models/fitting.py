@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cholesky, eigh, solve_triangular
 
+from toposcope.analysis import tuning
 from toposcope.analysis.nested_models.columns import (
     LEVELS,
     LOSS,
@@ -20,17 +21,12 @@ from toposcope.analysis.nested_models.population import CONFIGURATIONS
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
-STRENGTHS: Vector = 10.0 ** np.arange(-4, 2.25, 0.5)
-"""Candidates, weakest first, for blocks whose rows have length 1 on average; a block may also be left out."""
-INTERCEPT_STRENGTH = 1e-3
-SWEEPS = 2  # times each strength is chosen given the others
-MAX_DEVIATIONS = 3.0  # standard deviations; values further out are clipped
 MIN_DIAGONAL = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Columns of the runs that are learned from, and of those that are left out, scaled alike."""
+    """Columns of the runs that are learned from, and of held-out runs, scaled alike."""
 
     learned: Matrix  # shape (n, p)
     held_out: Matrix  # shape (m, p)
@@ -40,7 +36,7 @@ class Block:
         factor = 1 / np.sqrt(max(self.learned.shape[1], 1))
         return Block(self.learned * factor, self.held_out * factor)
 
-    def beside(self, other: "Block") -> "Block":
+    def with_block(self, other: "Block") -> "Block":
         """Return the columns of both."""
         return Block(np.hstack([self.learned, other.learned]), np.hstack([self.held_out, other.held_out]))
 
@@ -68,7 +64,7 @@ def standardised(learned: Matrix, held_out: Matrix) -> Block:
 
     def z(values: Matrix) -> Matrix:
         deviations = (values[:, varies] - centre[varies]) / scale[varies]
-        return np.asarray(np.clip(np.nan_to_num(deviations, nan=0.0), -MAX_DEVIATIONS, MAX_DEVIATIONS))
+        return np.asarray(np.clip(np.nan_to_num(deviations, nan=0.0), -tuning.MAX_DEVIATIONS, tuning.MAX_DEVIATIONS))
 
     return Block(z(learned), z(held_out))
 
@@ -78,7 +74,7 @@ class RidgeModel:
     """A ridge on some blocks."""
 
     target: Vector  # shape (n,); of mean about 0 and standard deviation about 1
-    groups: Sequence[Indices] | None  # runs that are left out together in choosing strengths; None: each run by itself
+    groups: Sequence[Indices] | None  # runs held out together in choosing strengths; None: each by itself
     directions: Matrix  # shape (n, r); V of G = I - V V'
     residuals: Vector  # shape (n,); G y
     cross: Matrix  # shape (m, n); sum over blocks of held-out times learned columns, over the strength
@@ -87,11 +83,11 @@ class RidgeModel:
     def of(
         cls, blocks: Sequence[Block], strengths: Sequence[float], target: Vector, groups: Sequence[Indices] | None
     ) -> "RidgeModel":
-        """Return the ridge on blocks with given strengths, those of infinite strength left out, and an intercept."""
+        """Return the ridge on blocks of finite strength, and an intercept."""
         used = [(block, s) for block, s in zip(blocks, strengths, strict=True) if np.isfinite(s)]
         n, m = len(target), len(blocks[0].held_out)
         ones = Block(np.ones((n, 1)), np.ones((m, 1)))
-        used = [(ones, INTERCEPT_STRENGTH), *used]
+        used = [(ones, tuning.INTERCEPT_STRENGTH), *used]
         Z = np.hstack([block.learned / np.sqrt(s) for block, s in used])
         held_out = np.hstack([block.held_out / np.sqrt(s) for block, s in used])
         directions = _directions(Z)
@@ -99,60 +95,57 @@ class RidgeModel:
         return cls(target, groups, directions, residuals, held_out @ Z.T)
 
     def prediction(self) -> Vector:
-        """Return the prediction for the runs that are left out, shape (m,)."""
+        """Return the prediction for the held-out runs, shape (m,)."""
         return np.asarray(self.cross @ self.residuals)
-
-    def best_strength(self, block: Block) -> float:
-        """Return the strength of a further block that errs least on groups that are left out; infinite for none."""
-        return self._chosen(block)[0]
 
     def prediction_with(self, block: Block) -> Vector:
         """Return the prediction with a further block of the strength that errs least, shape (m,)."""
-        strength, residuals = self._chosen(block)
+        strength, residuals = self.chosen(block)
         if not np.isfinite(strength):
             return self.prediction()
         return np.asarray(self.cross @ residuals + block.held_out @ (block.learned.T @ residuals) / strength)
 
-    def _chosen(self, block: Block) -> tuple[float, Vector]:
-        """Return the best strength of a further block, and the residuals with it."""
+    def chosen(self, block: Block) -> tuple[float, Vector]:
+        """Return the strength of a further block that errs least on held-out groups, and the residuals with it.
+
+        The strength is infinite where the block is better excluded.
+        """
         if not block.learned.shape[1]:
             return np.inf, self.residuals
         left = block.learned - self.directions @ (self.directions.T @ block.learned)
         size, rotation = eigh(block.learned.T @ left, check_finite=False)
         W, u = left @ rotation, rotation.T @ (block.learned.T @ self.residuals)
-        weights = 1 / (STRENGTHS[:, None] + np.maximum(size, 0.0))
+        weights = 1 / (tuning.STRENGTHS[:, None] + np.maximum(size, 0.0))
         residuals = self.residuals[:, None] - W @ (weights * u).T
-        errors = np.append(self._left_out_errors(W, weights, residuals), self._left_out_errors_now())
+        nothing = np.zeros((len(self.target), 1)), np.zeros((1, 1)), self.residuals[:, None]
+        errors = np.append(self._held_out_errors(W, weights, residuals), self._held_out_errors(*nothing))
         best = len(errors) - 1 - int(errors[::-1].argmin())  # of equal ones the strongest
-        if best == len(STRENGTHS):
+        if best == len(tuning.STRENGTHS):
             return np.inf, self.residuals
-        return float(STRENGTHS[best]), residuals[:, best]
+        return float(tuning.STRENGTHS[best]), residuals[:, best]
 
-    def _left_out_errors(self, W: Matrix, weights: Matrix, residuals: Matrix) -> Vector:
-        """Return the mean absolute error on groups that are left out, by strength."""
+    def _held_out_errors(self, W: Matrix, weights: Matrix, residuals: Matrix) -> Vector:
+        """Return the mean absolute error on held-out groups, by strength."""
         if self.groups is None:
             diagonal = 1 - (self.directions**2).sum(axis=1)[:, None] - W**2 @ weights.T
             return np.asarray(np.abs(residuals / np.maximum(diagonal, MIN_DIAGONAL)).mean(axis=0))
         total = np.zeros(len(weights))
         for group in self.groups:
-            V, w = self.directions[group], W[group]
-            now = np.eye(len(group)) - V @ V.T
-            parts = now - np.einsum("ik,sk,jk->sij", w, weights, w, optimize=True)
-            total += np.abs(_solved(parts, residuals[group].T)).sum(axis=1)
+            V, w, eye = self.directions[group], W[group], np.eye(len(group))
+            parts = eye - V @ V.T - np.einsum("ik,sk,jk->sij", w, weights, w, optimize=True)
+            # A part may be almost singular.
+            solved = np.linalg.solve(parts + MIN_DIAGONAL * eye, residuals[group].T[:, :, None])[:, :, 0]
+            total += np.abs(solved).sum(axis=1)
         return total / len(self.target)
-
-    def _left_out_errors_now(self) -> float:
-        nothing = np.zeros((len(self.target), 1)), np.zeros((1, 1)), self.residuals[:, None]
-        return float(self._left_out_errors(*nothing)[0])
 
 
 def fit_ridge(blocks: Sequence[Block], target: Vector, groups: Sequence[Indices] | None = None) -> RidgeModel:
     """Choose the strengths of blocks one after the other, then again given the others, and fit the ridge."""
     strengths = [np.inf] * len(blocks)
-    for _ in range(SWEEPS):
+    for _ in range(tuning.SWEEPS):
         for i, block in enumerate(blocks):
             strengths[i] = np.inf
-            strengths[i] = RidgeModel.of(blocks, strengths, target, groups).best_strength(block)
+            strengths[i] = RidgeModel.of(blocks, strengths, target, groups).chosen(block)[0]
     return RidgeModel.of(blocks, strengths, target, groups)
 
 
@@ -165,12 +158,6 @@ def _directions(Z: Matrix) -> Matrix:
     size, rotation = eigh(Z @ Z.T, check_finite=False)
     size = np.maximum(size, 0.0)
     return np.asarray(rotation * np.sqrt(size / (1 + size)))
-
-
-def _solved(matrices: Matrix, values: Matrix) -> Matrix:
-    """Solve symmetric systems, shape (s, g, g) and (s, g), that may be almost singular."""
-    size = matrices.shape[-1]
-    return np.asarray(np.linalg.solve(matrices + MIN_DIAGONAL * np.eye(size), values[:, :, None])[:, :, 0])
 
 
 MEDIAN, WITH_SCHEDULE, WITH_PLAIN = "median", "schedule", "norms and spectra"
@@ -189,20 +176,18 @@ class Fold:
     """Models that are learned from some runs, to predict others."""
 
     learned: Indices  # places of the runs
-    held_out: Indices  # places of the runs
+    held_out: Indices
     centre: float  # of the target of the runs that are learned from
-    scale: float  # of the target of the runs that are learned from
-    low: float  # predictions are kept within this range: that of these targets, extended by as much on both sides
-    high: float  # predictions are kept within this range: that of these targets, extended by as much on both sides
+    scale: float
+    low: float  # predictions are clipped to the range of these targets, extended by as much on both sides
+    high: float
     models: dict[str, RidgeModel]  # the loss; with the schedule; with norms and spectra
-
-    def block(self, table: Matrix) -> Block:
-        """Return columns of all runs as a block."""
-        return standardised(table[self.learned], table[self.held_out])
 
     def prediction_with(self, table: Matrix) -> Vector:
         """Return predictions from the model with norms and spectra, and further columns."""
-        return self.unscaled(self.models[WITH_PLAIN].prediction_with(self.block(table).scaled()))
+        return self.unscaled(
+            self.models[WITH_PLAIN].prediction_with(standardised(table[self.learned], table[self.held_out]).scaled())
+        )
 
     def unscaled(self, predicted: Vector) -> Vector:
         """Return predictions in the target's unit."""
@@ -218,21 +203,26 @@ def further_tables(problem: Problem) -> dict[str, Matrix]:
     return tables | {model: columns.blocks[probe] for probe, model in CONTROLS.items() if probe in columns.blocks}
 
 
-def folds(problem: Problem, left_out: str) -> list[Fold]:
+def folds(problem: Problem, grouping: str) -> list[Fold]:
     """Fit the models without the runs of each fold; none if there would be too few to learn from."""
-    fold = fold_places(problem, left_out)
+    fold = fold_places(problem, grouping)
     names = np.unique(fold)
     if len(names) < 2 or min(int((fold != name).sum()) for name in names) < MIN_LEARNED:
         return []
-    return [_fold(problem, np.flatnonzero(fold != name), np.flatnonzero(fold == name), left_out) for name in names]
+    return [_fold(problem, np.flatnonzero(fold != name), np.flatnonzero(fold == name), grouping) for name in names]
 
 
-def fold_places(problem: Problem, left_out: str, n_folds: int = N_FOLDS) -> Indices:
+def named_draws(*names: str | int) -> np.random.Generator:
+    """Return the random numbers of one choice of nested models."""
+    return np.random.default_rng(derive_seed(tuning.SEED, "nested models", *names))
+
+
+def fold_places(problem: Problem, grouping: str, n_folds: int = N_FOLDS) -> Indices:
     """Return the fold of each run."""
-    names, place = np.unique(problem.groups[left_out], return_inverse=True)
-    if left_out != CONFIGURATIONS and len(names) <= n_folds:
+    names, place = np.unique(problem.groups[grouping], return_inverse=True)
+    if grouping != CONFIGURATIONS and len(names) <= n_folds:
         return np.asarray(place)
-    order = np.random.default_rng(derive_seed(42, "nested models", "folds", len(names))).permutation(len(names))
+    order = named_draws("folds", len(names)).permutation(len(names))
     return np.asarray((order % n_folds)[place])
 
 
@@ -240,9 +230,9 @@ def predictions(problem: Problem, fitted: list[Fold]) -> dict[str, Vector]:
     """Return the predictions of every model for every run, shape (n,) each."""
     further = further_tables(problem)
     found = {name: np.full(len(problem.values), np.nan) for name in (MEDIAN, *BEFORE, *further)}
-    target = problem.fitted()
+    target, centre = problem.fitted(), np.mean if problem.kind == "event" else np.median
     for fold in fitted:
-        found[MEDIAN][fold.held_out] = _constant(problem, target[fold.learned])
+        found[MEDIAN][fold.held_out] = centre(target[fold.learned])
         for name, model in fold.models.items():
             found[name][fold.held_out] = fold.unscaled(model.prediction())
         for name, table in further.items():
@@ -257,27 +247,23 @@ def widths(problem: Problem) -> dict[str, int]:
     return {MEDIAN: 0, **{name: table.shape[1] for name, table in tables.items()}}
 
 
-def _constant(problem: Problem, learned: Vector) -> float:
-    return float(learned.mean() if problem.kind == "event" else np.median(learned))
-
-
-def _fold(problem: Problem, learned: Indices, held_out: Indices, left_out: str) -> Fold:
+def _fold(problem: Problem, learned: Indices, held_out: Indices, grouping: str) -> Fold:
     target = problem.fitted()[learned]
     low, high = float(target.min()), float(target.max())
     if problem.kind != "event":
         target = winsorised(target)
     centre, scale = float(target.mean()), float(target.std()) or 1.0
     reach = 0.0 if problem.kind == "event" else high - low
-    groups = list(_inner_groups(problem, learned, left_out))
+    groups = list(_inner_groups(problem, learned, grouping))
     y = (target - centre) / scale
     single = None if len(groups) == len(learned) else groups
     models = {name: fit_ridge(blocks, y, single) for name, blocks in _nest(problem, learned, held_out).items()}
     return Fold(learned, held_out, centre, scale, low - reach, high + reach, models)
 
 
-def _inner_groups(problem: Problem, learned: Indices, left_out: str) -> Iterator[Indices]:
-    """Yield the runs that are left out together in choosing strengths: as outside, where there are two such groups."""
-    groups = problem.groups[left_out][learned]
+def _inner_groups(problem: Problem, learned: Indices, grouping: str) -> Iterator[Indices]:
+    """Yield the runs held out together in choosing strengths: as outside, where there are two such groups."""
+    groups = problem.groups[grouping][learned]
     if len(np.unique(groups)) < 2:
         groups = problem.groups[CONFIGURATIONS][learned]
     for name in np.unique(groups):
@@ -294,29 +280,21 @@ def _nest(problem: Problem, learned: Indices, held_out: Indices) -> dict[str, li
     loss, levels, schedule, plain = (
         standardised(blocks[name][learned], blocks[name][held_out]) for name in (LOSS, LEVELS, SCHEDULE, PLAIN)
     )
-    with_schedule = [loss, schedule, levels.beside(schedule).products()]
+    with_schedule = [loss, schedule, levels.with_block(schedule).products()]
     nest = {LOSS: [loss], WITH_SCHEDULE: with_schedule, WITH_PLAIN: [*with_schedule, plain, plain.squares()]}
     return {name: [block.scaled() for block in of_model] for name, of_model in nest.items()}
 
 
-BOOSTED_FRACTIONS = (0.1, 0.3, 0.7)
-"""Boosting takes a hundred times as long as a ridge, and is fitted at these fractions alone."""
-BOOSTING_FOLDS = 5
-MIN_RUNS = 50
-MAX_ROUNDS, LEARNING_RATE, MAX_LEAVES, MIN_LEAF_RUNS = 200, 0.1, 6, 8
-STOPPING_SHARE, STOPPING_ROUNDS = 0.2, 10
-"""Rounds end when a fifth of the runs that are learned from has not been predicted better for ten."""
-
-
 def is_boosted(problem: Problem) -> bool:
-    """Return whether a problem is fitted by boosting: at few fractions, with 50 runs or more."""
-    return len(problem.values) >= MIN_RUNS and problem.columns.fraction in BOOSTED_FRACTIONS
+    """Return whether a problem is fitted by boosting: at few fractions, of many runs."""
+    enough = len(problem.values) >= tuning.MIN_BOOSTED_RUNS
+    return enough and problem.columns.fraction in tuning.BOOSTED_FRACTIONS
 
 
 def boosted_predictions(problem: Problem) -> dict[str, Vector]:
     """Return the predictions of the models with norms and spectra, all topology and the controls, shape (n,) each.
 
-    Configurations are left out, in five folds.
+    Configurations are held out, in five folds.
     """
     blocks, further = problem.columns.blocks, further_tables(problem)
     plain = np.hstack([blocks[LOSS], blocks[SCHEDULE], blocks[PLAIN]])
@@ -325,25 +303,25 @@ def boosted_predictions(problem: Problem) -> dict[str, Vector]:
         name for name in further if name in (ALL_TOPOLOGY, *CONTROLS.values()) or len(problem.columns.families) == 1
     ]
     tables |= {name: np.hstack([plain, further[name]]) for name in chosen}
-    return {name: _left_out(problem, table) for name, table in tables.items()}
+    return {name: _boosted(problem, table) for name, table in tables.items()}
 
 
-def _left_out(problem: Problem, table: Matrix) -> Vector:
+def _boosted(problem: Problem, table: Matrix) -> Vector:
     from sklearn.ensemble import HistGradientBoostingRegressor  # slow to import
 
-    target, fold = problem.fitted(), fold_places(problem, CONFIGURATIONS, BOOSTING_FOLDS)
+    target, fold = problem.fitted(), fold_places(problem, CONFIGURATIONS, tuning.BOOSTING_FOLDS)
     predicted = np.full(len(target), np.nan)
     for name in np.unique(fold):
         learned = fold != name
         model = HistGradientBoostingRegressor(
-            learning_rate=LEARNING_RATE,
-            max_iter=MAX_ROUNDS,
-            max_leaf_nodes=MAX_LEAVES,
-            min_samples_leaf=MIN_LEAF_RUNS,
+            learning_rate=tuning.LEARNING_RATE,
+            max_iter=tuning.MAX_ROUNDS,
+            max_leaf_nodes=tuning.MAX_LEAVES,
+            min_samples_leaf=tuning.MIN_LEAF_RUNS,
             early_stopping=True,
-            validation_fraction=STOPPING_SHARE,
-            n_iter_no_change=STOPPING_ROUNDS,
-            random_state=derive_seed(42, "nested models", "boosting", int(name)) % (1 << 32),
+            validation_fraction=tuning.STOPPING_SHARE,
+            n_iter_no_change=tuning.STOPPING_ROUNDS,
+            random_state=derive_seed(tuning.SEED, "nested models", "boosting", int(name)) % (1 << 32),
         )
         known = target[learned] if problem.kind == "event" else winsorised(target[learned])
         predicted[~learned] = model.fit(table[learned], known).predict(table[~learned])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import tuning
 from toposcope.analysis.run_population import FINAL_LOSSES, known_final_losses
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.family.run import learning_rate
@@ -18,7 +19,6 @@ NO_SETTINGS = ("run", "size", "seed", "n_parameters")
 """Columns of `Study.population` that are no settings of the training; the number of parameters is known otherwise."""
 CONFIGURATIONS, SIZES, RATES, CORPORA = "runs", "sizes", "learning rates", "corpora"
 """What is left out: runs that differ in their seed alone, and all runs of a size, of a band of rates, of a corpus."""
-MAX_BANDS = 4  # peak learning rates are divided into so many bands
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,16 +179,16 @@ def _groups(
 def _peak(t: Trajectory, plan: Mapping[str, Any] | None) -> float:
     if plan:
         return float(plan["learning_rate"])
-    rates = t.clocks.get("learning_rate", np.empty(0))
+    rates = t.covariates.get("learning_rate", np.empty(0))
     return float(np.nanmax(rates)) if np.isfinite(rates).any() else np.nan
 
 
 def _bands(rates: Vector) -> Indices:
     """Return the band of each rate: each rate its own if they are few, else quarters of the runs."""
     distinct = np.unique(rates)
-    if len(distinct) <= MAX_BANDS:
+    if len(distinct) <= tuning.MAX_BANDS:
         return np.searchsorted(distinct, rates)
-    limits = np.quantile(rates, np.arange(1, MAX_BANDS) / MAX_BANDS)
+    limits = np.quantile(rates, np.arange(1, tuning.MAX_BANDS) / tuning.MAX_BANDS)
     return _numbered(np.searchsorted(limits, rates, side="right").tolist())
 
 

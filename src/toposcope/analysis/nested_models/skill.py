@@ -1,15 +1,15 @@
-"""Skill of one model beside another, with an interval over groups of runs, and the tests of their paired errors."""
+"""Skill of one model over another, with an interval over groups of runs, and the tests of their paired errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from toposcope.analysis import tuning
 from toposcope.analysis.nested_models.columns import Problem
-from toposcope.analysis.nested_models.fitting import CONTROLS, Fold, further_tables
+from toposcope.analysis.nested_models.fitting import CONTROLS, Fold, further_tables, named_draws
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, SIZES
 from toposcope.analysis.permutations import sign_flips
-from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 RESAMPLES = 1000
@@ -19,11 +19,11 @@ MIN_INTERVAL_GROUPS = 6  # fewer groups have no interval, and no p that could be
 
 @dataclass(frozen=True, eq=False)
 class Skills:
-    """Skills of k models beside others, over g groups."""
+    """Skills of k models over others, from g groups."""
 
     skill: Vector  # shape (k,); 1 - MAE / MAE of the other model; NaN where that has no error
     low: Vector  # shape (k,); 95% interval, from resampling groups
-    high: Vector  # shape (k,); 95% interval, from resampling groups
+    high: Vector
     p: Vector  # shape (k,); two-sided, of the groups' mean differences, by flipping their signs
     n_groups: int
 
@@ -50,8 +50,7 @@ def compare(errors: Matrix, base: Matrix, groups: Indices) -> Skills:
 
 def _resamples(n: int) -> Matrix:
     """Return how often each group is in each bootstrap sample, shape (resamples, n)."""
-    rng = np.random.default_rng(derive_seed(42, "nested models", "bootstrap", n))
-    return rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
+    return named_draws("bootstrap", n).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
 
 
 def wilcoxon_p(errors: Matrix, base: Matrix, groups: Indices) -> Vector:
@@ -73,22 +72,11 @@ def _membership(groups: Indices) -> Matrix:
     return member
 
 
-MIN_RUNS_OF_SIZE = 5
 N_SHUFFLES = 19  # draws of the topology of other runs
-NOISE_LEVELS: Vector = np.array([0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-"""Standard deviations of the noise of planted features, in those of the residuals that they show."""
 N_PLANTED = 20  # planted features of each noise level
 
 
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """Skills of models with made-up columns beside the model with norms and spectra, and their p."""
-
-    skill: Vector  # shape (d,)
-    p: Vector  # shape (d,)
-
-
-def shuffled(problem: Problem, fitted: Sequence[Fold], base: Vector) -> dict[str, Draws]:
+def shuffled(problem: Problem, fitted: Sequence[Fold], base: Vector) -> dict[str, Skills]:
     """Return what the topology of another run of the same size adds, by the name of the model."""
     tables = {name: t for name, t in further_tables(problem).items() if name not in CONTROLS.values()}
     orders = [_order(problem, draw) for draw in range(N_SHUFFLES)]
@@ -98,16 +86,14 @@ def shuffled(problem: Problem, fitted: Sequence[Fold], base: Vector) -> dict[str
     }
 
 
-def planted(problem: Problem, fitted: Sequence[Fold], base: Vector) -> list[Draws]:
+def planted(problem: Problem, fitted: Sequence[Fold], base: Vector) -> list[Skills]:
     """Return what a feature adds that shows the residuals of the model with norms and spectra, by noise level."""
     residuals = problem.fitted() - base
     spread = float(residuals.std())
-    rng = np.random.default_rng(
-        derive_seed(42, "nested models", "planted", problem.target, str(problem.columns.fraction))
-    )
+    rng = named_draws("planted", problem.target, str(problem.columns.fraction))
     unit = residuals / spread if spread > 0 else residuals
     found = []
-    for level in NOISE_LEVELS:
+    for level in tuning.NOISE_LEVELS:
         noise = rng.standard_normal((N_PLANTED, len(unit)))
         predicted = [_predicted(fitted, (unit + level * of_draw)[:, None]) for of_draw in noise]
         found.append(_draws(problem, np.array(predicted), base))
@@ -121,17 +107,16 @@ def _predicted(fitted: Sequence[Fold], table: Matrix) -> Vector:
     return predicted
 
 
-def _draws(problem: Problem, predicted: Matrix, base: Vector) -> Draws:
+def _draws(problem: Problem, predicted: Matrix, base: Vector) -> Skills:
     errors, of_base = problem.errors(predicted), np.tile(problem.errors(base), (len(predicted), 1))
-    skills = compare(errors, of_base, problem.groups[CONFIGURATIONS])
-    return Draws(skills.skill, skills.p)
+    return compare(errors, of_base, problem.groups[CONFIGURATIONS])
 
 
 def _order(problem: Problem, draw: int) -> Indices:
     """Return for every run another one of the same size; sizes of few runs count as one."""
     sizes = problem.groups.get(SIZES, np.zeros(len(problem.values), dtype=np.int64))
-    sizes = np.where(np.bincount(sizes)[sizes] < MIN_RUNS_OF_SIZE, len(sizes), sizes)
-    rng = np.random.default_rng(derive_seed(42, "nested models", "shuffle", str(problem.columns.fraction), draw))
+    sizes = np.where(np.bincount(sizes)[sizes] < tuning.MIN_RUNS_OF_SIZE, len(sizes), sizes)
+    rng = named_draws("shuffle", str(problem.columns.fraction), draw)
     order = np.empty(len(sizes), dtype=np.int64)
     for size in np.unique(sizes):
         members = rng.permutation(np.flatnonzero(sizes == size))

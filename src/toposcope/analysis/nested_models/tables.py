@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, Problem, fraction_columns, problems
 from toposcope.analysis.nested_models.fitting import (
@@ -22,7 +23,7 @@ from toposcope.analysis.nested_models.fitting import (
     widths,
 )
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation
-from toposcope.analysis.nested_models.skill import NOISE_LEVELS, Draws, compare, planted, shuffled, wilcoxon_p
+from toposcope.analysis.nested_models.skill import Skills, compare, planted, shuffled, wilcoxon_p
 from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
@@ -58,15 +59,15 @@ class Fitted:
     """What was fitted of one target at one fraction: rows of `MODELS`, and the draws of the controls."""
 
     rows: list[dict[str, object]]
-    shuffled: dict[str, Draws] = field(default_factory=dict)
-    planted: Sequence[Draws] = ()
+    shuffled: dict[str, Skills] = field(default_factory=dict)
+    planted: Sequence[Skills] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class NestedModels:
     """The tables of nested models."""
 
-    # a row for each target, fraction, kind of group that is left out, learner and model: ``mae``; ``skill`` beside the
+    # a row for each target, fraction, kind of group that is held out, learner and model: ``mae``; ``skill`` over the
     # model ``versus``, with its interval, ``p`` and ``p_wilcoxon``; ``p_adjusted`` where topology is tested; of models
     # with topology also ``skill_beside_projections`` and so on, which compare them with the controls
     models: pl.DataFrame
@@ -130,10 +131,10 @@ def fit_problem(problem: Problem) -> Fitted:
         return Fitted(rows)
     found = predictions(problem, fitted)
     rows += _rows(problem, CONFIGURATIONS, RIDGE, found)
-    for left_out in problem.groups:
-        others = folds(problem, left_out) if left_out != CONFIGURATIONS else []
+    for grouping in problem.groups:
+        others = folds(problem, grouping) if grouping != CONFIGURATIONS else []
         if others:
-            rows += _rows(problem, left_out, RIDGE, predictions(problem, others))
+            rows += _rows(problem, grouping, RIDGE, predictions(problem, others))
     if is_boosted(problem) and is_installed("sklearn"):
         rows += _rows(problem, CONFIGURATIONS, BOOSTING, boosted_predictions(problem))
     elif is_boosted(problem):
@@ -142,16 +143,16 @@ def fit_problem(problem: Problem) -> Fitted:
     return Fitted(rows, shuffled(problem, fitted, base), planted(problem, fitted, base))
 
 
-def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str, Vector]) -> list[dict[str, object]]:
+def _rows(problem: Problem, grouping: str, learner: str, predicted: Mapping[str, Vector]) -> list[dict[str, object]]:
     """Return the rows of some models; each is compared with the one before it."""
-    names, groups = list(predicted), problem.groups[left_out]
+    names, groups = list(predicted), problem.groups[grouping]
     errors = {name: problem.errors(values) for name, values in predicted.items()}
     before = {name: BEFORE.get(name, WITH_PLAIN) for name in names}
     compared = [name for name in names if before[name] in errors and before[name] != name]
     ours = np.array([errors[name] for name in compared])
     theirs = np.array([errors[before[name]] for name in compared])
     skills, ranks = compare(ours, theirs, groups), wilcoxon_p(ours, theirs, groups)
-    beside = {
+    over_controls = {
         probe: compare(ours, np.tile(errors[model], (len(ours), 1)), groups)
         for probe, model in CONTROLS.items()
         if model in errors
@@ -160,7 +161,7 @@ def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str,
     rows: list[dict[str, object]] = []
     for name in names:
         row: dict[str, object] = {
-            **_place(problem, left_out, learner),
+            **_place(problem, grouping, learner),
             "model": name,
             "n_groups": skills.n_groups,
             "n_columns": width[name],
@@ -171,26 +172,26 @@ def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str,
             row |= {"versus": before[name], "p_wilcoxon": float(ranks[i])}
             values = {"skill": skills.skill, "skill_low": skills.low, "skill_high": skills.high, "p": skills.p}
             row |= {key: float(of_models[i]) for key, of_models in values.items()}
-            for probe, against in beside.items() if name in topological else ():
+            for probe, against in over_controls.items() if name in topological else ():
                 row |= {f"skill_beside_{_BESIDE[probe]}": float(against.skill[i])}
                 row |= {f"p_beside_{_BESIDE[probe]}": float(against.p[i])}
         rows.append(row)
     return rows
 
 
-def _place(problem: Problem, left_out: str, learner: str) -> dict[str, object]:
+def _place(problem: Problem, grouping: str, learner: str) -> dict[str, object]:
     return {
         **dict.fromkeys(MODELS),
         "target": problem.target,
         "fraction": problem.columns.fraction,
-        "left_out": left_out,
+        "left_out": grouping,
         "learner": learner,
         "n_runs": len(problem.values),
     }
 
 
 def tested_rows() -> pl.Expr:
-    """Return which rows of the models test topology: those of runs left out, with topology added."""
+    """Return which rows of the models test topology: those of held-out runs, with topology added."""
     without = [MEDIAN, *BEFORE, *CONTROLS.values()]
     return (pl.col("left_out") == CONFIGURATIONS) & ~pl.col("model").is_in(without) & pl.col("p").is_not_null()
 
@@ -210,7 +211,7 @@ def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, o
         if row["left_out"] == CONFIGURATIONS and row["learner"] == RIDGE
     }
 
-    def row(control: str, model: str, noise: float | None, draws: Draws, n_as_good: int | None) -> dict[str, object]:
+    def row(control: str, model: str, noise: float | None, draws: Skills, n_as_good: int | None) -> dict[str, object]:
         least = LEVEL if control == SHUFFLED else level  # of what should not be found, and of what should be
         return {
             "target": problem.target,
@@ -233,6 +234,6 @@ def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, o
         ),
         *(
             row(PLANTED, "", float(noise), draws, None)
-            for noise, draws in zip(NOISE_LEVELS, part.planted, strict=False)
+            for noise, draws in zip(tuning.NOISE_LEVELS, part.planted, strict=False)
         ),
     ]

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from toposcope.family.model import GPT
-from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize
+from toposcope.family.run import ModelSize
+from toposcope.family.tuning import MIN_HEAD_WIDTH
 
 
 class Layout:

@@ -11,16 +11,11 @@ import msgspec
 from safetensors import SafetensorError, safe_open
 
 from toposcope.checkpoints.sources.packed import file_name
+from toposcope.family import tuning
 from toposcope.family.corpus import Corpus
-from toposcope.family.run import MIN_HEAD_WIDTH, Run
+from toposcope.family.run import Run
 from toposcope.family.run_folder import described
 
-MAX_CPU_ACTIVATIONS = 30_000
-"""Entries of a run's residual stream up to which a CPU trains runs together more quickly than alone, see
-benchmarks/population.py; above, the activations of several runs do not fit into its caches."""
-MAX_CPU_RUNS = 16
-MAX_CPU_BYTES = 2 * 10**9
-MAX_GPU_SHARE = 0.6  # of the memory of a GPU that the estimate of a pack may fill
 STATE = "state.safetensors"  # what a pack resumes from; it stays when its runs have ended
 
 
@@ -44,7 +39,7 @@ def packs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[
 def run_bytes(run: Run) -> int:
     """Estimate the memory that one more run of a pack takes, to about a tenth."""
     size, positions = run.size, run.training.batch_size * run.size.context
-    heads = size.heads * max(MIN_HEAD_WIDTH, size.hidden // size.heads)
+    heads = size.heads * max(tuning.MIN_HEAD_WIDTH, size.hidden // size.heads)
     block = 24 * size.hidden + 10 * heads
     noise = 2 * size.hidden * (1 + 2 * size.layers) if run.training.dropout else 0
     return 4 * (
@@ -58,11 +53,11 @@ def _most(runs: Sequence[Run], members: Sequence[int], device: str, processes: i
     if device != "cpu":
         import torch
 
-        return max(1, int(MAX_GPU_SHARE * torch.cuda.get_device_properties(device).total_memory) // each)
+        return max(1, int(tuning.MAX_GPU_SHARE * torch.cuda.get_device_properties(device).total_memory) // each)
     first = runs[members[0]]
-    if first.training.batch_size * first.size.context * first.size.hidden > MAX_CPU_ACTIVATIONS:
+    if first.training.batch_size * first.size.context * first.size.hidden > tuning.MAX_CPU_ACTIVATIONS:
         return 1
-    return max(1, min(MAX_CPU_RUNS, MAX_CPU_BYTES // each, math.ceil(len(members) / processes)))
+    return max(1, min(tuning.MAX_CPU_RUNS, tuning.MAX_CPU_BYTES // each, math.ceil(len(members) / processes)))
 
 
 def _parts(members: list[int], most: int) -> list[list[int]]:

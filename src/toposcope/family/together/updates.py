@@ -8,14 +8,15 @@ a CPU.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toposcope.family.batches import Batches, dropout_masks, mask_keys
-from toposcope.family.corpus import Tokens, spread_sequences
+from toposcope.family.batches import Batches, dropout_masks, mask_keys, validation_sequences
+from toposcope.family.corpus import Tokens
 from toposcope.family.run import ModelSize, Run, TrainingOptions
 from toposcope.family.together.model import Layout, losses
 
@@ -32,17 +33,21 @@ class Feed:
 
     def __init__(self, runs: Sequence[Run], tokens: Sequence[Tokens], device: torch.device) -> None:
         self._batches = [Batches(run, corpus) for run, corpus in zip(runs, tokens, strict=True)]
-        pool = _Pool()
         # A share of a corpus is its beginning: runs of one corpus read the same tokens, whatever their shares.
-        inputs = [pool.add(corpus.training) for corpus in tokens]
+        inputs = [corpus.training for corpus in tokens]
         targets = [
-            begin if batches.targets is None else pool.add(batches.targets)
+            begin if batches.targets is None else batches.targets
             for begin, batches in zip(inputs, self._batches, strict=True)
         ]
-        self._pool = torch.cat(pool.parts).to(device)
-        self._offsets = torch.tensor([inputs, targets], device=device).T[..., None, None]
+        parts = {id(part): part for part in (*inputs, *targets)}
+        begins = dict(zip(parts, accumulate(map(len, parts.values()), initial=0), strict=False))
+        self._pool = torch.cat(list(parts.values())).to(device)
+        offsets = torch.tensor([[begins[id(part)] for part in of_runs] for of_runs in (inputs, targets)], device=device)
+        self._offsets = offsets.T[..., None, None]
         self._window = torch.arange(runs[0].size.context + 1, device=device)
-        self.validation = torch.stack([_validation(*pair) for pair in zip(runs, tokens, strict=True)]).to(device)
+        self.validation = torch.stack([validation_sequences(*pair) for pair in zip(runs, tokens, strict=True)]).to(
+            device
+        )
 
     def starts(self, begin: int, stop: int) -> Tensor:
         """Return where the sequences of the updates after `begin` start, shape (steps, runs, batch)."""
@@ -53,26 +58,6 @@ class Feed:
         """Return inputs and targets, shape (runs, batch, context), for starts of shape (runs, batch)."""
         places = starts[:, None, :, None] + self._offsets + self._window
         return self._pool[places[:, 0, :, :-1]].long(), self._pool[places[:, 1, :, 1:]].long()
-
-
-class _Pool:
-    """Parts of one row of tokens, each of them once."""
-
-    def __init__(self) -> None:
-        self.parts: list[Tensor] = []
-        self._begins: dict[int, int] = {}
-
-    def add(self, part: Tensor) -> int:
-        """Return where a part begins."""
-        if id(part) not in self._begins:
-            self._begins[id(part)] = sum(map(len, self.parts))
-            self.parts.append(part)
-        return self._begins[id(part)]
-
-
-def _validation(run: Run, tokens: Tokens) -> Tensor:
-    count, length = run.training.validation_sequences, run.size.context + 1
-    return spread_sequences(tokens.validation, count, length, "validation")
 
 
 @dataclass(frozen=True)
@@ -98,26 +83,24 @@ class Factors:
         )
 
 
-def clip(gradients: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale down the gradients of each run whose norm is above its limit; return the norms before, shape (runs,)."""
-    norms = torch.linalg.vector_norm(gradients, dim=1)
-    return gradients * (limits / (norms + CLIP_EPSILON)).clamp(max=1.0)[:, None], norms
-
-
-def update(
+def clipped_update(
     weights: Tensor,
     first: Tensor,
     second: Tensor,
     gradients: Tensor,
+    limits: Tensor,
     decay: Tensor,
     step_size: Tensor,
     spread: Tensor,
-) -> None:
-    """Make one update of AdamW in place."""
+) -> Tensor:
+    """Clip the gradients of each run to its limit and make one update of AdamW in place; return the norms before."""
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1)
+    clipped = gradients * (limits / (norms + CLIP_EPSILON)).clamp(max=1.0)[:, None]
     weights.addcmul_(weights, decay, value=-1)
-    first.lerp_(gradients, 1 - FIRST_DECAY)
-    second.mul_(SECOND_DECAY).addcmul_(gradients, gradients, value=1 - SECOND_DECAY)
+    first.lerp_(clipped, 1 - FIRST_DECAY)
+    second.mul_(SECOND_DECAY).addcmul_(clipped, clipped, value=1 - SECOND_DECAY)
     weights.addcdiv_(first * step_size, (second.sqrt() / spread).add_(EPSILON), value=-1)
+    return norms
 
 
 @dataclass(frozen=True)
@@ -213,19 +196,3 @@ class Updates:
             tensor.copy_(value)
         self._replay = graph.replay
         return self._replay
-
-
-def clipped_update(
-    weights: Tensor,
-    first: Tensor,
-    second: Tensor,
-    gradients: Tensor,
-    limits: Tensor,
-    decay: Tensor,
-    step_size: Tensor,
-    spread: Tensor,
-) -> Tensor:
-    """Clip the gradients of each run and make its update in place (see `clip` and `update`); return the norms."""
-    clipped, norms = clip(gradients, limits)
-    update(weights, first, second, clipped, decay, step_size, spread)
-    return norms

@@ -1,16 +1,176 @@
-"""What is known of the runs of evaluations: from tables beside them, and from their names."""
+"""What is known of the runs of evaluations: from tables next to them, from their names, and of public models.
 
+``public_families.csv`` has a row for each family, ``public_models.csv`` one for each size. Parameters are those of the
+published weights, embeddings included, and those that two layers share once: exact where the architecture is known,
+else as rounded as the publisher has them. Of models that also see images, those of the language model count. Tokens
+are those of the base model at the end of training. What is not public is empty, and mixtures of experts are not
+listed: their parameters do not compare with those of other models.
+"""
+
+import csv
 import os
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import polars as pl
 
-from toposcope.logs.evaluations.evaluations import SCHEMA, RawEvaluations, short_number
-from toposcope.logs.evaluations.names import PublicModel, public_model, read_name
-from toposcope.logs.raw import join_names, plural
+from toposcope.logs import tuning
+from toposcope.logs.evaluations.file import SCHEMA, RawEvaluations, short_number
+from toposcope.logs.raw import MULTIPLES, join_names, plural
 
-MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
+MIRRORS = ("unsloth", "nousresearch", "huggyllama", "huggingface")
+"""Organisations that publish other people's weights as they are, under their names."""
+_FOLDER = re.compile(
+    r"\.{0,2}|~|(?:.*[-_.])?(?:models?|checkpoints?|ckpts?|weights|pretrained|hub|hf|huggingface|cache)"
+)
+_CACHED = re.compile(r"models--([^/]+?)--([^/]+)(?:/snapshots/[0-9a-f]+)?")
+_STAGE = re.compile(r"(?<![a-z])stage(\d+)-", re.IGNORECASE)
+_CHECKPOINT = re.compile(
+    r"(?:[ /@:,;]+(?:revision=)?main|[-_ /@:,;]+(?:revision=)?(?:stage\d+-(?:ingredient\d+-)?)?"
+    r"(?P<word>step|ckpt_)[-_]?(?P<step>\d+)(?:-tokens\d+b)?(?:-seed-[-a-z0-9]+)?)$",
+    re.IGNORECASE,
+)
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?<![a-z])(?:step|checkpoint|ckpt|iter|global_step)[-_=]?(\d+)(?![0-9.]*[kmbt]?[a-z])", re.IGNORECASE
+)
+_TOKENS = re.compile(
+    r"(?:(?<![a-z])tokens?[-_=]?(\d+(?:\.\d+)?)([mbt])"
+    r"|(?<![a-z0-9.])(\d+(?:\.\d+)?)([mbt])[-_ ]?(?:tokens?|toks?))(?![a-z])",
+    re.IGNORECASE,
+)
+_CHINCHILLA = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)xC(?![a-z])")
+_SEED = re.compile(r"(?<![a-z])seed[-_=]?(\d+|default|[a-z]+-[a-z0-9-]*\d)(?![a-z0-9])", re.IGNORECASE)
+TOKENS_PER_PARAMETER = 20
+"""Of a run named ``1xC``: the tokens of Hoffmann et al. 2022 for each parameter, as the OLMo ladder counts them."""
+
+
+@dataclass(frozen=True)
+class PublicModel:
+    """A public model, as its publisher declares it."""
+
+    name: str  # family and size
+    family: str  # with the data where the family has several: ``pythia-deduped``
+    N: float
+    tokens: float | None  # None where the model was trained further, too
+    tokens_per_step: float | None  # of the first stage of training, as the next; None if no checkpoints are published
+    last_step: float | None
+    # what stands before the number in the names of published checkpoints within training; empty without any
+    checkpoints: str
+    every: int  # steps between published checkpoints; earlier ones are at powers of two
+    later_stages: bool  # whether training has stages after the first, whose steps are counted anew in revisions
+    source: str  # where the figures stand: a paper or a model card
+    fine_tuned: bool = False  # whether the publisher trained it further, for chats or instructions
+
+    def has_step(self, step: int) -> bool:
+        """Return whether a checkpoint of this step may be one of those published."""
+        power_of_two = step < self.every and step & (step - 1) == 0
+        within = self.last_step is None or step <= self.last_step * (tuning.LATER_STAGES if self.later_stages else 1)
+        return bool(self.checkpoints) and within and (step % self.every == 0 or power_of_two)
+
+    def tokens_at(self, step: int | None) -> float | None:
+        """Return the tokens seen at a step of the first stage of training; without one, at the end."""
+        if step is None:
+            return self.tokens
+        if self.tokens_per_step is None or (self.last_step is not None and step > self.last_step):
+            return None
+        return float(step * self.tokens_per_step)
+
+
+class Family(NamedTuple):
+    """The models of a family, by the size in their names."""
+
+    pattern: re.Pattern[str]  # the group ``variant`` is other data; ``tuned`` stands in names of models trained further
+    publishers: frozenset[str]
+    publisher_required: bool  # whether a name without its publisher may be anybody's
+    models: Mapping[str, PublicModel]
+
+
+@cache
+def public_families() -> tuple[Family, ...]:
+    """Return the families that are listed."""
+
+    def rows(name: str) -> list[dict[str, str]]:
+        with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    families, sizes = [], rows("public_models.csv")
+    for row in rows("public_families.csv"):
+        models = {}
+        for size in (size for size in sizes if size["family"] == row["key"]):
+            N, tokens, per_step, last = (
+                float(size[name]) if size[name] else None for name in ("N", "tokens", "tokens_per_step", "last_step")
+            )
+            models[_folded(size["size"])] = PublicModel(
+                name="-".join(filter(None, (row["name"], size["size"].strip("-")))),
+                family=row["name"],
+                N=N or 0.0,
+                tokens=tokens,
+                tokens_per_step=per_step,
+                last_step=last,
+                checkpoints=row["checkpoints"],
+                every=int(row["every"] or 1),
+                later_stages=bool(row["later_stages"]),
+                source=row["source"],
+            )
+        either = "|".join(map(re.escape, sorted(models, key=len, reverse=True)))
+        publishers = row["publishers"].lower().split()
+        owners = "|".join(re.escape(_folded(owner)) for owner in publishers)
+        pattern = row["pattern"].replace("{}", f"(?P<size>{either})")
+        pattern = f"(?:(?P<owner>{owners})-)?(?:{pattern})(?:-hf)?"
+        required = bool(row["publisher_required"])
+        families.append(Family(re.compile(pattern), frozenset((*publishers, *MIRRORS)), required, models))
+    return tuple(families)
+
+
+def public_model(name: str) -> PublicModel | None:
+    """Return the public model of a name, or None.
+
+    All of the name must be as the publisher writes it, alone or below the publisher's name or a folder of models, and
+    perhaps with a checkpoint that is published. What somebody else trained further is another model.
+    """
+    path = _CACHED.sub(r"\1/\2", name.strip().replace("\\", "/")).replace("__", "/").rstrip("/")
+    checkpoint = _CHECKPOINT.search(path)
+    folder, _, tail = path[: checkpoint.start() if checkpoint else None].rpartition("/")
+    parent = folder.rpartition("/")[2].lower()
+    model = next((found for family in public_families() if (found := _member(family, parent, tail))), None)
+    if model is None or checkpoint is None or checkpoint["step"] is None:
+        return model
+    published = checkpoint["word"].lower() == model.checkpoints and model.has_step(int(checkpoint["step"]))
+    return model if published else None
+
+
+def is_later_stage(name: str) -> bool:
+    """Return whether a checkpoint is of a stage of training after the first: its steps and tokens count anew."""
+    stage = _STAGE.search(name)
+    return stage is not None and int(stage[1]) > 1
+
+
+def _member(family: Family, parent: str, tail: str) -> PublicModel | None:
+    """Return the model of a family that has this name, below this organisation or folder."""
+    match = family.pattern.fullmatch(_folded(tail))
+    if match is None:
+        return None
+    known = match["owner"] or parent in family.publishers
+    if not known and (family.publisher_required or not _FOLDER.fullmatch(parent)):
+        return None
+    model, groups = family.models[match["size"]], match.groupdict()
+    if groups.get("variant"):
+        variant = f"{model.family}-{tail[slice(*match.span('variant'))]}"
+        model = replace(model, name=variant + model.name.removeprefix(model.family), family=variant)
+    if groups.get("tuned") is None:
+        return model
+    untrained = replace(model, tokens=None, tokens_per_step=None, last_step=None, checkpoints="")
+    return replace(untrained, family=f"{model.family} fine-tuned", fine_tuned=True)
+
+
+def _folded(text: str) -> str:
+    """Return a name in lower case with one sign for those that people exchange; as long as it was."""
+    return re.sub(r"[._ ]", "-", text.lower())
 
 
 def known_runs(table: pl.DataFrame, facts: Sequence[RawEvaluations], remarks: list[str]) -> pl.DataFrame:
@@ -21,8 +181,7 @@ def known_runs(table: pl.DataFrame, facts: Sequence[RawEvaluations], remarks: li
         table = table.filter(pl.col("run").is_not_null())
     table = _without_common_folder(table)
     for fact in facts:
-        _unmatched(table, fact, remarks)
-        table = _joined(table, fact.table)
+        table = _with_facts(table, fact, remarks)
     table = table.with_columns(D=pl.coalesce("D", pl.col("step") * pl.col("tokens_per_step")))
     table = _from_names(table, remarks).with_columns(recipe=pl.col("recipe").fill_null(""))
     table = _apart(table, "recipe", pl.format("{} {}", pl.col("recipe"), pl.col("run")), "recipes", remarks)
@@ -55,12 +214,24 @@ def _without_common_folder(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(run=pl.col("run").replace(short))
 
 
-def _joined(table: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+def _with_facts(table: pl.DataFrame, fact: RawEvaluations, remarks: list[str]) -> pl.DataFrame:
     """Return the table with what a table of runs says, where it says something; of a checkpoint, if it has steps."""
-    facts = facts.filter(pl.col("run").is_not_null())
-    names = _matches(table["run"].unique().to_list(), facts["run"].unique().to_list())
-    matched = pl.col("run").replace_strict(names, default=None, return_dtype=pl.String)
-    table = table.with_columns(matched=matched)
+    facts = fact.table.filter(pl.col("run").is_not_null())
+    runs, names = sorted(table["run"].unique()), sorted(facts["run"].unique())
+    matches = _matches(runs, names)
+    where, others = fact.source.name, [run for run in runs if run not in matches]
+    unused = [name for name in names if name not in matches.values()]
+    if not matches:
+        remarks.append(
+            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write "
+            "its column run as the evaluations do"
+        )
+    elif others:
+        rest = f"; {where} names {join_names(unused, 3)} besides" if unused else ""
+        remarks.append(f"{len(matches)} of {len(runs)} runs are in {where}, without {join_names(others, 4)}{rest}")
+    elif unused:
+        remarks.append(f"{plural(len(unused), 'run', 'runs')} of {where} without evaluations: {join_names(unused, 4)}")
+    table = table.with_columns(matched=pl.col("run").replace_strict(matches, default=None, return_dtype=pl.String))
     of_run, of_step = ["recipe", "N", "tokens_per_step", "seed"], ["D"]
     if facts["step"].null_count():
         of_run, of_step = [*of_run, *of_step], []
@@ -71,24 +242,6 @@ def _joined(table: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         table = table.join(unique, on=on, how="left", maintain_order="left")
         table = table.with_columns(pl.coalesce(f"{name}_said", name).alias(name) for name in said)
     return table.drop("matched", pl.selectors.ends_with("_said"))
-
-
-def _unmatched(table: pl.DataFrame, facts: RawEvaluations, remarks: list[str]) -> None:
-    """Add a remark on runs that a table of runs does not name."""
-    runs, names = sorted(table["run"].unique()), sorted(facts.table["run"].drop_nulls().unique())
-    matched = _matches(runs, names)
-    where, others = facts.source.name, [run for run in runs if run not in matched]
-    unused = [name for name in names if name not in matched.values()]
-    if not matched:
-        remarks.append(
-            f"{where} matches no run: it names {join_names(unused, 3)}, the evaluations {join_names(runs, 3)}; write "
-            "its column run as the evaluations do"
-        )
-    elif others:
-        rest = f"; {where} names {join_names(unused, 3)} besides" if unused else ""
-        remarks.append(f"{len(matched)} of {len(runs)} runs are in {where}, without {join_names(others, 4)}{rest}")
-    elif unused:
-        remarks.append(f"{plural(len(unused), 'run', 'runs')} of {where} without evaluations: {join_names(unused, 4)}")
 
 
 def _matches(runs: list[str], names: list[str]) -> dict[str, str]:
@@ -173,17 +326,67 @@ def _along_steps(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 def missing_sizes(table: pl.DataFrame, remarks: list[str]) -> None:
     """Add a remark on runs without parameters or tokens, and on sizes that look like millions and billions."""
     largest = [float(known.max()) for name in ("N", "D") if len(known := table[name].drop_nulls().to_numpy())]
-    if len(largest) == 2 and max(largest) < MIN_LARGEST:
+    if len(largest) == 2 and max(largest) < tuning.MIN_LARGEST:
         remarks.append(
             f"N up to {largest[0]:.4g} and D up to {largest[1]:.4g} look like millions and billions; give parameters "
             "and tokens themselves"
         )
-    elif len(sizes := table["N"].drop_nulls().to_numpy()) and sizes.max() < MIN_LARGEST:
+    elif len(sizes := table["N"].drop_nulls().to_numpy()) and sizes.max() < tuning.MIN_LARGEST:
         remarks.append(f"N up to {sizes.max():.4g} looks like millions or billions; give parameters themselves")
     for column, what in (("N", "parameters N"), ("D", "tokens D")):
         runs = table.filter(pl.col(column).is_null())["run"].unique().sort()
         if len(runs):
             remarks.append(
                 f"{plural(len(runs), 'run states', 'runs state')} no {what} ({join_names([*runs], 4)}): give a table "
-                f"runs.csv (run, N, D) beside the files"
+                f"runs.csv (run, N, D) next to the files"
             )
+
+
+class Name(NamedTuple):
+    """What a name says; None where it says nothing."""
+
+    N: float | None  # parameters, as rounded as the name has them
+    D: float | None  # tokens seen, the same
+    step: int | None
+    seed: str | None
+    family: str | None  # the name without these; None where no size stands in it
+    public: PublicModel | None  # the public model of this name, with what its publisher declares
+
+
+def read_name(name: str) -> Name:
+    """Return what a model's or a run's name says."""
+    rest = name
+    tokens, step, seed, chinchilla = (pattern.search(name) for pattern in (_TOKENS, _STEP, _SEED, _CHINCHILLA))
+    for pattern in (_TOKENS, _STEP, _SEED, _CHINCHILLA):
+        rest = pattern.sub("", rest)
+    size = _SIZE.search(rest)
+    N = float(size[1].replace("_", ".")) * MULTIPLES[size[2].upper()] if size else None
+    number, sign = (tokens[1] or tokens[3], tokens[2] or tokens[4]) if tokens else ("", "")
+    D = float(number) * MULTIPLES[sign.upper()] if tokens else None
+    if D is None and chinchilla and N and not step:
+        D = TOKENS_PER_PARAMETER * float(chinchilla[1]) * N
+    public, at = public_model(name), int(step[1]) if step else None
+    if is_later_stage(name):  # its steps and tokens are those of the stage alone
+        last = int(public.last_step) if public and public.last_step else None
+        before = public.tokens_at(last) if public and last else None
+        D = before + D if before and D else None
+        at = last + at if last and at is not None else at
+    family = _without_gaps(rest[: size.start()] + rest[size.end() :]) if size else None
+    return Name(N, D, at, seed[1] if seed else None, family, public)
+
+
+def _without_gaps(rest: str) -> str:
+    """Return what is left of a name without the signs at its gaps."""
+    rest = re.sub(r"[-_ ]*stage\d+[-_ ]*$", "", rest)
+    return re.sub(r"(?<=[-_ ])[-_ ]+|[-_ ]+$|^[-_ ]+|[-_ ]+(?=/)", "", rest)
+
+
+def without_checkpoint(name: str) -> str:
+    """Return the name of a model without its checkpoint: step, tokens and stage."""
+    short = name
+    for pattern in (_TOKENS, _STEP):
+        short = pattern.sub("", short)
+    short = _without_gaps(short).rstrip("/")
+    if public_model(short) and not public_model(name):  # a checkpoint of one's own: not as the publisher declares
+        return re.sub(r"[-_=/ ]*([a-z_]+?)[-_=]*\d+/?$", r"-\1", name, flags=re.IGNORECASE)
+    return short

@@ -1,4 +1,4 @@
-"""Formats of training logs, one a file.
+"""Formats of training logs, one per file.
 
 A format is a module with a function ``runs(path) -> list[RawLog]`` and a way to recognise it; adding one means adding
 its file to this package, or naming it as an entry point of the group ``toposcope.logs`` in a package of one's own. It
@@ -67,7 +67,10 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
             raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
         can_look = [m for m in formats if hasattr(m, "looks_like")] if look and path.is_file() else []
-        head = _head(path) if can_look else b""
+        head = b""
+        if can_look:
+            with path.open("rb") as file:
+                head = file.read(HEAD)
         foreign = [m for m in can_look if not m.__name__.startswith(f"{__name__}.")]
         module = next((m for m in foreign if m.looks_like(head)), None)
         module = module or next((m for m in formats if _claims(m, path)), None)
@@ -77,11 +80,6 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
                 refuse_link(inner, root or path)
         found: list[RawLog] | None = module.runs(path) if module else None
     return found
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEAD)
 
 
 def existing(path: str | Path) -> Path:

@@ -1,19 +1,21 @@
-"""Console logs: what a training script printed, line by line or as tables, whatever stands around it."""
+"""Console logs: what a training script or the cells of a notebook printed, line by line or as tables."""
 
 import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.console_lines import LABEL, RANK, kind_of, without_cut_end
 from toposcope.logs.console_rows import Reading, read_lines
-from toposcope.logs.formats import delimited
-from toposcope.logs.formats.delimited import SEPARATORS
+from toposcope.logs.formats import tables
 from toposcope.logs.raw import RawLog, join_names, one_line, plural
 from toposcope.logs.texts import decoded
 
@@ -23,21 +25,20 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-
 _RULE = re.compile(r"[\s|:=+─━-]*")  # a line drawn between names and numbers
 _PROGRESS = re.compile(r":\s*\d+%.*$")
 MAX_WORDS = 40  # of a header whose names have several words
-MIN_NUMBERS = 0.5  # share of the cells of a row that are numbers
-ENDINGS = ()
+ENDINGS = (".ipynb",)
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
 HEAD = 100  # lines by which a table without names is recognised
-MIN_LOSSES = 5  # rows with a loss; with fewer in sentences, there may be more in a table
 MAX_LINE = 50_000  # characters of a line; what takes longer to match than to print is none of a log
-MAX_STRANGE = 0.1  # share of characters that cannot be printed, in a text; those of another encoding are among them
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 """Colours, movements of the cursor and titles of a terminal."""
 _AFTER_BAR = re.compile(r"(?<=(?:it/s|s/it)\])(?=\{)")  # between a bar and what was printed into its line
 _BACK = re.compile(r"\x08+")
 _BAR = re.compile(r"(?<=%)\|[^|\n]*\||\[[=>.\- #]{3,}\]|[━╸╺─█▉▊▋▌▍▎▏]{2,}")  # what a progress bar draws
 _NOTEBOOK_BAR = re.compile(r"\[ *\d+/(\d+) [\d:]+ *[,<]")
+_ROW_END, _CELL_END = re.compile(r"</tr>", re.IGNORECASE), re.compile(r"</t[dh]>", re.IGNORECASE)
+_TAG = re.compile(r"<[^>]*>")
 _BAR_SIGNS = ("%|", "[=", "[>", "[.", "[-", "━", "█")
 
 
@@ -64,7 +65,10 @@ def read_tables(lines: Sequence[str]) -> Reading:
         above = line
     best = max(tables, key=lambda names: (_n_known(names), len(tables[names])), default=())
     rows = tables.get(best, [])
-    columns = {name: [_value(row[i]) for row in rows] for i, name in enumerate(best) if name}
+    missing = ("", "no log")
+    columns = {
+        name: [None if row[i].lower() in missing else row[i] for row in rows] for i, name in enumerate(best) if name
+    }
     return Reading(columns, {})
 
 
@@ -72,12 +76,8 @@ def _n_known(names: Sequence[str]) -> int:
     return sum(bool(kind_of(name)) for name in names)
 
 
-def _value(cell: str) -> str | None:
-    return None if cell.lower() in ("no log", "") else cell
-
-
 def _is_row(cells: Sequence[str]) -> bool:
-    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > MIN_NUMBERS * len(cells)
+    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > tuning.MIN_NUMBERS * len(cells)
 
 
 def _is_row_of_numbers(line: str) -> int:
@@ -123,7 +123,7 @@ def looks_like(head: bytes) -> bool:
     """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
     text = _decoded(head)[0].strip()
     strange = sum(not (c.isprintable() or c.isspace() or c in "\x1b\x08") or c == "\ufffd" for c in text)
-    return bool(text) and strange <= MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
+    return bool(text) and strange <= tuning.MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
 
 
 def _is_json(text: str, *, first: bool = True) -> bool:
@@ -149,7 +149,7 @@ def _is_table(text: str) -> bool:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if len(lines) < 2:
         return False
-    separator = max(SEPARATORS, key=lines[0].count)
+    separator = max(tables.SEPARATORS, key=lines[0].count)
     header, row = next(csv.reader([lines[0]], delimiter=separator)), next(csv.reader([lines[1]], delimiter=separator))
     if len(header) < 2 or len(row) != len(header) or any(re.search(r"[:=]\s*\S|(?<![\w.])\d", c) for c in header):
         return False
@@ -159,7 +159,29 @@ def _is_table(text: str) -> bool:
 
 def runs(path: Path) -> list[RawLog]:
     """Return what a file says of its run."""
-    return parse(path.read_bytes(), path)
+    content = path.read_bytes()
+    return parse(_printed_in_cells(content) if path.suffix.lower() in ENDINGS else content, path)
+
+
+def _printed_in_cells(content: bytes) -> bytes:
+    """Return what the cells of a notebook printed and showed, a table with a tab after each of its cells."""
+    notebook = json.loads(content)
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise ToposcopeError("no cells in it, which a notebook has")
+    texts = []
+    for output in (output for cell in cells if isinstance(cell, dict) for output in cell.get("outputs") or []):
+        data = output.get("data") or {}
+        if "text/html" in data:
+            html = _joined(data["text/html"]).replace("\n", " ").replace("<table", "\n<table")
+            texts.append(unescape(_TAG.sub("", _ROW_END.sub("\n", _CELL_END.sub("\t", html)))))
+        else:
+            texts.append(_joined(output.get("text") or data.get("text/plain") or ""))
+    return "\n".join(texts).encode()
+
+
+def _joined(lines: Any) -> str:
+    return lines if isinstance(lines, str) else "".join(lines)
 
 
 def parse(content: bytes, source: Path) -> list[RawLog]:
@@ -178,13 +200,15 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError(lost[-1])
     lines, cut = without_cut_end(lines) if text[-1] not in "\r\n" else (lines, ())
     found = read_lines(lines)
-    if _n_losses(found) < MIN_LOSSES:
+    if _n_losses(found) < tuning.MIN_LOSSES:
         table = read_tables(lines)
         if _n_losses(table) > _n_losses(found) or not found.columns:
-            found = table._replace(facts=found.facts | _planned(text))
+            bar = _NOTEBOOK_BAR.search(text)  # above the table, it counts to the planned steps
+            found = table._replace(facts=found.facts | ({"max_steps": bar[1]} if bar else {}))
     if not found.columns:
-        if sum(map(_is_numeric, lines[:HEAD])) > len(lines[:HEAD]) / 2:
-            return delimited.parse(content, source)
+        without_words = [line for line in lines[:HEAD] if not any(c.isalpha() and c not in "eE" for c in line)]
+        if len(without_words) > len(lines[:HEAD]) / 2:
+            return tables.parse(content, source)
         raise ToposcopeError(
             f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
             "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
@@ -193,17 +217,6 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
     remarks = (*lost, *cut, *found.remarks)
     return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, one_run=True)]
-
-
-def _is_numeric(line: str) -> bool:
-    """Return whether a line is numbers alone."""
-    return not any(c.isalpha() and c not in "eE" for c in line)
-
-
-def _planned(text: str) -> dict[str, object]:
-    """Return the steps that the bar above a table in a notebook counts to."""
-    match = _NOTEBOOK_BAR.search(text)
-    return {"max_steps": match[1]} if match else {}
 
 
 def _n_losses(found: Reading) -> int:

@@ -1,4 +1,4 @@
-"""JSON: a row a line, a list of rows, losses or pairs, columns by name, or any of these for each part or run."""
+"""JSON: one row per line, a list of rows, losses or pairs, columns by name, or any of these for each part or run."""
 
 import re
 from collections import Counter
@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, numbers, one_line, plural
 from toposcope.logs.run_labels import is_part, is_validation, part_of
@@ -28,10 +29,9 @@ CONTAINERS = frozenset(
 )
 """Names around rows or columns that say nothing of what they are."""
 RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")
-MIN_ASCENDING_SHARE = 0.9
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
-NEEDED = "needed is a list of objects, one a step, of losses, or of pairs of step and loss"
+NEEDED = "needed is a list of objects, one per step, of losses, or of pairs of step and loss"
 LOSS, STEP = "loss", "step"
 Columns = dict[str, list[Any]]
 
@@ -125,7 +125,9 @@ def _runs(document: Any, source: Path, name: str) -> list[RawLog]:
             found = list(dict.fromkeys(name for table in tables for name in table))
             raise ToposcopeError(f"no losses in it but {join_names(found) if found else 'an empty object'}; {NEEDED}")
         if not identify_columns(document).named.get("step"):
-            raise ToposcopeError("one row of results without a step, such as of an evaluation; a log has a row a step")
+            raise ToposcopeError(
+                "one row of results without a step, such as of an evaluation; a log has one row per step"
+            )
         return [RawLog(source, name, table_of([document]))]
     return [RawLog(source, name, _joined(tables), facts=facts, remarks=remarks)]
 
@@ -294,7 +296,7 @@ def _aligned(gathered: _Gathered) -> tuple[list[Columns], tuple[str, ...]]:
         elif _is_target(name) or identify_columns([name]).named:
             rows = " and ".join(str(_length(table)) for table in tables)
             count = plural(len(values), "value", "values")
-            missing = f"{one_line(name)!r} has {count} beside {rows} rows, and no steps of its own"
+            missing = f"{one_line(name)!r} has {count} next to {rows} rows, and no steps of its own"
             if _is_target(name) and not has_losses:
                 raise ToposcopeError(f"{missing}; write a step for each")
             remarks.append(f"{missing}: ignored")
@@ -351,7 +353,7 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _ascends(values: list[Any], share: float = MIN_ASCENDING_SHARE) -> bool:
+def _ascends(values: list[Any], share: float = tuning.MIN_ASCENDING_SHARE) -> bool:
     """Return whether values are steps: whole numbers that nearly all ascend."""
     steps = numbers(pl.Series(values, strict=False)).values
     return bool(is_step(steps).all() and (len(steps) < 2 or (np.diff(steps) > 0).mean() >= share))

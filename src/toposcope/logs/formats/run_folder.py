@@ -1,4 +1,4 @@
-"""A run trained here, or a series of checkpoints with its log beside it: ``log.csv`` or ``training_log.json``."""
+"""A run trained here, or a series of checkpoints with its log next to it: ``log.csv`` or ``training_log.json``."""
 
 import json
 from dataclasses import replace
@@ -7,11 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.logs.formats import delimited, json_rows, refusing
+from toposcope.logs.formats import json_rows, refusing, tables
 from toposcope.logs.raw import RawLog, numbers
 
 NAMES = ("log.csv", "training_log.json")
-DECLARATION = "run.json"
 
 
 def claims(path: Path) -> bool:
@@ -20,12 +19,12 @@ def claims(path: Path) -> bool:
 
 
 def runs(path: Path) -> list[RawLog]:
-    """Return the log, with what ``run.json`` beside it says of the run."""
+    """Return the log, with what ``run.json`` next to it says of the run."""
     file = path if path.is_file() else next(path / name for name in NAMES if (path / name).is_file())
-    found = delimited.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
+    found = tables.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
     if len(found) > 1:
         return found
-    declared = file.with_name(DECLARATION)
+    declared = file.with_name("run.json")
     facts: dict[str, object] = {}
     if declared.is_file():
         with refusing(declared, "what is declared of a run"):

@@ -33,7 +33,8 @@ def runs(path: Path) -> list[RawLog]:
         refuse_views(store)
         refuse_schema(store)
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
-        planned = _planned(store)
+        # the last step planned, as the last forecast of a monitor has it
+        planned = dict(store.execute("SELECT run, last_step FROM forecasts ORDER BY step"))
         return [
             RawLog(
                 folder,
@@ -66,12 +67,6 @@ def with_nan(log: pl.DataFrame, steps: Mapping[str, Sequence[int]]) -> pl.DataFr
         for name, at in steps.items()
         if name in log.columns
     )
-
-
-def _planned(store: sqlite3.Connection) -> dict[str, int]:
-    """Return the last step planned of the runs that a monitor forecast, as its last forecast of each has it."""
-    rows = store.execute("SELECT run, last_step FROM forecasts ORDER BY step")
-    return dict(rows)
 
 
 def _last_part(path: str) -> str:

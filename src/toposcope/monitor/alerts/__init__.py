@@ -1,22 +1,20 @@
 """Alerts: faults of a run, detected as it trains, at a stated rate of false alarms."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
-from toposcope.monitor.alerts.layers import Departures, SlowGrowth, Stillness
-from toposcope.monitor.alerts.logged import NotFinite, RankDivergence, RateJumps, Spike, SpikeDetector, WorseForecasts
+from toposcope.monitor import tuning
+from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
+from toposcope.monitor.alerts.logged import NotFinite, RankDivergence, RateJumps, SpikeDetector, WorseForecasts
 from toposcope.monitor.alerts.noise import FALSE_ALARM_RATE
-from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, Note, factor, number
+from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
 
-SPIKING = {"loss spike": "loss", "gradient spike": "grad_norm"}
-MIN_GRADIENT_SPIKE = 3.0  # least factor by which a layer's gradient norm must rise to be a spike
-MIN_RANK_COLLAPSE = 1.4  # least factor by which a layer's stable rank must fall to be a collapse
-MIN_NORM_RISE = 1.25  # least factor by which a layer's weight norm must rise for an alert
+SPIKING = {"loss spike": "loss", "gradient spike": "grad_norm"}  # check -> column of the log
 
 
 class _Names(NamedTuple):
@@ -42,7 +40,7 @@ class Alerts:
     """Detects faults of a run as it trains; pure computation in constant memory.
 
     On runs in which only noise changes, all checks together raise at most one alert in 100,000 steps
-    (``docs/methods/alerts.md``). Each fault raises one alert, and may raise another after a recovery.
+    (``docs/methods/monitor.md``). Each fault raises one alert, and may raise another after a recovery.
     """
 
     def __init__(self, last_step: int | None = None) -> None:
@@ -52,17 +50,36 @@ class Alerts:
         self._rates: dict[str, RateJumps] = {}
         self._ranks = RankDivergence()
         self._forecasts = WorseForecasts()
-        self._stillness = Stillness()
         self._growth = SlowGrowth()
-        self._gradients = Departures(
-            "layer gradient spike", "gradient spike", "training", "gradient_norm", MIN_GRADIENT_SPIKE
+        self._gradients = Outliers(
+            "layer gradient spike", "gradient spike", "training", "gradient_norm", tuning.MIN_GRADIENT_SPIKE
         )
-        self._stable_ranks = Departures(
-            "rank collapse", "rank collapse", "controls", "stable_rank", MIN_RANK_COLLAPSE, falls=True
+        collapse, running_away = "rank collapse", "norm running away"
+        self._stable_ranks = Outliers(
+            collapse, collapse, "controls", "stable_rank", tuning.MIN_RANK_COLLAPSE, falls=True
         )
-        self._norms = Departures("norm running away", "norm running away", "training", "weight_norm", MIN_NORM_RISE)
+        self._norms = Outliers(running_away, running_away, "training", "weight_norm", tuning.MIN_NORM_RISE)
+        # A layer that stops learning raises one alert, by the first of these that sees it.
+        self._stopped: tuple[Stopped | Outliers, ...] = (
+            Stopped("dead layer", ("gradient_norm",)),
+            Stopped("frozen layer", ("update_ratio", "update_norm")),
+            Outliers("dead units", "dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
+        )
         self._measured_at = 0
         self._gradient_spike_at = -1
+
+    def check(self, event: Event) -> list[Alert]:
+        """Check an event; return the alerts that it raises."""
+        match event:
+            case Logged():
+                return self.logged(event)
+            case Measured():
+                return self.measured(event)
+            case Forecasted():
+                return self._forecasts.add(event)
+            case Note():
+                self._begin_anew(event.layers)
+        return []
 
     def logged(self, event: Logged) -> list[Alert]:
         """Check the values logged at a step; return the alerts that they raise."""
@@ -72,12 +89,11 @@ class Alerts:
             value = event.values[name]
             if not abs(value) < float("inf"):
                 continue
-            detector = self._spikes.get(name)
-            if detector is None:
-                detector = self._spikes[name] = SpikeDetector(check)
-            spike = detector.add(event.step, value)
+            if name not in self._spikes:
+                self._spikes[name] = SpikeDetector(check, name)
+            spike = self._spikes[name].add(event.step, value)
             if spike is not None:
-                alerts.append(_spike_alert(check, name, event.step, spike))
+                alerts.append(spike)
                 if check == "gradient spike":
                     self._gradient_spike_at = event.step
         over = self._last_step is not None and event.step >= self._last_step
@@ -92,7 +108,9 @@ class Alerts:
         """Check the measurements of a step; return the alerts that they raise."""
         last, self._measured_at = self._measured_at, event.step
         alerts = self._finite.measured(event, last)
-        alerts += self._stillness.measured(event, last)
+        for check in self._stopped:
+            reported = set[str]().union(*(other.faulty for other in self._stopped if other is not check))
+            alerts += check.measured(event, last, reported)
         spikes = self._gradients.measured(event, last)
         if not last < self._gradient_spike_at <= event.step:  # the logged gradient norm already raised an alert
             alerts += spikes
@@ -100,15 +118,11 @@ class Alerts:
         norms = self._norms.measured(event, last)
         return alerts + norms + self._growth.measured(event, last, self._norms.alerted)
 
-    def noted(self, event: Note) -> None:
-        """Begin anew with layers that were frozen or thawed on purpose, and with the logged gradient norm."""
-        for check in (self._gradients, self._stable_ranks, self._norms, *self._stillness.checks):
-            check.history.forget(event.layers)
+    def _begin_anew(self, layers: Sequence[str]) -> None:
+        """Forget layers that were frozen or thawed on purpose, and the level of the logged gradient norm."""
+        for check in (self._gradients, self._stable_ranks, self._norms, *self._stopped):
+            check.history.forget(layers)
         self._spikes = {name: of for name, of in self._spikes.items() if of.check != "gradient spike"}
-
-    def forecasted(self, event: Forecasted) -> list[Alert]:
-        """Check a forecast; return an alert if it is worse than the earlier ones allow."""
-        return self._forecasts.add(event)
 
     def ranks(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> list[Alert]:
         """Check quantities that data-parallel ranks share, by rank; return an alert if they differ.
@@ -117,14 +131,6 @@ class Alerts:
         by name, must be equal, and norms must agree within a relative difference of 1e-6.
         """
         return self._ranks.add(step, ranks)
-
-
-def _spike_alert(check: str, name: str, step: int, spike: Spike) -> Alert:
-    message = (
-        f"{name}: rose to {number(spike.value)} at step {step:,}, {factor(spike.units)} times its noise"
-        f" ({number(spike.noise)}) above its level of {number(spike.level)}; the limit is {factor(spike.limit)} times."
-    )
-    return Alert(check, step, step, name, message, spike._asdict())
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,14 @@
 """Faults that the measured layers show: spikes, collapses, growth without bound, layers that stop learning."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.integrity.finding import layers_text
+from toposcope.monitor import tuning
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
 from toposcope.monitor.events import Alert, Measured, factor, number
 from toposcope.probes.feature import NETWORK
@@ -47,13 +48,6 @@ def alert_of_layers(
     return Alert(kind, event.step, min(last + 1, event.step), layers[0], message, numbers)
 
 
-N_LEVEL = 3  # measurements whose median is the level of a layer; few, so that a trend does not count as noise
-N_LONG = 15  # measurements of the long median, so that the return from an excursion is not a deviation
-N_NOISE = 64  # differences between consecutive measurements whose median absolute value is the noise of a layer
-MIN_VALUES = 8  # measurements of a layer before it is judged
-POOLED_WEIGHT = 8  # weight of the median noise of all layers, in differences, if it exceeds the layer's own
-
-
 class Baseline(NamedTuple):
     """Level (over a few values and over many) and noise of layers, and which have enough values to be judged."""
 
@@ -79,8 +73,8 @@ class LayerHistory:
     def __init__(self, min_noise: float) -> None:
         self._min_noise = min_noise
         self._columns: dict[str, int] = {}
-        self._values = np.empty((N_LONG, 0))
-        self._differences = np.empty((N_NOISE, 0))
+        self._values = np.empty((tuning.N_LONG, 0))
+        self._differences = np.empty((tuning.N_NOISE, 0))
         self._counts = np.empty(0, np.int64)
 
     def columns(self, layers: Sequence[str]) -> NDArray[np.int64]:
@@ -103,21 +97,21 @@ class LayerHistory:
     def baseline(self, columns: NDArray[np.int64]) -> Baseline:
         """Return the level and noise of layers, before new values are added."""
         counts = self._counts[columns]
-        last = self._values[(counts - 1 - np.arange(N_LEVEL)[:, None]) % N_LONG, columns]
-        level = _medians(last, np.minimum(counts, N_LEVEL))
-        long_level = _medians(self._values[:, columns], np.minimum(counts, N_LONG))
-        n = np.clip(counts - 1, 0, N_NOISE)
+        last = self._values[(counts - 1 - np.arange(tuning.N_LEVEL)[:, None]) % tuning.N_LONG, columns]
+        level = _medians(last, np.minimum(counts, tuning.N_LEVEL))
+        long_level = _medians(self._values[:, columns], np.minimum(counts, tuning.N_LONG))
+        n = np.clip(counts - 1, 0, tuning.N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
-        pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
-        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_VALUES)
+        pooled = noise * (np.median(noise) / noise) ** (tuning.POOLED_WEIGHT / (n + tuning.POOLED_WEIGHT))
+        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= tuning.MIN_VALUES)
 
     def add(self, columns: NDArray[np.int64], values: Vector) -> None:
         """Add new values, which must be finite."""
         counts = self._counts[columns]
-        last = self._values[(counts - 1) % N_LONG, columns]
-        self._values[counts % N_LONG, columns] = values
+        last = self._values[(counts - 1) % tuning.N_LONG, columns]
+        self._values[counts % tuning.N_LONG, columns] = values
         later = counts > 0
-        self._differences[(counts[later] - 1) % N_NOISE, columns[later]] = np.abs(values - last)[later]
+        self._differences[(counts[later] - 1) % tuning.N_NOISE, columns[later]] = np.abs(values - last)[later]
         self._counts[columns] += 1
 
 
@@ -129,13 +123,6 @@ def _medians(values: Vector, counts: NDArray[np.int64]) -> Vector:
     """Return the median of each column's first `counts` values, the rest being NaN."""
     ordered = np.sort(values, axis=0)
     return np.asarray(ordered[np.minimum(counts // 2, len(ordered) - 1), np.arange(ordered.shape[1])])
-
-
-MIN_UNITS = 8.0  # least deviation that is reported, in units of noise
-MIN_MEASUREMENTS = 4  # measurements whose largest deviation is known before any layer is judged
-MAX_FAULTY = 10  # consecutive faulty measurements of a layer after which they become its new level
-MAX_EXCLUDED_ALERTS = 2
-"""Alerts whose deviations are excluded from the noise; those of further alerts count as noise of the run."""
 
 
 class LayerCheck:
@@ -155,7 +142,7 @@ class LayerCheck:
         self._streaks: dict[str, int] = {}
         self.limit = math.inf
 
-    def departed(
+    def compared(
         self, gap: int, layers: Sequence[str], values: Vector, *, falls: bool = False
     ) -> tuple[Baseline, NDArray[np.bool_], list[int]]:
         """Return the baseline, which layers rose from it (or fell), and the places of new ones, the worst first."""
@@ -174,10 +161,10 @@ class LayerCheck:
             return np.zeros(len(ready), np.bool_)
         units = np.where(ready, deviations / baseline.noise, 0.0)
         above = np.zeros(len(ready), np.bool_)
-        if self._tail.count >= MIN_MEASUREMENTS:
+        if self._tail.count >= tuning.MIN_MEASUREMENTS:
             rate = rate_of(self._name, gap)
-            self.limit = max(MIN_UNITS, self._tail.limit(rate))
-            above = ready & (units > MIN_UNITS) & ((units > self.limit) | (deviations > self._bound(rate)))
+            self.limit = max(tuning.MIN_UNITS, self._tail.limit(rate))
+            above = ready & (units > tuning.MIN_UNITS) & ((units > self.limit) | (deviations > self._bound(rate)))
         self._largest = max(self._largest, float(deviations[ready & ~above].max(initial=0.0)))
         self._tail.add(float(units[~above].max(initial=0.0)))
         return above & (deviations > self._min_change)
@@ -201,7 +188,7 @@ class LayerCheck:
                 self._latches[layer].normal()
                 self._streaks.pop(layer, None)
         self._n_alerts += bool(found)
-        if found and self._n_alerts > MAX_EXCLUDED_ALERTS and math.isfinite(self.limit):
+        if found and self._n_alerts > tuning.MAX_EXCLUDED_ALERTS and math.isfinite(self.limit):
             self._tail.add(self.limit)
         return found
 
@@ -209,111 +196,101 @@ class LayerCheck:
         self, columns: NDArray[np.int64], layers: Sequence[str], values: Vector, faulty: NDArray[np.bool_]
     ) -> None:
         """Update the levels with normal values, and with faulty ones that have lasted for so long that they are new."""
-        lasting = np.array([self._streaks.get(layer, 0) > MAX_FAULTY for layer in layers], np.bool_)
+        lasting = np.array([self._streaks.get(layer, 0) > tuning.MAX_FAULTY for layer in layers], np.bool_)
         learnt = ~faulty | lasting
         self.history.add(columns[learnt], values[learnt])
 
 
-MIN_LEVEL_NOISE = 0.005  # floor of the noise estimate, relative to the level
-RISE_TAIL_INDEX = 2.0  # index of the heaviest tail of rises: that of Student's t with 2 degrees of freedom
-FALL_TAIL_INDEX = 1.0  # index of the tail of falls, for values with a density near 0
+class Outliers:
+    """Detects layers whose statistic rises, or falls, by more than its noise explains.
 
-
-class Departures:
-    """Detects layers whose positive statistic rises, or falls, by `min_factor` and more than its noise explains."""
+    `least` is the least change, a factor of a positive statistic. Of a share, which is not compared by its logarithm,
+    it is a difference.
+    """
 
     def __init__(
-        self, check: str, kind: str, probe: str, statistic: str, min_factor: float, *, falls: bool = False
+        self,
+        check: str,
+        kind: str,
+        probe: str,
+        statistic: str,
+        least: float,
+        *,
+        falls: bool = False,
+        share: bool = False,
     ) -> None:
-        self._kind, self._probe, self._statistic, self._falls = kind, probe, statistic, falls
-        # deviations are in logarithms, where a power-law tail becomes exponential
-        tail_index = FALL_TAIL_INDEX if falls else RISE_TAIL_INDEX
-        self._check = LayerCheck(check, math.log(min_factor), tail_index, MIN_LEVEL_NOISE)
+        self._kind, self._probe, self._statistic, self._falls, self._is_share = kind, probe, statistic, falls, share
+        if share:
+            self._check = LayerCheck(check, least, tuning.DEAD_TAIL_INDEX, tuning.MIN_DEAD_NOISE, in_logs=False)
+        else:
+            tail_index = tuning.FALL_TAIL_INDEX if falls else tuning.RISE_TAIL_INDEX
+            self._check = LayerCheck(check, math.log(least), tail_index, tuning.MIN_LEVEL_NOISE)
         self.history = self._check.history
+        self.faulty: set[str] = set()
         self.alerted: dict[str, int] = {}
         """Step of the last alert of each layer."""
 
-    def measured(self, event: Measured, last: int) -> list[Alert]:
-        """Check a measurement; `last` is the step of the previous one."""
-        layers, values = logarithms(of_layers(event, self._probe, self._statistic))
+    def measured(self, event: Measured, last: int, reported: Collection[str] = ()) -> list[Alert]:
+        """Check a measurement, the previous one being of step `last`; `reported` layers raise no alert."""
+        found = of_layers(event, self._probe, self._statistic)
+        if self._is_share:
+            layers = [layer for layer, share in found.items() if math.isfinite(share)]
+            values = np.array([found[layer] for layer in layers])
+        else:
+            layers, values = logarithms(found)
         if not layers:
             return []
-        baseline, _, newly = self._check.departed(event.step - last, layers, values, falls=self._falls)
+        baseline, faulty, newly = self._check.compared(event.step - last, layers, values, falls=self._falls)
+        self.faulty = (self.faulty - set(layers)) | {layers[k] for k in np.flatnonzero(faulty)}
+        newly = [k for k in newly if layers[k] not in reported]
         if not newly:
             return []
         self.alerted |= {layers[k]: event.step for k in newly}
-        first = newly[0]
-        value, noise = float(np.exp(values)[first]), float(baseline.noise[first])
-        level = float(np.exp(baseline.low if self._falls else baseline.high)[first])
-        change = level / value if self._falls else value / level
-        what = (
-            f"its {self._statistic.replace('_', ' ')} {'fell' if self._falls else 'rose'} from about {number(level)} to"
-            f" {number(value)}, a factor of {factor(change)} while its noise is {100 * noise:.2g}%,"
-        )
-        evidence = {"value": value, "level": level, "noise": noise * level, "limit": self._check.limit}
+        levels, first = baseline.low if self._falls else baseline.high, newly[0]
+        noise = float(baseline.noise[first])
+        if self._is_share:
+            value, level = float(values[first]), float(levels[first])
+            what = f"{value:.0%} of its units have no gradient, up from about {level:.0%},"
+        else:
+            value, level = float(np.exp(values)[first]), float(np.exp(levels)[first])
+            change = level / value if self._falls else value / level
+            what = (
+                f"its {self._statistic.replace('_', ' ')} {'fell' if self._falls else 'rose'} from about"
+                f" {number(level)} to {number(value)}, a factor of {factor(change)} while its noise is"
+                f" {100 * noise:.2g}%,"
+            )
+            noise *= level
+        evidence = {"value": value, "level": level, "noise": noise, "limit": self._check.limit}
         return [alert_of_layers(self._kind, event, last, [layers[k] for k in newly], len(layers), what, evidence)]
 
 
-MIN_STOP_NOISE = 0.02  # floor of the noise estimate of gradients and updates, relative to the level
-MAX_TRANSIENTS = 2  # transient zeros after which zeros must last twice as long to raise an alert, and so on
-MIN_STOP_FALL = 30.0  # factor by which a gradient or an update must fall, relative to other layers
-MAX_NORMAL_FALL = 6.0
-"""Deepest transient fall, in units of noise, with which a single 0 is an alert; after deeper ones, it must last."""
-MIN_NOISE_VALUES = 16  # values from which the noise of a layer is known well enough for that
-STOP_TAIL_INDEX = 1.0  # index of the tail of falls, for values with a density near 0
-MIN_DEAD_NOISE = 0.005  # floor of the noise estimate of the share of dead units
-MIN_DEAD_RISE = 0.1  # least rise of the share of dead units that raises an alert
-DEAD_TAIL_INDEX = 3.0  # index of the tail of rises of that share, which is bounded
-
-
-class Stillness:
-    """Detects layers that stop learning; each raises one alert, by the first of three checks that sees it."""
-
-    def __init__(self) -> None:
-        self.checks: tuple[_StopCheck | _DeadUnitCheck, ...] = (
-            _StopCheck("dead layer", ("gradient_norm",)),
-            _StopCheck("frozen layer", ("update_ratio", "update_norm")),
-            _DeadUnitCheck(),
-        )
-
-    def measured(self, event: Measured, last: int) -> list[Alert]:
-        """Check a measurement; `last` is the step of the previous one."""
-        alerts = []
-        for check in self.checks:
-            reported = set[str]().union(*(other.down for other in self.checks if other is not check))
-            alert = check.measured(event, last, reported)
-            if alert is not None:
-                alerts.append(alert)
-        return alerts
-
-
-class _StopCheck:
+class Stopped:
     """Detects layers whose gradient, or update, vanishes while those of other layers do not."""
 
     def __init__(self, name: str, statistics: tuple[str, ...]) -> None:
         self._name, self._statistics = name, statistics
-        self._check = LayerCheck(name, math.log(MIN_STOP_FALL), STOP_TAIL_INDEX, MIN_STOP_NOISE)
+        self._check = LayerCheck(name, math.log(tuning.MIN_STOP_FALL), tuning.FALL_TAIL_INDEX, tuning.MIN_STOP_NOISE)
         self.history = self._check.history
         self._seen: dict[str, int] = {}
         self._zeros: dict[str, int] = {}
         self._min_duration, self._n_transients = 1, 0
         self._deepest = 0.0
-        self.down: set[str] = set()
+        self.faulty: set[str] = set()
 
-    def measured(self, event: Measured, last: int, reported: set[str]) -> Alert | None:
-        """Check a measurement; layers that another check reported raise no alert."""
+    def measured(self, event: Measured, last: int, reported: Collection[str]) -> list[Alert]:
+        """Check a measurement, the previous one being of step `last`; `reported` layers raise no alert."""
         found = ((name, of_layers(event, "training", name)) for name in self._statistics)
         statistic, values = next((pair for pair in found if pair[1]), ("", {}))
         if len(values) < 2:
-            return None  # nothing to compare with
+            return []  # nothing to compare with
         stopped, level = self._stopped(event.step - last, values)
         down = set(stopped) | self._all_zero(values)
         layers = list(values)
         newly = [layers[k] for k in self._check.newly(layers, np.array([layer in down for layer in layers]))]
-        self.down = (self.down - values.keys()) | down
+        self.faulty = (self.faulty - values.keys()) | down
         new = sorted((layer for layer in newly if layer not in reported), key=values.__getitem__)
         if not new:
-            return None
+            return []
         first = new[0]
         before = f", down from about {number(level[first])}," if first in level else ""
         name = statistic.replace("_", " ")
@@ -321,7 +298,7 @@ class _StopCheck:
         evidence = {"value": values[first], "others": float(np.median(list(values.values())))}
         if first in level:
             evidence["level"] = level[first]
-        return alert_of_layers(self._name, event, last, new, len(values), what, evidence)
+        return [alert_of_layers(self._name, event, last, new, len(values), what, evidence)]
 
     def _stopped(self, gap: int, values: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
         """Return the layers that fell to nearly 0 relative to the others, and the level of each layer."""
@@ -333,7 +310,11 @@ class _StopCheck:
         falls = np.where(baseline.ready, baseline.low - logs, 0.0)
         falls = falls - _of_others(falls, baseline.ready)
         faulty = self._check.faulty(gap, falls, baseline)
-        known = np.array([self._seen.get(layer, 0) >= MIN_NOISE_VALUES for layer in layers]) & baseline.ready & ~faulty
+        known = (
+            np.array([self._seen.get(layer, 0) >= tuning.MIN_NOISE_VALUES for layer in layers])
+            & baseline.ready
+            & ~faulty
+        )
         self._deepest = max(self._deepest, float((-np.expm1(-falls) / baseline.noise)[known].max(initial=0.0)))
         self._check.learn(columns, layers, logs, faulty)
         for layer in layers:
@@ -344,20 +325,20 @@ class _StopCheck:
     def _all_zero(self, values: Mapping[str, float]) -> set[str]:
         """Return the layers that became exactly 0 while most others are not."""
         zero = {layer for layer, value in values.items() if value == 0}
-        alive = {layer for layer in values if self._seen.get(layer, 0) >= MIN_VALUES}
+        alive = {layer for layer in values if self._seen.get(layer, 0) >= tuning.MIN_VALUES}
         for layer in self._zeros.keys() - zero:
             if layer in values and self._zeros.pop(layer) >= self._min_duration:
                 self._n_transients += 1
-                self._min_duration *= 2 if self._n_transients >= MAX_TRANSIENTS else 1
+                self._min_duration *= 2 if self._n_transients >= tuning.MAX_TRANSIENTS else 1
         if 2 * len(zero & alive) > len(alive):
             return set()
         for layer in zero & alive:
             self._zeros[layer] = self._zeros.get(layer, 0) + 1
-        needed = max(self._min_duration, 2 if self._deepest > MAX_NORMAL_FALL else 1)
+        needed = max(self._min_duration, 2 if self._deepest > tuning.MAX_NORMAL_FALL else 1)
         return {layer for layer in zero & alive if self._zeros[layer] >= needed}
 
 
-def _of_others(falls: Vector, ready: np.typing.NDArray[np.bool_]) -> Vector:
+def _of_others(falls: Vector, ready: NDArray[np.bool_]) -> Vector:
     """Return the median fall of the other layers; a falling learning rate lowers all of them."""
     n = int(ready.sum())
     if n < 2:
@@ -367,69 +348,38 @@ def _of_others(falls: Vector, ready: np.typing.NDArray[np.bool_]) -> Vector:
     return np.full(len(falls), float(np.median(falls[ready])))
 
 
-class _DeadUnitCheck:
-    """Detects layers whose share of dead units jumps."""
-
-    def __init__(self) -> None:
-        self._check = LayerCheck("dead units", MIN_DEAD_RISE, DEAD_TAIL_INDEX, MIN_DEAD_NOISE, in_logs=False)
-        self.history = self._check.history
-        self.down: set[str] = set()
-
-    def measured(self, event: Measured, last: int, reported: set[str]) -> Alert | None:
-        """Check a measurement; layers that another check reported raise no alert."""
-        shares = {n: share for n, share in of_layers(event, "training", "dead_units").items() if math.isfinite(share)}
-        layers, values = list(shares), np.array(list(shares.values()))
-        if not layers:
-            return None
-        baseline, faulty, newly = self._check.departed(event.step - last, layers, values)
-        self.down = (self.down - shares.keys()) | {layers[k] for k in np.flatnonzero(faulty)}
-        newly = [k for k in newly if layers[k] not in reported]
-        if not newly:
-            return None
-        value, level, noise = (float(of[newly[0]]) for of in (values, baseline.high, baseline.noise))
-        what = f"{value:.0%} of its units have no gradient, up from about {level:.0%},"
-        evidence = {"value": value, "level": level, "noise": noise, "limit": self._check.limit}
-        return alert_of_layers("dead units", event, last, [layers[k] for k in newly], len(layers), what, evidence)
-
-
-MIN_GROWTH = 5.0  # growth over the highest level of the first half; a sum of updates grows by 4 under a linear warm-up
-MIN_ACCELERATION = 1.5  # that growth relative to the range over the second quarter of the run, both in logarithms
-MIN_GROWTH_NOISE = 0.001  # floor of the noise estimate, relative to the level
-MIN_GROWTH_UNITS = 8.0  # that growth in units of the noise
-MIN_GROWTH_MEASUREMENTS = 32
-LEVEL_EVERY = 4  # measurements from one stored level to the next
-MAX_LEVELS = 64
+MAX_LEVELS = 64  # past levels in memory
 
 
 class SlowGrowth:
     """Detects layers whose norm grows exponentially, but too slowly for a jump at any one measurement."""
 
     def __init__(self) -> None:
-        self._history = LayerHistory(MIN_GROWTH_NOISE)
+        self._history = LayerHistory(tuning.MIN_GROWTH_NOISE)
         self._levels: list[tuple[int, Vector, Vector]] = []
         self._n_measurements = 0
         self._latches: dict[str, Latch] = {}
 
     def measured(self, event: Measured, last: int, alerted: Mapping[str, int]) -> list[Alert]:
-        """Check a measurement; `alerted` has the step of each layer's last alert by `Departures`."""
+        """Check a measurement; `alerted` has the step of each layer's last alert by `Outliers`."""
         layers, logs = logarithms(values := of_layers(event, "training", "weight_norm"))
         if not layers:
             return []
         columns = self._history.columns(layers)
         self._history.add(columns, logs)
         self._n_measurements += 1
-        if self._n_measurements % LEVEL_EVERY:
+        if self._n_measurements % tuning.LEVEL_EVERY:
             return []
         baseline = self._history.baseline(columns)
         whole = np.full(int(columns.max()) + 1, np.nan)
         whole[columns] = baseline.level
-        enough = self._n_measurements >= MIN_GROWTH_MEASUREMENTS
+        enough = self._n_measurements >= tuning.MIN_GROWTH_MEASUREMENTS
         grown = self._grown(event.step, whole) if enough else np.zeros(len(whole))
-        grown[columns] *= grown[columns] > MIN_GROWTH_UNITS * baseline.noise
+        grown[columns] *= grown[columns] > tuning.MIN_GROWTH_UNITS * baseline.noise
         self._store(event.step, whole)
         newly = []
         for layer, column in zip(layers, columns.tolist(), strict=True):
-            latch = self._latches.setdefault(layer, Latch(LEVEL_EVERY))
+            latch = self._latches.setdefault(layer, Latch(tuning.LEVEL_EVERY))
             if not grown[column]:
                 latch.normal()
             elif latch.faulty() and alerted.get(layer, 0) <= event.step / 2:
@@ -442,7 +392,7 @@ class SlowGrowth:
             f"its weight norm is {number(values[first])}, {factor(math.exp(growth))} times what it was"
             f" by step {event.step // 2:,}, and still growing as fast,"
         )
-        evidence = {"value": values[first], "level": values[first] / math.exp(growth), "limit": MIN_GROWTH}
+        evidence = {"value": values[first], "level": values[first] / math.exp(growth), "limit": tuning.MIN_GROWTH}
         names = [name for _, name in newly]
         return [alert_of_layers("norm running away", event, last, names, len(layers), what, evidence)]
 
@@ -456,7 +406,7 @@ class SlowGrowth:
         lowest = np.fmin.reduce([_fitted(low, n) for low, _ in quarter])
         highest = np.fmax.reduce([_fitted(high, n) for _, high in quarter])
         growth = levels - np.fmax.reduce([_fitted(high, n) for high in before])
-        enough = (growth > math.log(MIN_GROWTH)) & (growth > MIN_ACCELERATION * (highest - lowest))
+        enough = (growth > math.log(tuning.MIN_GROWTH)) & (growth > tuning.MIN_ACCELERATION * (highest - lowest))
         return np.where(enough, growth, 0.0)
 
     def _store(self, step: int, levels: Vector) -> None:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from toposcope.monitor import tuning
 from toposcope.typing import Vector
 
 FALSE_ALARM_RATE = 1e-5
@@ -53,14 +54,7 @@ class Latch:
 SMALLEST = 0.05  # lower end of the histogram; smaller values count as this
 BIN_RATIO = 1.05
 N_BINS = 480  # bins of the histogram, which reach up to 7e8 times the noise
-MAX_COUNT = 4096  # values after which all weights are halved, so that the tail follows slow changes
-MIN_WEIGHT = 0.3  # least weight of a bin; halved below it, the bin is emptied
-PRIOR_SHAPE = 0.5  # prior of the shape: that of the heaviest tail assumed, one over its index
-PRIOR_WEIGHT = 10  # weight of the prior, in excesses
-N_STANDARD_ERRORS = 1.0  # standard errors that are added to the shape
-TAIL_SHARES = {0.4: 12, 0.15: 25}
-"""Shares of the values to which a tail is fitted, and the least number of values for each."""
-MIN_OVER_LARGEST = 1.3  # least limit relative to the largest value so far
+PRIOR_SHAPE, PRIOR_WEIGHT = 0.5, 10  # of the shape, and its weight in excesses (Vehtari et al. 2024)
 REFIT_GROWTH = 1.05  # growth of the number of values after which the tail is fitted again
 
 _PER_LOG = 1 / math.log(BIN_RATIO)
@@ -85,8 +79,8 @@ class Tail:
             self._fit_at = 0.0  # a new largest value
         self._counts[place] += 1
         self.count += 1
-        if self.count >= MAX_COUNT:
-            self._counts = [c / 2 if c / 2 >= MIN_WEIGHT else 0.0 for c in self._counts]
+        if self.count >= tuning.MAX_TAIL_COUNT:
+            self._counts = [c / 2 if c / 2 >= tuning.MIN_TAIL_WEIGHT else 0.0 for c in self._counts]
             self.count = sum(self._counts)
             self._fit_at = 0.0
 
@@ -107,10 +101,10 @@ class Tail:
         record = largest * math.sqrt(max(1.0, 1 / (self.count * probability)))
         fits = [
             _pareto_limit(counts, above, share * self.count, probability * self.count)
-            for share, least in TAIL_SHARES.items()
+            for share, least in tuning.TAIL_SHARES.items()
             if share * self.count >= least
         ]
-        return max(MIN_OVER_LARGEST * largest, min(record, max(fits, default=math.inf)))
+        return max(tuning.MIN_OVER_LARGEST * largest, min(record, max(fits, default=math.inf)))
 
 
 def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: float) -> float:
@@ -123,7 +117,7 @@ def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: fl
     shape, scale = _fit_pareto(_CENTRES[first:][used] - edge, weights)
     n = float(weights.sum())
     shape = (n * shape + PRIOR_WEIGHT * PRIOR_SHAPE) / (n + PRIOR_WEIGHT)
-    shape += N_STANDARD_ERRORS * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
+    shape += tuning.N_STANDARD_ERRORS * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
     shape = max(shape, 1e-6)
     return edge + scale / shape * math.expm1(shape * math.log(max(n / expected, 1.0)))
 

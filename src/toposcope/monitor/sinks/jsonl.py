@@ -35,13 +35,13 @@ class JsonlSink:
             return
         self._file.seek(0)
         if self._file.read(1) != b"{":
-            raise ToposcopeError(f"{path}: exists and is not a file of JSON lines; name another file")
+            raise _not_json_lines(path)
         self._file.seek(max(0, size - TAIL))
         tail = self._file.read()
         if not tail.endswith(b"\n"):
             end = tail.rfind(b"\n") + 1
             if not end and size > TAIL:
-                raise ToposcopeError(f"{path}: exists and is not a file of JSON lines; name another file")
+                raise _not_json_lines(path)
             self._file.truncate(size - len(tail) + end)
 
     def put(self, event: Event) -> None:
@@ -52,6 +52,10 @@ class JsonlSink:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _not_json_lines(path: Path) -> ToposcopeError:
+    return ToposcopeError(f"{path}: exists and is not a file of JSON lines; name another file")
 
 
 def _content(event: Event) -> dict[str, Any]:
@@ -69,11 +73,8 @@ def _content(event: Event) -> dict[str, Any]:
         case Alert():
             return {"event": "alert", **vars(event), "evidence": _numbers(event.evidence)}
         case Forecasted():
-            return {
-                "event": "forecast",
-                **vars(event),
-                **_numbers({k: getattr(event, k) for k in ("loss", "low", "high")}),
-            }
+            numbers = _numbers({"loss": event.loss, "low": event.low, "high": event.high})
+            return {"event": "forecast", **vars(event), **numbers}
 
 
 def _numbers(values: Mapping[str, float]) -> dict[str, float | str]:

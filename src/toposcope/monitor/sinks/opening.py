@@ -6,106 +6,26 @@ defining ``SINK``, a `SinkMaker`.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import ModuleType
 
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.monitor.events import Event, Measured
 from toposcope.monitor.sinks.jsonl import JsonlSink
 from toposcope.monitor.sinks.sink import Sink, SinkMaker
-from toposcope.monitor.sinks.terminal import TerminalSink, say
+from toposcope.monitor.sinks.terminal import TerminalSink, echo
 from toposcope.monitor.sinks.webhook import WebhookSink
 from toposcope.plugins import collect
 
+PACKAGE = "toposcope.monitor.sinks"
 MAX_WAITING = 20_000
 """Queued events of a slow sink; beyond that the oldest are dropped, and their number is reported at the end."""
-
-
-class Outlets:
-    """Sends events to every sink."""
-
-    def __init__(self, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
-        self._say, self._spent = say, spent
-        self._outlets: dict[str, _Outlet] = {}
-
-    def add(self, name: str, sink: Sink) -> None:
-        """Add a sink, which gets all later events."""
-        self._outlets[name] = _Outlet(name, sink, self._say, self._spent)
-
-    def put(self, event: Event) -> None:
-        """Send an event to all sinks, without waiting for any."""
-        for outlet in list(self._outlets.values()):
-            outlet.put(event)
-
-    def close(self, timeout: float = 10.0) -> None:
-        """Let the sinks empty their queues, within `timeout` seconds in all."""
-        deadline = time.monotonic() + timeout
-        for outlet in self._outlets.values():
-            outlet.end()
-        for outlet in self._outlets.values():
-            outlet.join(max(0.0, deadline - time.monotonic()))
-
-
-class _Outlet:
-    """One sink, its thread and its queue."""
-
-    def __init__(self, name: str, sink: Sink, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
-        self._name, self._sink, self._say, self._spent = name, sink, say, spent
-        self._waiting: deque[Event] = deque()
-        self._changed = threading.Condition()
-        self._ending = False
-        self._n_dropped = 0
-        self._thread = threading.Thread(target=self._run, name=f"toposcope-{name}", daemon=True)
-        self._thread.start()
-
-    def put(self, event: Event) -> None:
-        with self._changed:
-            if self._ending:
-                return
-            if len(self._waiting) >= MAX_WAITING:
-                self._waiting.popleft()
-                self._n_dropped += 1
-            self._waiting.append(event)
-            self._changed.notify()
-
-    def end(self) -> None:
-        with self._changed:
-            self._ending = True
-            self._changed.notify()
-
-    def join(self, timeout: float) -> None:
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            self._say(f"{self._name} did not finish in time; the events that it had not written are lost there")
-        elif self._n_dropped:
-            self._say(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
-
-    def _run(self) -> None:
-        try:
-            try:
-                while (event := self._next()) is not None:
-                    started = time.thread_time()
-                    self._sink.put(event)
-                    self._spent(time.thread_time() - started)
-            finally:
-                self._sink.close()
-        except Exception as error:  # noqa: BLE001 - a failure closes only this sink
-            self.end()
-            self._say(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
-
-    def _next(self) -> Event | None:
-        """Return the next event, waiting for it; None at the end."""
-        with self._changed:
-            while not self._waiting and not self._ending:
-                self._changed.wait()
-            return self._waiting.popleft() if self._waiting else None
-
-
-PACKAGE = "toposcope.monitor.sinks"
-LOOKS = (1, 2, 4, 8)  # measurements at which to search for trackers that were started since
+CLOSE_SECONDS = 10.0  # time within which all sinks together must empty their queues at the end
+SEARCHES = (1, 2, 4, 8)  # measurements at which to search for trackers that were started since
 
 
 @cache
@@ -119,65 +39,100 @@ def _makers_of(module: ModuleType) -> dict[str, SinkMaker]:
     return {} if maker is None else {module.__name__.rpartition(".")[2]: maker}
 
 
-class TrackerSearch:
-    """Finds the trackers that a run uses, including some that start after its monitor."""
+class RunSinks:
+    """All sinks of a run, including those for trackers that start after its monitor.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._calls = 0
-        self.failures: dict[str, Exception] = {}
+    From the monitor's thread it can find TensorBoard and W&B. MLflow and trackio know their run on the training thread
+    only, so they are found only if they were started before the monitor. `spent` is called with the CPU seconds of
+    each event.
+    """
+
+    def __init__(self, directory: Path, spent: Callable[[float], None]) -> None:
+        self._directory, self._spent = directory, spent
+        self._threads: list[_SinkThread] = []
+        self._n_searches = 0
         self._missing: dict[str, SinkMaker] = {}
         try:
             self._missing |= sink_makers()
         except ToposcopeError as error:  # a broken package, which the message names
-            self.failures["trackers"] = error
+            echo(f"trackers: not used ({message_of(error)})")
 
-    def look(self) -> dict[str, Sink]:
-        """Return the trackers that were started since the last call, by name.
+    def add(self, name: str, sink: Sink) -> None:
+        """Add a sink, which gets all later events."""
+        self._threads.append(_SinkThread(name, sink, self._spent))
 
-        Only the first, second, fourth and eighth calls search, to keep the cost low.
-        """
-        self._calls += 1
-        if self._calls not in LOOKS:
-            return {}
-        opened: dict[str, Sink] = {}
-        for name, maker in list(self._missing.items()):
+    def search(self) -> None:
+        """Add the trackers that were started since; only some calls search, to keep the cost low."""
+        self._n_searches += 1
+        for name, maker in list(self._missing.items()) if self._n_searches in SEARCHES else ():
             try:
                 sink = maker(self._directory)
             except Exception as error:  # noqa: BLE001 - a broken tracker is reported and never stops training
-                self.failures[name] = error
+                echo(f"{name}: not used ({message_of(error)})")
                 del self._missing[name]
                 continue
             if sink is not None:
-                opened[name] = sink
+                self.add(name, sink)
                 del self._missing[name]
-        return opened
-
-
-class RunSinks(Outlets):
-    """All sinks of a run; searches for further trackers after measurements.
-
-    From the monitor's thread it can find TensorBoard and W&B. MLflow and trackio know their run on the training thread
-    only, so they are found only if they were started before the monitor.
-    """
-
-    def __init__(self, directory: Path, spent: Callable[[float], None]) -> None:
-        super().__init__(say, spent)
-        self._search, self._n_reported = TrackerSearch(directory), 0
-
-    def look(self) -> None:
-        """Search for trackers."""
-        for name, sink in self._search.look().items():
-            self.add(name, sink)
-        for name, error in list(self._search.failures.items())[self._n_reported :]:
-            say(f"{name}: not used ({message_of(error)})")
-        self._n_reported = len(self._search.failures)
 
     def put(self, event: Event) -> None:
-        """Send an event to all sinks."""
+        """Send an event to all sinks, without waiting for any."""
         if isinstance(event, Measured):
-            self.look()
-        super().put(event)
+            self.search()
+        for thread in self._threads:
+            thread.put(event)
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Let the sinks empty their queues, within `timeout` seconds in all."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.end()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _SinkThread:
+    """One sink, its thread and its queue."""
+
+    def __init__(self, name: str, sink: Sink, spent: Callable[[float], None]) -> None:
+        self._name, self._sink, self._spent = name, sink, spent
+        self._waiting: SimpleQueue[Event | None] = SimpleQueue()  # None at the end
+        self._has_ended, self._n_dropped = False, 0
+        self._thread = threading.Thread(target=self._run, name=f"toposcope-{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        if self._has_ended:
+            return
+        if self._waiting.qsize() >= MAX_WAITING:
+            with suppress(Empty):
+                self._waiting.get_nowait()
+                self._n_dropped += 1
+        self._waiting.put(event)
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._waiting.put(None)
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            echo(f"{self._name} did not finish in time; the events that it had not written are lost there")
+        elif self._n_dropped:
+            echo(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
+
+    def _run(self) -> None:
+        try:
+            try:
+                while (event := self._waiting.get()) is not None:
+                    started = time.thread_time()
+                    self._sink.put(event)
+                    self._spent(time.thread_time() - started)
+            finally:
+                self._sink.close()
+        except Exception as error:  # noqa: BLE001 - a failure closes only this sink
+            self.end()
+            echo(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
 
 
 def open_sinks(
@@ -196,11 +151,11 @@ def open_sinks(
         try:
             sinks.add(str(jsonl), JsonlSink(Path(jsonl)))
         except ToposcopeError as error:
-            say(f"{error}; events are not written to it")
+            echo(f"{error}; events are not written to it")
     here = Path.cwd()
     shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
     hint = f"live page: toposcope show {shown}"
     database = directory / "study.db"  # absent if the directory cannot be used
     sinks.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))
-    sinks.look()
+    sinks.search()
     return sinks

@@ -33,8 +33,30 @@ class SinkMaker(Protocol):
         """
 
 
-ALERTS = "toposcope/alerts"  # name under which trackers get the number of alerts so far
-_NOT_ALLOWED = re.compile(r"[^\w.-]+", re.ASCII)
+class Tracker:
+    """A sink for a tracker: a subclass reports the values of a step, and the text of an alert."""
+
+    _n_alerts = 0
+
+    def put(self, event: Event) -> None:
+        """Report one event; of an alert, also how many there were."""
+        values = tracked_values(event)
+        if isinstance(event, Alert):
+            self._n_alerts += 1
+            values = {"toposcope/alerts": self._n_alerts}
+            self.alert(event)
+        self.report(event.step, values)
+
+    def alert(self, alert: Alert) -> None:
+        """Report the text of an alert."""
+        raise NotImplementedError
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Report the values of a step, possibly none."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave the run open; whoever started it ends it."""
 
 
 def tracked_values(event: Event) -> dict[str, float]:
@@ -52,40 +74,10 @@ def tracked_values(event: Event) -> dict[str, float]:
                 for statistic, value in statistics.items()
             }
         case Forecasted(loss=loss, low=low, high=high):
-            return {
-                "toposcope/forecast/final_loss": loss,
-                "toposcope/forecast/low": low,
-                "toposcope/forecast/high": high,
-            }
+            return {f"toposcope/forecast/{name}": v for name, v in (("final_loss", loss), ("low", low), ("high", high))}
         case _:
             return {}
 
 
 def _part(name: str) -> str:
-    return _NOT_ALLOWED.sub("_", name)
-
-
-class Tracker:
-    """A sink for a tracker: a subclass says how it reports values of a step, and the text of an alert."""
-
-    _n_alerts = 0
-
-    def put(self, event: Event) -> None:
-        """Report one event; of an alert, also how many there were."""
-        values = tracked_values(event)
-        if isinstance(event, Alert):
-            self._n_alerts += 1
-            values = {ALERTS: self._n_alerts}
-            self.alert(event)
-        self.report(event.step, values)
-
-    def alert(self, alert: Alert) -> None:
-        """Report the text of an alert."""
-        raise NotImplementedError
-
-    def report(self, step: int, values: Mapping[str, float]) -> None:
-        """Report the values of a step, possibly none."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Leave the run open; whoever started it ends it."""
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)

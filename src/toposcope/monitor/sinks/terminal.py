@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
@@ -11,8 +11,8 @@ from toposcope.probes.feature import NETWORK
 
 MIN_SECONDS_BETWEEN = 30.0  # seconds between lines about measurements
 MAX_ALERTS_PER_STEP = 5
+# (probe, statistic) of the network -> its name in a line
 SHOWN = {("training", "gradient_norm"): "gradient norm", ("training", "update_ratio"): "update / weight"}
-"""(probe, statistic) of the network -> its name in a line."""
 
 
 class TerminalSink:
@@ -33,7 +33,7 @@ class TerminalSink:
             case Forecasted():
                 self._forecast = event
             case Note():
-                say(event.message)
+                echo(event.message)
             case Alert():
                 if event.kind == DIVERGED:
                     self._forecast = None
@@ -41,7 +41,7 @@ class TerminalSink:
             case Measured():
                 if not self._quiet and time.monotonic() >= self._next_line:
                     self._next_line = time.monotonic() + MIN_SECONDS_BETWEEN
-                    say(self._summary(event))
+                    echo(self._summary(event))
 
     def close(self) -> None:
         """Leave the terminal as it is."""
@@ -52,16 +52,18 @@ class TerminalSink:
         n = n + 1 if step == alert.step else 1
         self._alerts_of_step = alert.step, n
         if n <= MAX_ALERTS_PER_STEP:
-            say(f"ALERT at step {alert.step:,}: {alert.message}")
+            echo(f"ALERT at step {alert.step:,}: {alert.message}")
         elif n == MAX_ALERTS_PER_STEP + 1:
-            say(f"ALERT at step {alert.step:,}: further alerts at this step are in the study only")
+            echo(f"ALERT at step {alert.step:,}: further alerts at this step are in the study only")
 
     def _summary(self, measured: Measured) -> str:
         """Return a line that summarises a step."""
         parts = [f"step {measured.step:,}"]
         if "loss" in self._logged:
             parts.append(f"loss {self._logged['loss']:.4g}")
-        parts += _statistics(measured.rows)
+        for (probe, statistic), label in SHOWN.items():
+            row = measured.rows.get((NETWORK, probe), {})
+            parts += [f"{label} {row[statistic]:.3g}"] if statistic in row else []
         if self._forecast is not None and math.isfinite(self._logged.get("loss", 0.0)):
             f = self._forecast
             parts.append(f"final loss {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
@@ -71,15 +73,7 @@ class TerminalSink:
         return ", ".join(parts)
 
 
-def _statistics(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> list[str]:
-    return [
-        f"{label} {rows[NETWORK, probe][statistic]:.3g}"
-        for (probe, statistic), label in SHOWN.items()
-        if statistic in rows.get((NETWORK, probe), {})
-    ]
-
-
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Write a line on standard error, above any progress bars.
 
     Rich's bars replace `sys.stderr` while they run; those of tqdm are cleared and drawn again by `tqdm.write`.

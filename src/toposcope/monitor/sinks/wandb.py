@@ -25,11 +25,9 @@ class WandbSink(Tracker):
     def __init__(self, run: Any) -> None:
         self._run = run
         self._defined = False
-        self._waiting: dict[str, float] = {}
-        """Values of one step of the monitor that are not in a row yet."""
-        self._next_look = 0.0
-        self._written: tuple[int, int] | None = None
-        """Row and monitor step of the last values written."""
+        self._waiting: dict[str, float] = {}  # values of one step of the monitor that are not in a row yet
+        self._next_check = 0.0
+        self._written: tuple[int, int] | None = None  # row and monitor step of the last values written
 
     def put(self, event: Event) -> None:
         """Report one event, unless the run has finished."""
@@ -45,7 +43,7 @@ class WandbSink(Tracker):
         if values:
             same_step = self._waiting.get(STEP) == step
             self._waiting = {**(self._waiting if same_step else {}), **values, STEP: step}
-        if values or (self._waiting and time.monotonic() >= self._next_look):
+        if values or (self._waiting and time.monotonic() >= self._next_check):
             self._write()
 
     def _write(self) -> None:
@@ -55,7 +53,7 @@ class WandbSink(Tracker):
         if not self._defined:
             self._run.define_metric("toposcope/*", step_metric=STEP, step_sync=False)
             self._defined = True
-        self._next_look = time.monotonic() + MIN_SECONDS_BETWEEN
+        self._next_check = time.monotonic() + MIN_SECONDS_BETWEEN
         row, step = self._run.step, int(self._waiting[STEP])
         if self._written is None or row != self._written[0] or step == self._written[1]:
             self._run.log(self._waiting, commit=False)

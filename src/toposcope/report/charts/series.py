@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.moves import Move
+from toposcope.analysis.phases import Move
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.probes.feature import Feature
 from toposcope.report.material import Material

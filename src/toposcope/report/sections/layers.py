@@ -7,8 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.moves import onset_table
-from toposcope.analysis.references import reference_table
+from toposcope.analysis.layers import onset_table, reference_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.charts.chart import Chart

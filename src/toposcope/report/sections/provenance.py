@@ -4,7 +4,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 
-from toposcope.analysis.table import SEED
+from toposcope.analysis.tuning import SEED
 from toposcope.extras import EXTRAS, is_installed
 from toposcope.report.document import Block, Code, Picture, details, say
 from toposcope.report.document import Preformatted as Lines

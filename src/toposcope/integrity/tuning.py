@@ -1,0 +1,145 @@
+"""The doctor's thresholds, chosen on real trainings and on made-up ones that were damaged (docs/doctor.md).
+
+``benchmarks/doctor.py`` repeats the measurement on thirty kinds of small trainings; those of even number chose them.
+"""
+
+# The grid of steps: the cheapest description of the steps, in units of a missing step
+PIECE_COST = 2.5  # two exceptions are exceptions; three could as well be a piece of their own
+LONE_STEP_COST = 2.25  # a step beyond a gap of two still belongs to the piece before it
+MIN_POINTS = 5  # of a piece: four equal distances, or four doublings, are no coincidence
+MIN_COVERAGE = 0.85  # share of the steps on pieces, for a series to be judged by its grid
+MAX_ROUNDED_SPACING = 2  # largest spacing that the rounding of a logarithmic grid can produce
+MAX_SPACING_CHANGES = 200  # a series whose spacing changes more often has no grid
+
+# Counters saved in checkpoints
+MIN_COUNTED = 3  # checkpoints that hold a counter
+COUNTER_TOLERANCE, MIN_COUNTER_TOLERANCE = 0.1, 2.0  # off its pace, relative and in all: steps that a scaler skips
+RESTART_COST, JUMP_COST = 0.5, 3.0  # of a counter that begins again, or leaps for good, in wrong checkpoints
+MIN_FITTING = 0.9  # share of the moments with the shape of a weight, for the others to be wrong
+
+# The log next to the series
+MIN_LOGGED = 4  # checkpoints that can be compared with the log
+MIN_TIMES = 2.9  # how many times longer than its log a run is whose steps count something else
+DECAYED_RATE = 0.3  # learning rate at the end of a log of a whole run, in units of its largest
+LOG_TOLERANCE = 1e-3  # relative, of what was logged: its last digit
+MAX_AVERAGED = 0.25  # how much smaller the norm of averaged weights may be
+MAX_LAST_OF_AVERAGED = 0.7  # how much smaller at the end, in units of the most: there weights move less
+MAX_OTHER_NORM = 0.5  # relative difference of norms that may still be of the same tensors
+MIN_OTHER_SCALE = 0.05  # relative difference of a norm of another kind, which keeps its ratio to the log's
+MIN_LOSS_EXCESS = 4.0  # distance of a saved loss from the logged one, in median changes of the log
+
+# Tensors that are the same at two steps
+MIN_VECTOR_SHARE = 0.9  # share of a float32 vector's values that change in every interval between its equals
+MIN_VECTOR_VALUES = 4  # of such a vector
+MIN_VECTOR_CHANGES = 20.0  # values that change in lower precision, where one may stay by rounding: exp(-20) by chance
+MIN_FROZEN = 3  # checkpoints over which a frozen layer is the same
+MIN_EXPECTED_CHANGES = 50.0  # values of an unchanged matrix that should have changed: exp(-50) by chance
+MIN_STAY = 2  # checkpoints for which a layout lasts on either side of a change of plan
+
+# Values: zeros, constants, rounding
+MIN_NOT_ZERO = 1024  # magnitude of a tensor not rounded to zero, in units of its dtype's smallest number
+MIN_CONSTANT_VALUES = 4  # of a vector that is said to be one number
+MAX_CONSTANT_SPREAD = 0.5  # range of its values, in units of the smallest
+ROUNDED_BITS = 12  # zeros at the end of every mantissa of a rounded matrix: float16 leaves 13, bfloat16 16
+MIN_ROUNDED_VALUES = 16  # different values of a sketch; of full precision, one in 4,000 each looks rounded
+MIN_ROUNDED_SHARE = 0.5  # share of the matrices that are rounded at a checkpoint
+MIN_ZERO_SHARE, MIN_ZEROS = 0.1, 4  # of a sketch that become zero where no row or column does
+MAX_OCCASIONS = 2  # steps at which rows of an embedding become copies; more often, unused rows grow alike
+MIN_SIZE = 64.0  # root mean square of a matrix not rounded to zero, in units of its dtype's smallest number
+MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
+MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8  # values of a row, and rows of a block, that show int8 or int4
+MAX_OFF_LEVEL = 1e-3  # of a multiple from a whole number; other values are as near by a chance of 0.002 each
+
+# One value that stands alone; in real trainings the ratio reaches 1.5 and the movement 2
+MIN_OUTLIER_RATIO = 2.0  # to the second largest of its tensor, and to the largest before and after
+MIN_OUTLIER_MOVEMENT = 6.0  # beyond those, in units of the furthest movement of any other value of the sketch
+MIN_OUTLIER_RATIO_ONE_SIDED = 5.0  # at the last checkpoint, and where the value stays
+MIN_OUTLIER_MOVEMENT_ONE_SIDED = 20.0
+MIN_OUTLIER_VALUES, MIN_OUTLIER_RATIO_OF_FEW = 4, 100.0  # tensors of fewer values may change by any factor
+REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what training reaches is no outlier
+
+# Step 0
+MAX_NORM_SPREAD = 0.01  # relative range of a norm's weight, which begins constant and moves little in a warm-up
+MAX_UNEVENNESS = 2.0  # deviation among rows or columns, relative to that of independent draws
+MAX_KURTOSIS = 4.5  # of rows: 3 for normal values, less for all other usual initialisations
+MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
+MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
+MIN_SPREAD_LINES = 16  # rows or columns needed to estimate their spread
+
+# Histories of tensors
+MIN_HISTORY, MIN_SKETCH = 5, 16  # checkpoints, and values of a sketch; of fewer, a walk often comes back
+NEARBY = 4  # checkpoints on either side that something is compared with
+QUARTERS = 4  # parts of a sketch; what a single one shows is the work of a few values
+MAX_STRETCH = 64  # largest lag, in checkpoints, at which distances are compared
+MIN_AGREEING = 3  # tensors that agree where each of them shows less
+MIN_MATRICES = 6  # needed for a median over the matrices
+MIN_WALKING = 0.8  # squared distance over two intervals over the sum of both: 1 for a walk, 1/2 for noise
+
+# Off the path: distance from the neighbours over that between them; 1/2 straight on, 1/sqrt 2 for a walk, 1 for noise
+MIN_DETOUR = 2.0
+MIN_DETOUR_OF_QUARTER = 1.4  # in each quarter of the values, so that a few do not decide
+MIN_DETOUR_OF_MOST = 1.25  # of the median over the matrices, which scatters less
+MIN_DETOUR_OF_VECTOR = 4.0  # where only a vector or two show it: they have few directions and may walk in a circle
+CORRELATION_LOSS = 0.5  # share of the neighbours' correlation lost too, where a matrix does not walk
+MIN_LOUDNESS = 2.0  # or a detour relative to all but one nearby; a learning rate that is high stays so for a while
+
+# Swapped and reversed checkpoints: how many times shorter the path past them is in the other order
+MIN_GAIN = 1.5  # 5/3 for neighbours of a random walk, 3 for straight movement, at most 1 in the right order
+MIN_GAIN_OF_SEVERAL, MIN_GAIN_OF_MOST = 1.3, 1.2  # where three tensors agree; in the median over the matrices
+MIN_GAIN_OF_EACH, MIN_GAIN_OF_QUARTER = 1.1, 1.1  # at each of the two checkpoints; in each quarter of the values
+MIN_WALK_AFTER = 0.6  # walk ratio at both checkpoints once they are swapped back
+MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
+MIN_LENGTH = 3  # checkpoints of a reversed stretch
+MIN_TURNED_GAIN = 1.8  # of a reversed stretch on each side: k for a walk past k checkpoints, 1/k in the right order
+MIN_TAIL_FALL = 0.8  # rank correlation with which the largest value, relative to the rest, falls in reverse
+MIN_CONSTANT_VECTORS = 2  # of one number throughout at the last checkpoint, as where a training begins
+
+# Means of checkpoints
+MAX_MEAN_REST = 0.6  # distance from the mean over that from multiples of the checkpoint before: 1 a walk, 0.7 noise
+MAX_WEIGHT = 0.8  # of one checkpoint in a mean
+MIN_MERGE_JUMP = 1.5  # movement of the median matrix where a run goes on from a mean, over that before and after
+MIN_AVERAGED = 4  # checkpoints of which a mean may be made
+MAX_OFF_LINE = 1e-4  # squared distance from the line through both neighbours, relative to that nearby
+
+# Nearly the final weights
+MAX_NEARNESS = 0.5  # distance to the last checkpoint over that of many later ones, and over that to its neighbours
+MAX_RIVAL_NEARNESS = 1.1  # over that to any other; the last few may hardly differ
+MIN_LATER_SHARE = 1 / 3  # share of the later checkpoints, and three at least, that are further away
+MIN_BETWEEN = 1.25  # squared distances to both neighbours over that between them, of a stretch not between them
+
+# A checkpoint that is a multiple of its neighbours
+MIN_STRETCH = 4.0  # how many times more than nearby it is scaled
+MIN_PURITY = 5.0  # a lasting scaling that most tensors do not share, over the rest of the movement
+
+# The weights of another run from some step on
+MAX_UNRELATED = 0.15  # correlation that counts as none: 256 independent values give 0.06
+MIN_SPEED_UP = 6.0  # how many times faster than nearby, per step, a correlation falls; restarts do not do that
+MAX_DIVERGED = 3.0  # factor beyond which weights have diverged rather than been replaced
+MIN_BROKEN_SHARE = 0.2  # share of the matrices, and `MIN_AGREEING` at least, that lose their correlation
+MIN_LEAP = 4.0  # how much further than in any other interval as long most matrices move in a leap
+
+# One matrix replaced; real trainings lose 0.2, made-up ones of much noise 0.9, fresh values more than 2
+MIN_LOSS = 1.0  # fall of the logarithm of the correlation, beyond that of the norms' ratio
+MIN_SPEED_UP_OF_ALL = 2.0  # over the loss in any interval nearby; `MIN_SPEED_UP` over the median
+MIN_ALONE = 4.0  # over the loss of the median matrix in the same interval
+MAX_SHARED_MOVE = 2.0  # movement of the median matrix then, over its largest nearby: a kick moves all
+MIN_OWN_LEAP = 3.0  # or its movement over any nearby, and over the median matrix's; a thawed layer reaches 1.8
+MAX_SHARED_LEAP = 1.5  # what the median matrix moves then
+MIN_KEPT = 0.5  # share of its variance that a matrix keeps in every interval nearby; small fast ones do not
+MIN_CORRELATION = 0.05  # below it, correlations are all alike
+MIN_IN_PLACE = 4  # of the largest values, in the places that a permutation or a transposition puts them
+MAX_SAME_CHANGE = 0.1  # of norm and largest values of a matrix whose values are the same in other places
+
+# One matrix scaled for good
+MIN_EXCESS = 4.5  # growth beyond the median nearby, over the furthest nearby; real trainings reach 3
+MAX_SHARED_EXCESS = 1.5  # the same of the median matrix in that interval
+MAX_SCALED_REST = 1.8  # what else the matrix moves, in units of the median nearby
+MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby
+
+# Another branch of the run
+MIN_BRANCH_JUMP = 3.0  # distance to the checkpoint before over the intervals next to it; trainings reach 2
+MIN_REVERSAL = 0.2  # cosine of the movement with the way back to the fork; kicks reach 0.1
+MIN_REVERSAL_GAIN = 0.05  # how much larger it is than for the way back to the first checkpoint
+MIN_BEFORE_FORK = 3  # what is learned first is what batches of wrong data take back first
+MAX_BRANCH_GROWTH = 2.0  # of the squared norm beyond its neighbours', over the squared distance; 1 for a kick
+MAX_RETURN, LATER = 0.12, 3  # share of the movement taken back that many checkpoints later, as after wrong data
