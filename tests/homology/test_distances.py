@@ -112,11 +112,8 @@ CASES: dict[str, st.SearchStrategy[Pair]] = {
 @given(data=st.data())
 def test_distances_are_those_of_the_best_assignment(case: str, data: st.DataObject) -> None:
     # of eleven close bars each difference is rounded, and in another way in either matching
-    assert_exact(
-        *data.draw(CASES[case]),
-        rel=1e-12 if case == "tied" else 1e-14,
-        tolerance=4e-15 if case == "clustered" else None,
-    )
+    tolerance = 4e-15 if case == "clustered" else None
+    assert_exact(*data.draw(CASES[case]), rel=1e-12 if case == "tied" else 1e-14, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-10, 1e-12])
