@@ -1,4 +1,4 @@
-"""Continue or scale: our rules (docs/methods/decision.md) and the naive ones on pairs of real runs at equal compute.
+"""Continue or scale: our rules (docs/decision.md) and the naive ones on pairs of real runs at equal compute.
 
 python benchmarks/decision.py [--quick] [--points FILE] [--out FOLDER]
 """
@@ -14,29 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecasting.decision.calibration import (
-    Calibration,
-    brier_score,
-    calibration_error,
-    calibration_of,
-    log_score,
-    reliability,
-)
-from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
+from toposcope.forecasting.decision.calibration import Calibration, calibration_of
+from toposcope.forecasting.decision.decision import TOKENS_PER_PARAMETER
 from toposcope.forecasting.decision.equal_flop_pairs import (
     MAX_POINTS_OF_RUN,
     N_FOLDS,
     Judged,
     calibrated_out_of_fold,
     equal_flop_pairs,
-    folds_of,
+    joined,
     judge,
     thinned,
-    together,
 )
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.held_out import brier_score, calibration_error, dealt_folds, log_score, reliability
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
+from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"
 RESAMPLES = 200
@@ -107,14 +101,14 @@ def judged_by_run(
     sets, probabilities, slopes, offsets = [], [], [], []
     along = len(np.unique(points.run)) < len(points)
     for seed in range(deals):
-        folds = folds_of(points, N_FOLDS, seed)
+        folds = dealt_folds(points.run, points.N, N_FOLDS, seed)
         judged, probability = calibrated_out_of_fold(points, folds, fit, seed)
         sets.append(judged)
         probabilities.append(probability)
         if along:
             slopes.append(by_slope(points, folds, judged, seed))
             offsets.append(offset_of(points, folds, judged, fit))
-    judged = together(sets)
+    judged = joined(sets)
     return (
         judged,
         np.concatenate(probabilities),
@@ -144,7 +138,7 @@ def judged_by_size(points: Points, fit: Callable[..., Any]) -> tuple[Judged, Vec
             probabilities.append(calibration_of(fitted).probability(found[-1].margins))
         except RefusedError as error:
             print(f"sizes {a} and {b} held out: {error}")
-    return (together(found), np.concatenate(probabilities)) if found else None
+    return (joined(found), np.concatenate(probabilities)) if found else None
 
 
 def at(points: Points, run: str, tokens: float) -> float:

@@ -13,12 +13,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecasting.decision.calibration import Calibration, calibration_of, log_score, reliability
-from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
+from toposcope.forecasting.decision.calibration import Calibration, calibration_of
 from toposcope.forecasting.decision.equal_flop_pairs import equal_flop_pairs, judge, thinned
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.held_out import log_score, reliability
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
+from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "loss-curves"
 RUNS = (7, 8, 10, 14, 20, 40)

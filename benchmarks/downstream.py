@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from bench import Column, command, show, write
-from toposcope.forecasting.downstream.predicted import LeftOut, Model, TaskPrediction
+from toposcope.forecasting.downstream.predicted import HeldOutScore, Model, TaskPrediction
 from toposcope.forecasting.downstream.prediction import METHODS, DownstreamReport, downstream
 from toposcope.logs.evaluations import read_evaluations
 
@@ -50,7 +50,7 @@ FOLDS = (
 )
 METHOD_ERRORS = (
     Column("method", "method"),
-    Column("rungs left out", "left"),
+    Column("held-out models", "left"),
     *(Column(m.name, m.name) for m in TARGETS),
 )
 MADE = (
@@ -110,7 +110,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     if LADDER.exists():
         report, truth, seconds = olmo()
         facts["OLMo ladder"] = f"{len(report.predictions)} predictions in {seconds:.1f} s of CPU"
-        tables["Rungs left out"] = (by_fold(report), FOLDS)
+        tables["Held-out models"] = (by_fold(report), FOLDS)
         tables["Methods"] = (by_method(report, truth), METHOD_ERRORS)
         for model in TARGETS:
             tables[model.name] = ([compared(each, truth) for each in report.predictions if each.model == model], SCORES)
@@ -137,20 +137,20 @@ def olmo() -> tuple[DownstreamReport, dict[tuple[str, str], float], float]:
 
 
 def by_fold(report: DownstreamReport) -> list[dict[str, object]]:
-    """Return how rungs left out were predicted, by what was left out."""
+    """Return how held-out models were predicted, by what was held out."""
     rungs = seen(report.predictions)
     names = dict.fromkeys(rung.fold for rung in rungs)
     return [fold_row(name, [rung for rung in rungs if rung.fold == name]) for name in names] + [fold_row("all", rungs)]
 
 
-def seen(predictions: Iterable[TaskPrediction]) -> list[LeftOut]:
-    """Return each rung left out once."""
+def seen(predictions: Iterable[TaskPrediction]) -> list[HeldOutScore]:
+    """Return each held-out model once."""
     return list(
-        dict.fromkeys(replace(rung, run=f"{each.task} {rung.run}") for each in predictions for rung in each.left_out)
+        dict.fromkeys(replace(rung, run=f"{each.task} {rung.run}") for each in predictions for rung in each.held_out)
     )
 
 
-def fold_row(name: str, rungs: list[LeftOut]) -> dict[str, object]:
+def fold_row(name: str, rungs: list[HeldOutScore]) -> dict[str, object]:
     """Return the row of some rungs."""
     return {
         "fold": name,
@@ -162,7 +162,7 @@ def fold_row(name: str, rungs: list[LeftOut]) -> dict[str, object]:
 
 
 def by_method(report: DownstreamReport, truth: dict[tuple[str, str], float]) -> list[dict[str, object]]:
-    """Return the mean absolute error of each method on rungs left out and on the targets."""
+    """Return the mean absolute error of each method on held-out models and on the targets."""
     rows: list[dict[str, object]] = []
     for name in ("default", *METHODS):
         row: dict[str, object] = {"method": name}

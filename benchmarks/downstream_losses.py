@@ -12,10 +12,9 @@ import numpy as np
 import polars as pl
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecasting.downstream.loss_to_loss import loss_curve, recipes_of, training_corpus
+from toposcope.forecasting.downstream.loss_to_loss import METHODS, loss_curve, recipes_of, training_corpus
 from toposcope.forecasting.downstream.predicted import Model
-from toposcope.forecasting.downstream.translation import METHODS, translate
-from toposcope.forecasting.downstream.translations import translate_score
+from toposcope.forecasting.downstream.translation import translate, translate_score
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
@@ -65,10 +64,10 @@ def main(quick: bool, data: Path, out: Path) -> None:
         for trial in _losses(evaluations, recipe, corpus, share, count)
     ]
     losses = [*_loss_rows(trials)]
-    show(losses, LOSSES, "Losses of a new recipe: median absolute error of runs that were left out")
+    show(losses, LOSSES, "Losses of a new recipe: median absolute error of held-out runs")
     own = [_own_law(evaluations, recipe, corpus, share) for kind, recipe, corpus in _curves(evaluations)
            if kind == "its own corpus" for share in SHARES]  # fmt: skip
-    show(own, OWN, "Sizes left out: the law of all of a recipe's own runs")
+    show(own, OWN, "Sizes held out: the law of all of a recipe's own runs")
     scores = [_scores(evaluations, task) for task in (TASKS[:1] if quick else TASKS)]
     show(scores, SCORES, "Scores of a new recipe from 12 small runs without scores")
     facts = {
@@ -76,7 +75,7 @@ def main(quick: bool, data: Path, out: Path) -> None:
         "runs of the new recipe": "drawn among those up to the share of its largest compute",
         "donors": "all runs of the two other recipes",
     }
-    tables = {"Losses": (losses, LOSSES), "Sizes left out": (own, OWN), "Scores": (scores, SCORES)}
+    tables = {"Losses": (losses, LOSSES), "Sizes held out": (own, OWN), "Scores": (scores, SCORES)}
     write("downstream-losses", out, facts, tables, ("toposcope", "numpy", "scipy"))
 
 

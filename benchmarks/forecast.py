@@ -22,7 +22,6 @@ from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
-from toposcope.forecasting.forecasters.power_law_fit import LATE_SHARE
 from toposcope.forecasting.intervals import (
     LANGUAGE,
     SLOPE,
@@ -35,6 +34,7 @@ from toposcope.forecasting.intervals import (
 )
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.siblings import complete_runs
+from toposcope.forecasting.tuning import LATE_SHARE
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"

@@ -1,6 +1,7 @@
 """Words that tables and sentences share."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -19,3 +20,13 @@ def examples(names: Sequence[str], max_named: int = 3) -> str:
     if len(names) <= max_named:
         return ", ".join(names)
     return f"{', '.join(names[:max_named])} and {len(names) - max_named} more"
+
+
+def short(value: float) -> str:
+    """Write a count of parameters or tokens to three digits, with k, M, B or T."""
+    if not isfinite(value):
+        return "unbounded"
+    for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= unit * 0.9995:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"

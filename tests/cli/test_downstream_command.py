@@ -61,7 +61,7 @@ def test_a_folder_of_results_to_a_prediction_in_one_command(tmp_path: Path) -> N
     assert json.loads(again.out)["predictions"] == rows
     without_tokens = Path(__file__).parents[1] / "logs" / "lm_eval_results"
     complaint = complaint_of("downstream", without_tokens, "--model", "N=7B,D=1T")
-    assert re.search(r"such as \S*tiny-\d+, states its tokens D; .* a table runs.csv with run, N, D beside", complaint)
+    assert re.search(r"such as \S*tiny-\d+, states its tokens D; .* a table runs.csv with run, N, D next to", complaint)
 
 
 @pytest.mark.slow
@@ -87,9 +87,9 @@ def test_the_page_and_the_figure(scores: Path, tmp_path: Path) -> None:
     done = called(*asked, "--out", tmp_path / "page")
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
-    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"ladder", "link", "left-out"}
-    rungs = pl.read_csv(tmp_path / "page" / "tables" / "rungs.csv")
-    assert rungs.height == 20
+    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"ladder", "link", "held-out"}
+    models = pl.read_csv(tmp_path / "page" / "tables" / "ladder.csv")
+    assert models.height == 20
     done = called(*asked, "--out", tmp_path / "ladder.svg")
     assert done.code == 0, done.err
     assert (tmp_path / "ladder.svg").read_text().startswith("<svg")
@@ -142,7 +142,7 @@ def test_a_prediction_that_nothing_tests_says_so(tmp_path: Path) -> None:
     path.write_text("\n".join(["run,N,D,task,metric,value,n", *lines]) + "\n")
     done = called("downstream", path, "--model", "N=2B,D=2e11", "--chance", "bridges=0.25")
     assert done.code == 0, done.err
-    assert "No run could be left out to test this" in done.out
+    assert "No run could be held out to test this" in done.out
 
 
 def test_mistakes(scores: Path, tmp_path: Path) -> None:
@@ -179,37 +179,6 @@ def test_mistakes(scores: Path, tmp_path: Path) -> None:
         assert words in complaint_of("downstream", *arguments)
 
 
-CORPORA = ("web", "books", "code")
-
-
-def write_losses(path: Path) -> Path:
-    """Three recipes on their corpora; of the last there are only small runs."""
-    lines = ["run,recipe,N,D,task,metric,value"]
-    for recipe, scale, floor in zip(CORPORA, (1.0, 0.9, 0.6), (2.0, 1.9, 1.0), strict=True):
-        for N in (2e7, 5e7, 1e8, 4e8, 1e9):
-            for D in (1e9, 4e9, 2e10):
-                loss = floor + scale * (400 / N**0.34 + 900 / D**0.31)
-                start = f"{recipe}-{N:g}-{D:g},{recipe},{N:g},{D:g}"
-                if recipe != "code" or N < 2e8:
-                    lines += [f"{start},{c},loss,{loss * (1 if c == recipe else 1.1):.5f}" for c in CORPORA]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def test_a_new_recipe(tmp_path: Path) -> None:
-    losses = write_losses(tmp_path / "losses.csv")
-    asked = ("downstream", losses, "--model", "large,N=1B,D=20B", "--recipe", "code", "--to", "code")
-    done = called(*asked, "--out", tmp_path / "page")
-    assert done.code == 0, done.err
-    assert done.out.startswith("code, large (1B parameters on 20B tokens): loss on code 1.555 (90%: ")
-    assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
-    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"losses", "left-out"}
-    (row,) = pl.read_csv(tmp_path / "page" / "tables" / "predictions.csv").to_dicts()
-    assert row["predicted"] == pytest.approx(1 + 0.6 * (400 / 1e9**0.34 + 900 / 2e10**0.31), rel=0.01)
-    assert "name the folder of a page" in complaint_of(*asked, "--out", tmp_path / "losses.svg")
-    assert "name the new recipe" in complaint_of("downstream", losses, "--model", "N=1B,D=20B", "--to", "code")
-
-
 @pytest.mark.slow
 def test_the_olmo_ladder_as_published(olmo: Path) -> None:
     models = ("--model", "7B-4T", "--model", "13B-5T")
@@ -236,6 +205,6 @@ def test_the_olmo_ladder_by_default(olmo: Path, tmp_path: Path) -> None:
         for row in rows:
             if row["task"] in ("arc_challenge", "openbookqa"):
                 assert row["low"] <= true[row["task"]] / 100 <= row["high"]
-    held = [row["low"] <= row["true"] <= row["high"] for row in found["left_out"] if row["run"].startswith("1B")]
+    held = [row["low"] <= row["true"] <= row["high"] for row in found["held_out"] if row["run"].startswith("1B")]
     assert sum(held) >= 0.8 * len(held) > 0
     assert (tmp_path / "page" / "index.html").is_file()

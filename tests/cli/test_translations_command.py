@@ -5,6 +5,7 @@ import re
 from math import exp
 from pathlib import Path
 
+import polars as pl
 import pytest
 from commands import called
 from made_recipes import LAWS, SIZES, made
@@ -43,7 +44,19 @@ def test_a_loss_and_a_refused_score(table: Path) -> None:
     row = found["predictions"][0]
     assert (row["of"], row["what"], row["refused"]) == ("code", "loss", "")
     assert row["predicted"] == pytest.approx(float(LAWS["code"].loss(1e9, 2e10)), rel=1e-3)
-    assert found["losses"][0]["left_out"]
+    assert found["losses"][0]["held_out"]
+
+
+def test_the_page_of_a_new_recipe(table: Path, tmp_path: Path) -> None:
+    asked = ("downstream", table, "--model", "large,N=1B,D=20B", "--recipe", "code", "--to", "code")
+    done = called(*asked, "--out", tmp_path / "page")
+    assert done.code == 0, done.err
+    assert done.out.startswith("code, large (1B parameters on 20B tokens): loss on code 1.555 (90%: ")
+    assert done.out.splitlines()[-1] == f"page: {tmp_path / 'page' / 'index.html'}"
+    assert {path.stem for path in (tmp_path / "page" / "figures").iterdir()} == {"losses", "held-out"}
+    (row,) = pl.read_csv(tmp_path / "page" / "tables" / "predictions.csv").to_dicts()
+    assert row["predicted"] == pytest.approx(float(LAWS["code"].loss(1e9, 2e10)), rel=0.01)
+    assert "name the folder of a page" in called(*asked, "--out", tmp_path / "losses.svg").err
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
 from toposcope.forecasting.scaling.planner import best_for_budget, optimal_split, over_training, plan, plan_repeated
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.wording import short
 from toposcope.logs import Log
 from toposcope.report.decision import lead
+from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 

@@ -134,25 +134,17 @@ def test_what_a_twin_alone_knows_is_not_foretold() -> None:
 
 
 @pytest.mark.slow
-def test_the_future_of_the_run_is_not_seen() -> None:
-    base = list(runs())
-    log = base[4].log
-    changed = replace(log, loss=np.where(log.steps > 0.2 * base[4].schedule.last_step, 9.0, log.loss))
-    other = [*base[:4], LoggedRun(changed, base[4].schedule), *base[5:]]
-    names = ["forecaster", "predicted", "low", "high"]
-    one, two = (backtest(several, fractions=(0.2,), workers=1).filter(run=log.name) for several in (base, other))
-    assert_frame_equal(one.select(names), two.select(names), check_exact=True)
-
-
-@pytest.mark.slow
-def test_the_future_of_the_learning_rate_is_not_seen() -> None:
-    """Another rate after what was seen changes nothing of what is predicted."""
+def test_the_future_of_the_loss_and_of_the_learning_rate_are_not_seen() -> None:
     base = list(runs())
     run = base[4]
     late = run.log.steps > 0.3 * run.schedule.last_step
     rates = run.schedule.rates.copy()
     rates[int(0.3 * len(rates)) + 10 :] = 1e-5
-    changed = replace(run.log, learning_rate=np.where(late, 1e-5, run.log.learning_rate))
+    changed = replace(
+        run.log,
+        loss=np.where(late, 9.0, run.log.loss),
+        learning_rate=np.where(late, 1e-5, run.log.learning_rate),
+    )
     other = [*base[:4], LoggedRun(changed, Schedule(rates)), *base[5:]]
     names = ["forecaster", "predicted", "low", "high"]
     one, two = (backtest(several, fractions=(0.3,), workers=1).filter(run=run.log.name) for several in (base, other))

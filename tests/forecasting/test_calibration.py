@@ -6,16 +6,9 @@ import scipy.special  # noqa: F401 - imported where it is used, which would coun
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toposcope.forecasting.decision.calibration import (
-    ASSUMED,
-    Calibration,
-    brier_score,
-    calibration_error,
-    calibration_of,
-    log_score,
-    reliability,
-)
+from toposcope.forecasting.decision.calibration import ASSUMED, Calibration, calibration_of
 from toposcope.forecasting.decision.equal_flop_pairs import equal_flop_pairs, judge
+from toposcope.forecasting.held_out import brier_score, calibration_error, log_score, reliability
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
 

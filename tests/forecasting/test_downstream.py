@@ -53,7 +53,7 @@ def test_a_ladder_that_supports_a_prediction_is_not_refused(truth: Truth) -> Non
     assert found.refusal == ""
     assert found.score == pytest.approx(true_score(truth, MODEL), abs=0.06)
     assert found.low < found.score < found.high
-    held = [rung.low <= rung.true <= rung.high for rung in found.left_out]
+    held = [rung.low <= rung.true <= rung.high for rung in found.held_out]
     assert np.mean(held) >= 0.8
     assert found.link is not None
     assert found.loss_low <= found.loss <= found.loss_high
@@ -110,7 +110,7 @@ REFUSED: list[tuple[str, Truth, dict[str, Any], str]] = [
     ("one length", STEADY, {"runs": [(N, 5e10) for N in np.geomspace(1e8, 2e9, 8)]}, "same tokens"),
     ("one size", STEADY, {"runs": [(1e9, D) for D in np.geomspace(1e10, 4e11, 8)]}, "size"),
     ("chance unknown", STEADY, {"chance": None}, "--chance made=SHARE"),
-    ("far beyond", STEADY, {"model": Model("far", 1e13, 1e17)}, "nothing is told beyond the square of that"),
+    ("far beyond", STEADY, {"model": Model("far", 1e13, 1e17)}, "nothing is predicted beyond the square of that"),
     (
         "two recipes",
         lambda N, D: np.clip(STEADY(N, D) + 0.25 * (np.round(np.log(D[-1])) % 2), 0, 1),
@@ -194,7 +194,7 @@ def test_an_unfinished_run_is_corrected_by_its_own_evaluations() -> None:
     behind, ahead = (downstream(with_own_rows(by), [MODEL]) for by in (-0.05, 0.05))
     assert ahead.predictions[0].score > behind.predictions[0].score + 0.03
     assert "large is evaluated up to 60%" in " ".join(ahead.remarks)
-    assert all(rung.run != "large" for rung in ahead.predictions[0].ladder.rungs)
+    assert all(rung.run != "large" for rung in ahead.predictions[0].ladder.models)
 
 
 @pytest.mark.slow
@@ -389,7 +389,7 @@ def test_the_olmo_ladder(tmp_path: Path) -> None:
         assert held["arc_challenge"]
         assert held["openbookqa"]
     largest = [
-        rung for each in report.predictions[:8] for rung in each.left_out
+        rung for each in report.predictions[:8] for rung in each.held_out
         if rung.run.startswith("1B") and rung.fold.startswith("sizes from 1.28")
     ]  # fmt: skip
     assert len(largest) == 40

@@ -9,8 +9,8 @@ from property_examples import examples
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.predicted import Model
 from toposcope.forecasting.downstream.selection import models_of, select_runs
-from toposcope.forecasting.wording import short
 from toposcope.logs.evaluations import COLUMNS, Evaluations
+from toposcope.wording import short
 
 
 def evaluations(**runs: tuple[float | None, float | None]) -> Evaluations:

@@ -4,26 +4,19 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.decision.calibration import (
-    Calibration,
-    brier_score,
-    calibration_error,
-    calibration_of,
-    reliability,
-)
+from toposcope.forecasting.decision.calibration import Calibration, calibration_of
 from toposcope.forecasting.decision.equal_flop_pairs import (
-    MAX_SUNK_SHARE,
-    MIN_SIZE_RATIO,
     calibrated_out_of_fold,
     checked_calibration,
     equal_flop_pairs,
-    folds_of,
+    joined,
     judge,
-    together,
 )
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.held_out import brier_score, calibration_error, dealt_folds, reliability
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
+from toposcope.forecasting.tuning import MAX_SUNK_SHARE, MIN_SIZE_RATIO
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
@@ -90,13 +83,13 @@ def test_the_same_pairs_every_time_and_others_by_another_seed() -> None:
 
 def test_folds_hold_whole_runs_of_all_sizes() -> None:
     made = points()
-    folds = folds_of(made, 4)
+    folds = dealt_folds(made.run, made.N, 4)
     assert sorted(np.unique(folds)) == [0, 1, 2, 3]
     for name in np.unique(made.run):
         assert len(np.unique(folds[made.run == name])) == 1
     for fold in range(4):
         assert made.N[folds == fold].max() / made.N[folds == fold].min() > 10
-    assert not np.array_equal(folds, folds_of(made, 4, seed=1))
+    assert not np.array_equal(folds, dealt_folds(made.run, made.N, 4, seed=1))
 
 
 def test_a_law_may_not_judge_what_it_has_seen() -> None:
@@ -107,7 +100,7 @@ def test_a_law_may_not_judge_what_it_has_seen() -> None:
 
 def test_neither_law_nor_calibration_sees_a_run_of_the_pair() -> None:
     made = points()
-    folds = folds_of(made, 4)
+    folds = dealt_folds(made.run, made.N, 4)
     seen: list[set[str]] = []
 
     def watched(found: Points) -> FittedScalingLaw:
@@ -122,7 +115,7 @@ def test_neither_law_nor_calibration_sees_a_run_of_the_pair() -> None:
 
 
 def test_margins_are_those_of_the_law() -> None:
-    judged, _ = calibrated_out_of_fold(points(), folds_of(points(), 3), fit)
+    judged, _ = calibrated_out_of_fold(points(), dealt_folds(points().run, points().N, 3), fit)
     truth = judged.pairs.predicted_margin(LAW)
     assert np.abs(judged.margin - truth).max() < 5e-3
     assert (judged.won == (judged.pairs.continued > judged.pairs.scaled)).all()
@@ -130,15 +123,18 @@ def test_margins_are_those_of_the_law() -> None:
 
 def test_runs_that_lie_on_the_law_are_judged_right_and_surely() -> None:
     made = points(hidden=0.0)
-    judged, probability = calibrated_out_of_fold(made, folds_of(made, 4), fit)
+    judged, probability = calibrated_out_of_fold(made, dealt_folds(made.run, made.N, 4), fit)
     clear = np.abs(judged.pairs.margin) > 0.01
     assert ((probability > 0.5) == judged.won)[clear].all()
     assert calibration_of(fit(made)).blur < 0.005
 
 
 def test_probabilities_hold_where_runs_are_off_the_law() -> None:
-    sets = [calibrated_out_of_fold(p, folds_of(p, 4), fit) for p in (points(hidden=0.05, seed=s) for s in range(3))]
-    judged, probability = together([j for j, _ in sets]), np.concatenate([p for _, p in sets])
+    sets = [
+        calibrated_out_of_fold(p, dealt_folds(p.run, p.N, 4), fit)
+        for p in (points(hidden=0.05, seed=s) for s in range(3))
+    ]
+    judged, probability = joined([j for j, _ in sets]), np.concatenate([p for _, p in sets])
     weight = judged.pairs.weight
     bare = Calibration(0.0).probability(judged.margins)
     before, after = (calibration_error(reliability(p, judged.won, weight)) for p in (bare, probability))

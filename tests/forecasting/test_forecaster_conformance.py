@@ -228,3 +228,23 @@ def test_a_sound_forecast_or_a_refusal(forecaster: Forecaster, name: str) -> Non
         assert_sound(forecast, case)
     if forecaster.name == "last":
         assert forecast is not None
+
+
+@pytest.mark.parametrize("forecaster", forecasters(), ids=lambda forecaster: forecaster.name)
+def test_the_future_the_order_of_siblings_and_what_is_cached_change_nothing(forecaster: Forecaster) -> None:
+    run, siblings = made_up_run("run to forecast", noise=0.003, size=1e10), relatives()
+    later = replace(run.log, loss=np.where(run.log.steps > 600, 9.0, run.log.loss))
+    fresh = tuple(LoggedRun(replace(sibling.log), sibling.schedule) for sibling in siblings)
+    found = []
+    for log, several in ((run.log, siblings), (later, fresh), (run.log, siblings[::-1])):
+        again = LoggedRun(replace(log), Schedule(run.schedule.rates))
+        case = Case(seen(again, 0.3), again.schedule, several)
+        found.append(checked(forecaster, case))
+    one, two, three = found
+    if one is None or two is None or three is None:
+        assert found == [None] * 3
+        return
+    for name in ("loss", "low", "high", "curve", "errors", "remarks"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    assert [one.loss, one.low, one.high] == pytest.approx([three.loss, three.low, three.high], rel=1e-9)
+    np.testing.assert_allclose(np.sort(one.errors), np.sort(three.errors), rtol=1e-9)

@@ -65,32 +65,6 @@ def test_none_is_a_refusal() -> None:
     assert list(run_forecasters(log, RUN.schedule, (), [Last(), StepPowerLaw()]).refused) == ["power_law"]
 
 
-def test_the_order_of_siblings_changes_nothing() -> None:
-    siblings = [*made_up_family(), *made_up_family("wsd", 2, 2, family="other")]
-    shuffled = [siblings[i] for i in np.random.default_rng(0).permutation(len(siblings))]
-    one, two = at(0.3, siblings), at(0.3, shuffled)
-    assert list(one.forecasts) == list(two.forecasts)
-    for name, forecast in one.forecasts.items():
-        np.testing.assert_allclose(
-            [forecast.loss, forecast.low, forecast.high],
-            [two.forecasts[name].loss, two.forecasts[name].low, two.forecasts[name].high],
-            rtol=1e-9,
-        )
-
-
-@pytest.mark.slow
-def test_the_same_bytes_again() -> None:
-    """Also for runs that no cache knows."""
-    told = []
-    for _ in range(2):
-        run, siblings = copied(RUN), tuple(copied(sibling) for sibling in made_up_family())
-        found = run_forecasters(seen(run, 0.6), run.schedule, siblings)
-        told.append(
-            {name: (f.loss, f.low, f.high, f.curve.tobytes(), f.remarks) for name, f in found.forecasts.items()}
-        )
-    assert told[0] == told[1]
-
-
 def test_a_spike_at_the_end_is_no_divergence() -> None:
     log = seen(RUN, 0.3)
     spiked = log.loss.copy()

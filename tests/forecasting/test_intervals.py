@@ -13,6 +13,7 @@ from property_examples import examples
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.held_out import quantile
 from toposcope.forecasting.intervals import (
     FALLBACK,
     HELD,
@@ -21,7 +22,6 @@ from toposcope.forecasting.intervals import (
     band,
     error_part,
     error_unit,
-    quantile,
     share_past_warm_up,
     shipped_width,
     with_interval,

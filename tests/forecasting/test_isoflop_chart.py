@@ -9,7 +9,7 @@ from toposcope.forecasting.decision.figure import isoflop_figure
 from toposcope.forecasting.scaling.planner import plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.forecasting.wording import short
+from toposcope.wording import short
 
 LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
 

@@ -20,9 +20,6 @@ from toposcope.forecasting.forecasters.baseline_laws import (
 from toposcope.forecasting.forecasters.cooldown_laws import (
     ANNEALING,
     COOLDOWN,
-    COOLDOWN_DELAY,
-    COOLDOWN_EXPONENT,
-    PRIOR,
     S1_ANNEAL,
     AnnealedLaw,
     Median,
@@ -30,6 +27,7 @@ from toposcope.forecasting.forecasters.cooldown_laws import (
 )
 from toposcope.forecasting.forecasters.multi_power import MultiPower
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.tuning import COOLDOWN_DELAY, COOLDOWN_EXPONENT, PRIOR
 
 FORECASTER: dict[str, LawForecaster] = {
     "power_law": StepPowerLaw(),
@@ -285,23 +283,7 @@ def test_median_is_the_middle_law_at_every_step() -> None:
     assert min(law.loss for law in laws) <= found.loss <= max(law.loss for law in laws)
 
 
-@pytest.mark.parametrize("forecaster", [*FORECASTER.values(), Median()], ids=lambda forecaster: forecaster.name)
-def test_the_future_of_the_log_and_the_order_of_siblings_change_nothing(forecaster: LawForecaster) -> None:
-    run = made_up_run("run", noise=0.01, size=1e9)
-    siblings = made_up_family()
-    changed = replace(run.log, loss=np.where(run.log.steps > 600, 9.0, run.log.loss))
-    told = []
-    for log, several in ((run.log, siblings), (changed, siblings), (run.log, siblings[::-1])):
-        fresh = LoggedRun(replace(log), Schedule(run.schedule.rates))
-        told.append(forecaster.fit(seen(fresh, 0.3), fresh.schedule, several))
-    assert told[0].loss == told[1].loss
-    assert told[0].curve.tobytes() == told[1].curve.tobytes()
-    assert told[0].errors.tobytes() == told[1].errors.tobytes()
-    assert told[0].loss == pytest.approx(told[2].loss, rel=1e-12)
-    np.testing.assert_allclose(np.sort(told[0].errors), np.sort(told[2].errors), rtol=1e-9)
-
-
-def test_a_sibling_is_foretold_without_its_own_size() -> None:
+def test_a_sibling_is_forecast_without_its_own_size() -> None:
     """Siblings of one size, whose coefficient differs from all others, do not learn of it from each other."""
     odd = [made_up_run(f"odd {i}", "linear", Truth(c=0.8), size=5e8, end=1000 + 200 * i) for i in range(4)]
     usual = [made_up_run(f"usual {i}", "linear", Truth(c=0.2), size=1e7 * (i + 1)) for i in range(6)]

@@ -19,10 +19,11 @@ from toposcope.forecasting.forecast_report import ForecastReport, forecast
 from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import Median
-from toposcope.forecasting.intervals import UNSEEN, OwnError, own_errors, shipped_width, with_interval
+from toposcope.forecasting.intervals import OwnError, own_errors, shipped_width, with_interval
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import new_stage
+from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Log
 from toposcope.logs.anomalies import overfits
 

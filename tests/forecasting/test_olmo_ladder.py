@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.ladder import Ladder, Rung, ladder_of
+from toposcope.forecasting.downstream.ladder import Ladder, LadderModel, ladder_of
 from toposcope.forecasting.downstream.olmo_ladder import olmo_ladder
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations import read_evaluations
@@ -41,7 +41,7 @@ def made(midpoint: float, slope: float, *, scale: float = 1.0) -> Ladder:
     for N, length in product((2e8, 4e8, 8e8, 1.3e9), (20, 40, 100, 200)):
         D = N * length * np.linspace(0.02, 1, 50)
         loss = scale * (0.5 + 100 * N**-0.28 + 200 * D**-0.3)
-        rungs.append(Rung(f"{N:g}-{length}", N, D, loss, 0.25 + 0.75 / (1 + np.exp(slope * (loss - midpoint)))))
+        rungs.append(LadderModel(f"{N:g}-{length}", N, D, loss, 0.25 + 0.75 / (1 + np.exp(slope * (loss - midpoint)))))
     return Ladder(Target("made", ACCURACY, True, 0.25), tuple(rungs), BPB)
 
 
@@ -58,7 +58,7 @@ def test_one_start_of_the_link_ends_in_a_dead_optimum_and_several_do_not() -> No
     # A loss in other units: at the start's slope of 3 and midpoint of 0.9 the sigmoid is flat all along the ladder.
     ladder = made(40.0, 0.2, scale=40.0)
     one, several = olmo_ladder(ladder), olmo_ladder(ladder, starts=13)
-    last = ladder.rungs[-1]
+    last = ladder.models[-1]
     errors = [abs(float(fitted.link(last.loss[-1])) - last.score[-1]) for fitted in (one, several)]
     assert errors[0] > 0.1
     assert errors[1] < 0.02
@@ -66,19 +66,19 @@ def test_one_start_of_the_link_ends_in_a_dead_optimum_and_several_do_not() -> No
 
 def test_what_the_method_cannot_be_fitted_to() -> None:
     ladder = made(0.9, 5.0)
-    few = Ladder(ladder.target, ladder.rungs[:4], BPB)
-    with pytest.raises(ToposcopeError, match="4 rungs with a loss"):
+    few = Ladder(ladder.target, ladder.models[:4], BPB)
+    with pytest.raises(ToposcopeError, match="4 ladder models with a loss"):
         olmo_ladder(few)
     with pytest.raises(ToposcopeError, match="chance is unknown"):
-        olmo_ladder(Ladder(Target("made", ACCURACY, True), ladder.rungs, BPB))
+        olmo_ladder(Ladder(Target("made", ACCURACY, True), ladder.models, BPB))
     with pytest.raises(ToposcopeError, match="no loss"):
-        olmo_ladder(Ladder(ladder.target, ladder.rungs))
+        olmo_ladder(Ladder(ladder.target, ladder.models))
 
 
 def test_rungs_below_one_chinchilla_are_left_out() -> None:
     ladder = made(0.9, 5.0)
-    short = Rung("short", 2e8, np.array([1e9, 2e9]), np.array([9.0, 8.0]), np.array([0.9, 0.9]))
-    with_short = Ladder(ladder.target, (short, *ladder.rungs), BPB)
+    short = LadderModel("short", 2e8, np.array([1e9, 2e9]), np.array([9.0, 8.0]), np.array([0.9, 0.9]))
+    with_short = Ladder(ladder.target, (short, *ladder.models), BPB)
     assert olmo_ladder(with_short).law == olmo_ladder(ladder).law
     assert olmo_ladder(with_short).link == olmo_ladder(ladder).link
 

@@ -342,7 +342,7 @@ def test_wsd_takes_the_cool_down_that_was_logged() -> None:
         ("cosine:steps=-5", "steps is a whole number"),
         ("cosine:peak=0", "the peak is above 0"),
         ("wsd:shape=round", "the shape is one of linear, sqrt, cosine"),
-        ("step:factor=0.1", "say where it falls"),
+        ("step:factor=0.1", "declare where it decays"),
         ("step:at=half", "at is a positive number"),
         ("0:1,5:x", "'5:x' is no step:rate"),
         ("0:1", "two or more steps"),

@@ -8,7 +8,6 @@ import pytest
 
 import toposcope
 from toposcope import forecasting
-from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import read_log
@@ -55,13 +54,6 @@ def test_a_forecast_from_a_path_is_that_of_its_log(tmp_path: Path) -> None:
     assert report.to_dict()["default"] == report.chosen
 
 
-def test_a_complete_run_has_its_own_loss(tmp_path: Path) -> None:
-    report = forecasting.forecast(write_log(tmp_path / "done.csv", 2.0))
-    assert report.default is None
-    assert report.loss == report.log.final_loss()[0]
-    assert "the run is complete" in repr(report)
-
-
 def test_a_backtest_reads_a_folder(tmp_path: Path) -> None:
     for i in range(2):
         write_log(tmp_path / f"run-{i}.csv", 2 + 0.1 * i)
@@ -82,10 +74,3 @@ def test_law_plan_and_decision_are_of_one_fit(points: Points, tmp_path: Path) ->
     assert repr(advice).startswith("<Advice: ")
     going_on = forecasting.decide(points, extra=1e17, parameters=1e8, tokens=1e10, resamples=20)
     assert repr(going_on).startswith("<Advice: continue, probability that scaling wins 0.0")
-
-
-def test_arguments_that_do_not_go_together_are_refused(points: Points) -> None:
-    with pytest.raises(ToposcopeError, match="either a budget, for what to train, or extra compute"):
-        forecasting.decide(points)
-    with pytest.raises(ToposcopeError, match="tokens of the run in progress missing"):
-        forecasting.decide(points, extra=1e20, parameters=1e8)

@@ -233,7 +233,7 @@ def test_losses_that_follow_no_law_are_refused() -> None:
         (np.full(40, 3.0), "the same at every point"),
         (TRUE.E + TRUE.B * points.D**-TRUE.beta + 0.01 * np.log(points.N), "does not fall as a power of parameters"),
         (TRUE.E + TRUE.A * points.N**-TRUE.alpha + 0.01 * np.log(points.D), "does not fall as a power of tokens"),
-        (TRUE.E + TRUE.B * points.D**-TRUE.beta + (points.N / 1e8) ** -6, "at the least ones only"),
+        (TRUE.E + TRUE.B * points.D**-TRUE.beta + (points.N / 1e8) ** -6, "at the smallest ones only"),
     ]:
         with pytest.raises(RefusedError, match=why):
             fitted(Points(points.N, points.D, loss))

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +8,8 @@ from property_examples import examples
 from scipy.stats import theilslopes
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.sibling_template import MIN_SPREAD, Template, _line
+from toposcope.forecasting.forecasters.sibling_template import Template, _line
+from toposcope.forecasting.tuning import MIN_LEVEL_SPREAD
 
 Vector = NDArray[np.float64]
 
@@ -29,7 +28,7 @@ def of_affine_ends(offset: float, slope: float, n: int = 6, kind: str = "cosine"
 @examples(50)
 @given(st.lists(st.integers(0, 100), min_size=4, max_size=30, unique=True), st.integers(0, 1000))
 def test_the_line_is_theil_and_sens(places: list[int], seed: int) -> None:
-    x = np.array(places) * MIN_SPREAD
+    x = np.array(places) * MIN_LEVEL_SPREAD
     y = 0.7 * x + np.random.default_rng(seed).normal(size=len(x))
     slope, offset = _line(x, y)
     expected = theilslopes(y, x, method="joint")
@@ -108,13 +107,3 @@ def test_errors_are_of_siblings_without_their_size() -> None:
         line = _line(np.array([now[k] for k in others]), np.array([end[k] for k in others]))
         expected.append(line[1] + line[0] * now[i] - end[i])
     np.testing.assert_allclose(found.errors, expected, atol=1e-12)
-
-
-def test_the_future_and_the_order_change_nothing() -> None:
-    runs = made_up_family(noise=0.02)
-    run = runs[-1]
-    changed = replace(run.log, loss=np.where(run.log.steps > 0.3 * run.schedule.last_step, 9.0, run.log.loss))
-    one = Template().fit(seen(run, 0.3), run.schedule, runs[:-3])
-    two = Template().fit(seen(LoggedRun(changed, run.schedule), 0.3), run.schedule, runs[:-3])
-    three = Template().fit(seen(run, 0.3), run.schedule, runs[:-3][::-1])
-    assert one.loss == two.loss == pytest.approx(three.loss, rel=1e-12)

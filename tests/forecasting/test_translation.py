@@ -8,8 +8,7 @@ from made_recipes import LAWS, SIZES, made, only, small_runs, sweep
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.loss_to_loss import loss_curve
 from toposcope.forecasting.downstream.predicted import Model
-from toposcope.forecasting.downstream.translation import translate
-from toposcope.forecasting.downstream.translations import translate_score, translations
+from toposcope.forecasting.downstream.translation import translate, translate_score, translations
 from toposcope.logs.evaluations import Evaluations
 
 LARGE = Model("large", 1e9, 2e10)
@@ -81,7 +80,7 @@ def test_faults_are_refused_or_named() -> None:
 
 def test_one_donor_is_tried_out_on_its_other_losses() -> None:
     found = translate(made({"web": SIZES, "code": SMALL}), "code", [LARGE])
-    assert {(row.recipe, row.loss) for row in found.left_out} >= {("web", "code")}
+    assert {(row.recipe, row.loss) for row in found.held_out} >= {("web", "code")}
     assert found.predictions[0].loss == pytest.approx(TRUE, rel=0.01)
 
 

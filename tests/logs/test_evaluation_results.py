@@ -78,7 +78,7 @@ def test_a_table_of_runs_beside_the_results(tmp_path: Path) -> None:
         ("models/tiny-16", "mix", 10, 1e6), ("models/tiny-16", "mix", 20, 2e6), ("models/tiny-32", "mix", 10, 9e6),
     ]  # fmt: skip
     assert any("in proportion before" in remark for remark in evaluations.remarks)
-    assert len(ladder_of(evaluations, "sums_group").rungs) == 2
+    assert len(ladder_of(evaluations, "sums_group").models) == 2
 
 
 def test_one_metric_can_be_named_the_score() -> None:
@@ -115,7 +115,7 @@ def test_checkpoints_sizes_and_families_by_the_names_of_models(tmp_path: Path) -
     rows = evaluations.table.select("run", "recipe", "N", "D", "step", "shots").row(0)
     assert rows == ("EleutherAI/pythia-160m", "pythia", 162_322_944, 2_097_152_000, 1000, 5)
     assert evaluations.table["run"].n_unique() == 2
-    assert [len(rung.D) for rung in ladder_of(evaluations, "arc_easy").rungs] == [2, 2]
+    assert [len(rung.D) for rung in ladder_of(evaluations, "arc_easy").models] == [2, 2]
     assert any("sizes and tokens of 2 runs such as EleutherAI/pythia-160m" in remark for remark in evaluations.remarks)
 
 
@@ -208,7 +208,7 @@ def test_cells_that_hold_all_metrics(write_cell: Any, tmp_path: Path) -> None:
     assert dict(evaluations.table.select("metric", "role").unique().rows()) == {
         "primary_metric": "score", "acc_raw": "other_score", "correct_prob_per_char": "likelihood",
     }  # fmt: skip
-    assert [len(rung.D) for rung in ladder_of(evaluations, "arc_easy", recipe="C4").rungs] == [2, 2, 2]
+    assert [len(rung.D) for rung in ladder_of(evaluations, "arc_easy", recipe="C4").models] == [2, 2, 2]
     assert any("column 'metrics' holds no metrics in 1 row" in remark for remark in evaluations.remarks)
 
 
@@ -226,8 +226,8 @@ def test_the_wide_table_of_an_olmo_ladder(tmp_path: Path) -> None:
     assert evaluations.tasks == ("arc_challenge_test_rc_5shot", "piqa_rc_5shot")
     ladder = ladder_of(evaluations, "arc_challenge_test_rc_5shot")
     assert ladder.loss_name == "bpb"
-    assert [(rung.N, *rung.D) for rung in ladder.rungs] == [(n, 200 * 524288, 400 * 524288) for n in (190e6, 370e6)]
-    assert ladder.rungs[0].loss.tolist() == [2.5, 2.2]
+    assert [(rung.N, *rung.D) for rung in ladder.models] == [(n, 200 * 524288, 400 * 524288) for n in (190e6, 370e6)]
+    assert ladder.models[0].loss.tolist() == [2.5, 2.2]
     assert set(evaluations.table["shots"].drop_nulls()) == {5}
     assert ladder.target.n == 1172
     corpora = evaluations.table.filter(role="corpus_loss")

@@ -39,7 +39,7 @@ def test_a_tidy_table(tmp_path: Path) -> None:
     assert (evaluations.targets["piqa"].chance, evaluations.targets["piqa"].n) == (0.5, 100)
     ladder = ladder_of(evaluations, "piqa")
     assert ladder.loss_name == "bits_per_byte"
-    assert ladder.rungs[0].score.tolist() == [0.55, 0.60]
+    assert ladder.models[0].score.tolist() == [0.55, 0.60]
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "jsonl", "json"])
@@ -69,9 +69,9 @@ def test_the_olmo_ladder() -> None:
     assert chances["mmlu"] == chances["arc_easy"] == 0.25
     ladder = ladder_of(evaluations, "hellaswag")
     assert ladder.loss_name == "bpb"
-    assert len(ladder.rungs) == 22
+    assert len(ladder.models) == 22
     source = pl.read_parquet(shared("olmo-ladder/tasks.parquet")).filter(run="1B-10xC", task="hellaswag").sort("D")
-    (rung,) = (rung for rung in ladder.rungs if rung.run == "1B-10xC")
+    (rung,) = (rung for rung in ladder.models if rung.run == "1B-10xC")
     assert rung.score.tolist() == source["accuracy"].to_list()
     assert rung.loss.tolist() == source["bpb"].to_list()
 

@@ -9,13 +9,13 @@ import pytest
 from read_page import read
 
 from toposcope.forecasting.decision.advice import Advice, decide
-from toposcope.forecasting.decision.calibration import Bin
 from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale, reasons
 from toposcope.forecasting.decision.figure import decision_figure
+from toposcope.forecasting.held_out import Bin
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.wording import short
 from toposcope.report.decision import lead, reliability_chart, write_decision
+from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 

@@ -11,21 +11,21 @@ from read_page import read
 
 from toposcope.charts.theme import RUNS
 from toposcope.forecasting.downstream.figure import ladder_figure, link_figure
-from toposcope.forecasting.downstream.ladder import Ladder, Rung
+from toposcope.forecasting.downstream.ladder import Ladder, LadderModel
 from toposcope.forecasting.downstream.methods import Link
 from toposcope.forecasting.downstream.predicted import (
-    LeftOut,
+    HeldOutScore,
     Model,
     TaskPrediction,
     basis,
     headline,
-    left_out_table,
+    held_out_table,
+    ladder_table,
     predictions_table,
-    rungs_table,
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.logs.columns import ACCURACY, Target
-from toposcope.report.downstream import left_out_chart, write_downstream
+from toposcope.report.downstream import held_out_chart, write_downstream
 
 LINK = Link(low=0.25, high=0.9, slope=5.0, midpoint=1.0)
 LARGE, LARGER = Model("large", 7e9, 1e12), Model("larger", 2e10, 4e12)
@@ -38,19 +38,19 @@ def ladder(task: str, sizes: tuple[float, ...] = (1e8, 2e8, 4e8), *, guess: bool
         D = np.linspace(0.1, 1, 10) * 40 * N
         loss = 0.45 + 40 / N**0.25 + 60 / D**0.22
         score = np.full(10, 0.25) if guess else LINK(loss)
-        rungs.append(Rung(f"run-{N / 1e6:.0f}", N, D, loss, score + 0.001 * np.cos(np.arange(10))))
+        rungs.append(LadderModel(f"run-{N / 1e6:.0f}", N, D, loss, score + 0.001 * np.cos(np.arange(10))))
     return Ladder(Target(task, ACCURACY, True, 0.25, 1000), tuple(rungs), "bits_per_byte")
 
 
 def prediction(task: str, model: Model, sizes: tuple[float, ...] = (1e8, 2e8, 4e8)) -> TaskPrediction:
     rungs = ladder(task, sizes)
-    left_out = tuple(
-        LeftOut("run-400", 4e8, 1.6e10, method, true + off, true + off - 0.02, true + off + 0.02, true)
+    held_out = tuple(
+        HeldOutScore("run-400", 4e8, 1.6e10, method, true + off, true + off - 0.02, true + off + 0.02, true)
         for method, true, off in (("two_stage", 0.45, 0.01), ("two_stage", 0.46, 0.03), ("direct", 0.45, 0.05))
     )
     return TaskPrediction(
         task, rungs.target, model, 0.77, 0.71, 0.83, loss=0.72, loss_low=0.7, loss_high=0.74, method="two_stage",
-        methods={"two_stage": 0.77, "direct": 0.8}, errors={"two_stage": 0.02, "direct": 0.05}, left_out=left_out,
+        methods={"two_stage": 0.77, "direct": 0.8}, errors={"two_stage": 0.02, "direct": 0.05}, held_out=held_out,
         ladder=rungs, link=LINK,
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_the_answer_is_said_first_and_what_it_rests_on(both: DownstreamReport) -
     assert basis(both.predictions) == [
         "The ladder has 3 runs of 3 sizes, 100M to 400M parameters. "
         "The models have 1,094 to 12,500 times the compute of its largest run.",
-        "2 predictions of rungs left out, from smaller ones, are 2.0 points off on average; "
+        "2 predictions of held-out models, from smaller ones, are 2.0 points off on average; "
         "the 90% interval holds the true score in 1 of 2.",
     ]
 
@@ -105,12 +105,12 @@ def test_the_page(both: DownstreamReport, tmp_path: Path) -> None:
     (verdict,) = (each for each in tree.all("section") if each.attributes.get("class") == "verdict")
     assert [p.text() for p in verdict.all("p")] == [*headline(both.predictions), *basis(both.predictions)]
     parts = [each for each in tree.all("main")[0].all() if each.attributes.get("class") == "part"]
-    assert [part.attributes["data-part"] for part in parts] == ["predictions", "link", "left-out", "remarks"]
+    assert [part.attributes["data-part"] for part in parts] == ["predictions", "link", "held-out", "remarks"]
     drawn = [each.attributes["data-chart"] for each in tree.all() if "data-chart" in each.attributes]
-    assert drawn == ["ladder", "link", "left-out"]
+    assert drawn == ["ladder", "link", "held-out"]
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{name}.svg" for name in drawn}
     tables = {path.name for path in (tmp_path / "tables").iterdir()}
-    assert tables == {"predictions.csv", "rungs.csv", "methods.csv", "left_out.csv"}
+    assert tables == {"predictions.csv", "ladder.csv", "methods.csv", "held_out.csv"}
     text = tree.text()
     assert REASON in text
     assert "71.0% to 83.0%" in text
@@ -131,12 +131,12 @@ def test_tables_hold_what_is_known_and_null_for_the_rest(both: DownstreamReport)
     assert (told["score"], told["method"], told["error"], told["refused"]) == (0.77, "two_stage", 0.02, "")
     assert (told["largest_run"], told["chance"]) == ("run-400", 0.25)
     last = 0.001 * np.cos(np.array([8, 9]))
-    rung = both.predictions[0].ladder.rungs[-1]
+    rung = both.predictions[0].ladder.models[-1]
     assert told["largest_score"] == pytest.approx(float((LINK(rung.loss[8:]) + last).mean()))
     assert told["largest_noise"] is None, "two checkpoints at the end say nothing of their spread"
     assert (not_told["score"], not_told["method"], not_told["refused"]) == (None, None, REASON)
-    assert left_out_table(both.predictions).height == 3, "each rung left out once, not once a model"
-    assert rungs_table(both.predictions).height == 6
+    assert held_out_table(both.predictions).height == 3, "each held-out model once, not once a model"
+    assert ladder_table(both.predictions).height == 6
 
 
 @pytest.mark.slow
@@ -156,12 +156,12 @@ def test_without_a_loss_there_is_no_link() -> None:
     assert ladder_figure(report(direct).predictions).render("svg")
 
 
-def test_rungs_left_out_are_counted_within_their_intervals(both: DownstreamReport) -> None:
-    chart = left_out_chart(both.predictions)
+def test_rungs_held_out_are_counted_within_their_intervals(both: DownstreamReport) -> None:
+    chart = held_out_chart(both.predictions)
     assert chart is not None
-    assert chart.title == "The 90% interval holds the true score in 1 of 2 predictions of rungs left out"
+    assert chart.title == "The 90% interval holds the true score in 1 of 2 predictions of held-out models"
     assert sorted(set(_marks(chart.spec(), "held"))) == ["beyond it", "within its interval"]
-    assert left_out_chart(report(refused("riddles", LARGE)).predictions) is None
+    assert held_out_chart(report(refused("riddles", LARGE)).predictions) is None
 
 
 def test_more_sizes_than_colours() -> None:

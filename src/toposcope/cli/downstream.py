@@ -21,14 +21,19 @@ from toposcope.cli.shared import (
 
 if TYPE_CHECKING:
     from toposcope.forecasting.downstream.prediction import DownstreamReport
-    from toposcope.forecasting.downstream.translations import TranslationReport
+    from toposcope.forecasting.downstream.translation import TranslationReport
 
 
 SCORES = ("score", "low", "high", "own", "chance", "largest_score")
 DIFFERENCES = ("largest_noise", "error")
 COLUMNS = {
     **{"task": "task", "score": "score", "low": "low", "high": "high", "own": "so far", "chance": "chance"},
-    **{"largest_score": "largest rung", "largest_noise": "± noise", "method": "method", "error": "left-out error"},
+    **{
+        "largest_score": "largest ladder model",
+        "largest_noise": "± noise",
+        "method": "method",
+        "error": "held-out error",
+    },
 }
 """What is printed of each prediction; a column without any value is left out."""
 
@@ -55,7 +60,7 @@ COLUMNS = {
     metavar="NAME",
     help="Corpus or task of a new --recipe, from small runs of it and the laws of other recipes; repeatable.",
 )
-@click.option("--method", default="default", metavar="NAME", help="A method, in place of the best on rungs left out.")
+@click.option("--method", default="default", metavar="NAME", help="A method, in place of the best on held-out models.")
 @click.option("--chance", "chances", multiple=True, metavar="TASK=SHARE", help="Score of guessing; repeatable.")
 @click.option(
     "--column",
@@ -113,7 +118,7 @@ def downstream(
         asked = models_of(models, read)
         runs = select_runs(read, _split(ladder), _split(exclude), asked)
         if names:
-            from toposcope.forecasting.downstream.translations import translations
+            from toposcope.forecasting.downstream.translation import translations
 
             found = translations(runs, recipe or "", asked, names, loss=loss, method=method, progress=progress)
         else:
@@ -182,7 +187,7 @@ def _write(report: DownstreamReport, out: Path) -> str:
     return f"figure: {out}"
 
 
-TRANSLATION_COLUMNS = ("model", "of", "what", "predicted", "low", "high", "method", "left-out error", "intervals held")
+TRANSLATION_COLUMNS = ("model", "of", "what", "predicted", "low", "high", "method", "held-out error", "intervals held")
 
 
 def print_translations(report: TranslationReport, as_json: bool, out: Path | None = None) -> None:

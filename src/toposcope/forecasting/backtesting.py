@@ -13,7 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
-from toposcope.forecasting.intervals import LEVEL
+from toposcope.forecasting.held_out import LEVEL
 from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.siblings import runs_to_score
 from toposcope.logs import read_logs
@@ -30,9 +30,6 @@ SCHEMA = {
     **dict.fromkeys(("predicted", "low", "high", "final", "final_error"), pl.Float64),
     "refused": pl.String,
 }
-BASELINES = ("last", "power_law", "annealing")
-RESAMPLES = 1000
-MIN_GROUPS = 2
 SCORES = {
     "fraction": pl.Float64,
     "forecaster": pl.String,
@@ -172,7 +169,7 @@ def scores(backtested: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCORES, orient="row").sort("fraction", "relative_median", "forecaster")
 
 
-def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl.DataFrame:
+def skills(backtested: pl.DataFrame, baselines: Sequence[str] = ("last", "power_law", "annealing")) -> pl.DataFrame:
     """Compare each forecaster with simpler ones, on the runs that both forecast.
 
     Returns
@@ -190,11 +187,11 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
     rows: list[tuple[object, ...]] = []
     for (fraction,), part in known.group_by("fraction", maintain_order=True):
         for baseline in baselines:
-            beside = part.filter(forecaster=baseline).select("family", "run", base="error")
+            base = part.filter(forecaster=baseline).select("family", "run", base="error")
             names = [name for name in part["forecaster"].unique(maintain_order=True) if name != baseline]
             skill_rows = []
             for name in names:
-                both = part.filter(forecaster=name).join(beside, on=["family", "run"])
+                both = part.filter(forecaster=name).join(base, on=["family", "run"])
                 if len(both):
                     skill_rows.append((fraction, name, baseline, len(both), *_skill(both)))
             p = adjusted(np.array([row[-1] for row in skill_rows], dtype=np.float64))
@@ -233,10 +230,10 @@ def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     )
     ours, base = groups["error"].to_numpy(), groups["base"].to_numpy()
     skill = 1 - ours.sum() / base.sum() if base.sum() > 0 else np.nan
-    if len(groups) < MIN_GROUPS:
+    if len(groups) < 2:
         return len(groups), skill, np.nan, np.nan, np.nan
     rng = np.random.default_rng(derive_seed(42, "skill", len(groups)))
-    sampled = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
+    sampled = rng.integers(len(groups), size=(1000, len(groups)))
     below = base[sampled].sum(axis=1)
     resampled = 1 - ours[sampled].sum(axis=1) / np.where(below > 0, below, np.nan)
     low, high = np.nanquantile(resampled, [0.025, 0.975]) if base.any() else (np.nan, np.nan)

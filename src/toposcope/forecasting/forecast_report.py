@@ -12,23 +12,22 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.intervals import LEVEL, RISEN, band
+from toposcope.forecasting.held_out import LEVEL
+from toposcope.forecasting.intervals import RISEN, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
 from toposcope.forecasting.stages import Stage
-from toposcope.forecasting.wording import short
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.notebook import facts_table
-from toposcope.wording import counted
+from toposcope.wording import counted, short
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
 
 
-MAX_SIBLINGS, N_RATES = 12, 300  # siblings, and learning rates, in a figure
 MAX_PEERS = 4  # names of other losses in a headline
 
 
@@ -81,7 +80,7 @@ class ForecastReport:
             return run.log.family != log.family, abs(float(np.log(there / log.final_loss()[0])))
 
         siblings = [pl.DataFrame(schema={"run": pl.String, "step": pl.Float64, "loss": pl.Float64})]
-        for run in sorted(smooth, key=distance)[:MAX_SIBLINGS]:
+        for run in sorted(smooth, key=distance)[:12]:
             steps, losses = smooth[run]
             stretched = steps * (schedule.last_step / run.schedule.last_step)
             siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
@@ -155,8 +154,8 @@ class ForecastReport:
         # a jump to a new stage explains why a loss rose
         rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
         rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
-        said = _best(log) or "".join(f"; {remark}" for remark in rose)
-        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{stage}{said}; default: {self.chosen}"
+        more = _best(log) or "".join(f"; {remark}" for remark in rose)
+        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{stage}{more}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -359,7 +358,7 @@ def _best(log: Log) -> str:
 
 def _learning_rate(log: Log, schedule: Schedule) -> str:
     end = schedule.rates[-1] / schedule.peak
-    if schedule.rates.min() == schedule.peak:
+    if schedule.is_held:
         return "learning rate constant"
     # without a rate in log or plan the peak is 1 and means nothing
     peak = "" if schedule.peak == 1 else f", {schedule.peak:.3g},"
@@ -372,7 +371,7 @@ def _learning_rate(log: Log, schedule: Schedule) -> str:
 def _rates(log: Log, schedule: Schedule) -> pl.DataFrame:
     """Return the learning rate, warm-up left out; the last step seen belongs to what is past and what is planned."""
     last = int(log.steps[-1])
-    steps = np.linspace(schedule.warm_up, schedule.last_step, N_RATES).round().astype(np.int64)
+    steps = np.linspace(schedule.warm_up, schedule.last_step, 300).round().astype(np.int64)
     steps = np.unique(np.append(steps, np.clip(last, schedule.warm_up, schedule.last_step)))
     frame = pl.DataFrame({"step": steps, "rate": schedule.rates[steps] / schedule.peak})
     past, planned = frame.filter(pl.col("step") <= last), frame.filter(pl.col("step") >= last)

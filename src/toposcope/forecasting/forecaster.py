@@ -18,9 +18,6 @@ T = TypeVar("T")
 
 _results: WeakKeyDictionary[Log, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
 ROUNDING = 1e-6  # steps; a fraction of the last step may fall just short of a whole number
-MIN_FRACTION = 1e-6
-N_END_STEPS = 5  # steps over the last 2% of the plan whose mean loss is the final loss of a law
-MAX_CURVE_STEPS = 200
 
 
 def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
@@ -34,7 +31,7 @@ def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable
 
 
 class RefusedError(ToposcopeError):
-    """A forecaster cannot say anything honest here; the message says why and what would mend it."""
+    """The final loss is not identifiable from this log by this forecaster; the message says why, and the fix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +112,7 @@ class Forecaster(Protocol):
         Raises
         ------
         RefusedError
-            If the forecaster cannot say anything honest here.
+            If the final loss is not identifiable from this log.
         """
         ...
 
@@ -125,17 +122,17 @@ def fraction_seen(log: Log, schedule: Schedule) -> float:
 
     It is rounded so that runs logged at different steps use the same beginnings of their siblings.
     """
-    share = max(min(float(log.last_seen) / max(schedule.last_step, 1), 1.0), MIN_FRACTION)
+    share = max(min(float(log.last_seen) / max(schedule.last_step, 1), 1.0), 1e-6)
     return float(f"{share:.2g}") if share < 0.1 else round(share, 2)
 
 
 def end_steps(schedule: Schedule) -> Steps:
     """Return steps over the last 2% of the plan; the final loss is the mean over them."""
     last = schedule.last_step
-    return np.unique(np.linspace((1 - FINAL_SHARE) * last, last, N_END_STEPS).round().astype(np.int64))
+    return np.unique(np.linspace((1 - FINAL_SHARE) * last, last, 5).round().astype(np.int64))
 
 
 def curve_steps(log: Log, schedule: Schedule) -> Steps:
     """Return steps from the last one seen to the end of the plan."""
     first = int(log.steps[-1])
-    return np.unique(np.linspace(first, schedule.last_step, MAX_CURVE_STEPS).round().astype(np.int64))
+    return np.unique(np.linspace(first, schedule.last_step, 200).round().astype(np.int64))

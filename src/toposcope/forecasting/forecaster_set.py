@@ -11,15 +11,11 @@ from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
+from toposcope.forecasting.tuning import MAX_RANGE
 from toposcope.logs import Log
 
 DEFAULT = "default"
-STACKS = ("stack", "stack_norms")
-"""The default is the one of these that errs less on the siblings, each held out with its size."""
 PREFERRED, LAST = ("median", "template"), "last"
-"""Without them it is the first of these that does not refuse, else the law of the narrowest interval; without any
-law, and of a run whose loss rises or is constant, it is ``last``."""
-MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +81,11 @@ def run_forecasters(
         )
         for forecaster, each in made
     }
-    # no law of a run that learns holds for one that diverges or does not change
+    # The default is the stack that errs less on the siblings, each held out with its size; without stacks the first
+    # preferred one that does not refuse, else the law of the narrowest interval; without any law, and of a run whose
+    # loss rises or is constant, for which no law holds, the last value.
     stacks = sorted(
-        (name for name in STACKS if name in forecasts),
+        (name for name in ("stack", "stack_norms") if name in forecasts),
         key=lambda name: float(np.median(np.abs(forecasts[name].errors))),
     )
     laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))

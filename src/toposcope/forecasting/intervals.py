@@ -9,38 +9,29 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError, cached
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
-from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.held_out import LEVEL, quantile
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
-LEVEL = 0.9
 MIN_ERRORS = 8  # of siblings, for a conformal interval
 MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
 """Parts of a log whose medians are its levels, their rows, and the rows of a log that has levels."""
-MAX_RISE = 1.1  # the last loss over the lowest; noise does not rise by more
-MAX_SPEED_UP = 2  # of a validation loss that rises
 MIN_CHANGE = 1e-6  # range of the losses over the first; a loss that changes by less is constant
 TABLE = "errors.csv"
 FALLBACK = "last"  # the forecaster of the widest intervals; used for those that the table lacks
 LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
-CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen
 END_SHARE, MIN_END_ROWS = 0.05, 3  # late share of the rows whose median these forecasts are compared with
-UNSEEN = 0.25
-"""Half width over ln(T / t) for what nothing before shows: epochs that repeat, other data, overfitting. It is the 90%
-quantile of what errors were beyond all else, at the fraction where that was largest, each family counting the same."""
-MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
-"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
-scratch, where its log begins by this step."""
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
-NOISE_RANGE, NOISE_OF_MEDIAN, FEW_NOISE = 4.0, 1.25, 0.1
-"""Standard deviations that a level rises by to have risen; that of a median over that of a mean; that of a few rows."""
+NOISE_OF_MEDIAN = 1.25  # standard deviation of a median over that of a mean, of normal numbers
 RISEN = "the loss has risen"
 
 ErrorTable = dict[tuple[str, str], dict[float, float]]
@@ -111,7 +102,7 @@ def width_alone(
     horizon = _horizon(log, schedule)
     own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
     source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
-    return float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon])), source
+    return float(np.linalg.norm([shipped, spread, own_error, jump, tuning.UNSEEN * horizon])), source
 
 
 def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
@@ -122,7 +113,7 @@ def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[Own
     short = cached(log, schedule, "until now", lambda: Schedule(schedule.rates[: last + 1]))
     end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
     errors = []
-    for cut in CUTS:
+    for cut in tuning.CUTS:
         seen = cached(log, schedule, ("until", cut), partial(log.until, cut * last))
         if seen is None or not 0 < seen.steps[-1] < last:
             continue
@@ -144,9 +135,9 @@ def is_like_table(log: Log, schedule: Schedule) -> bool:
     """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
     if not error_part(log, schedule).startswith(LANGUAGE):
         return False
-    if log.steps[0] > MAX_FIRST_STEP:
-        return bool(log.parameters >= MIN_LANGUAGE_SIZE)
-    return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
+    if log.steps[0] > tuning.MAX_FIRST_STEP:
+        return bool(log.parameters >= tuning.MIN_LANGUAGE_SIZE)
+    return float(log.loss[:MIN_END_ROWS].max()) >= tuning.MIN_FIRST_LOSS * NATS[log.unit]
 
 
 def risen(log: Log) -> tuple[float, float] | None:
@@ -160,10 +151,10 @@ def risen(log: Log) -> tuple[float, float] | None:
     if n < MIN_LEVEL_ROWS:
         lowest, now = float(log.loss.min()), float(log.loss[-2:].min())
     if n < MIN_PART_ROWS:
-        now, noise = float(log.loss[-1]), FEW_NOISE * lowest
+        now, noise = float(log.loss[-1]), tuning.FEW_ROWS_NOISE * lowest
     elif n >= MIN_LEVEL_ROWS:
         noise *= NOISE_OF_MEDIAN / np.sqrt(MIN_PART_ROWS)
-    return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
+    return (lowest, now) if now > max(tuning.MAX_RISE * lowest, lowest + tuning.NOISE_RANGE * noise) else None
 
 
 def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
@@ -173,7 +164,7 @@ def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: fl
     """
     lowest, last = int(np.argmin(losses)), len(losses) - 1
     paces = [(losses[-1] - losses[i]) / (steps[-1] - steps[i]) for i in (lowest, (lowest + last) // 2) if i < last]
-    high = max(high, float(losses[last] + MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
+    high = max(high, float(losses[last] + tuning.MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
     return min(low, float(losses[lowest])), high
 
 
@@ -201,12 +192,6 @@ def _levels(log: Log) -> tuple[list[float], float]:
     parts = np.array_split(log.loss, min(MAX_PARTS, max(1, len(log.loss) // MIN_PART_ROWS)))
     medians = [float(np.median(part)) for part in parts]
     return medians, min(medians[-1], float(np.median(parts[-1][-max(1, len(parts[-1]) // 4) :])))
-
-
-def quantile(errors: Vector, level: float = LEVEL) -> float:
-    """Return the ceil((n + 1) level)-th smallest of n absolute errors, or the largest."""
-    k = min(int(np.ceil((len(errors) + 1) * level)), len(errors))
-    return float(np.sort(errors)[k - 1])
 
 
 def band(forecast: Forecast) -> tuple[Vector, Vector]:
@@ -239,11 +224,7 @@ def error_part(log: Log, schedule: Schedule) -> str:
         part = SLOPE if S1_ANNEAL.prior(log, schedule, ()).by_slope else LANGUAGE
     except RefusedError:
         part = LANGUAGE  # with too few points for any law the errors of the last value are wide for all
-    return part + (HELD if _is_held(schedule) else "")
-
-
-def _is_held(schedule: Schedule) -> bool:
-    return bool(schedule.rates.min() == schedule.peak)
+    return part + (HELD if schedule.is_held else "")
 
 
 def share_past_warm_up(log: Log, schedule: Schedule) -> float:
@@ -265,8 +246,8 @@ def error_unit(log: Log, schedule: Schedule) -> float:
     """
     ends = np.array([log.steps[-1], schedule.last_step])
     (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
-    to_cool = 1.0 if _is_held(schedule) else max(cold - cooled, 0.0)
-    to_come = np.log(whole / begun) + SLOPE_SHARE * to_cool
+    to_cool = 1.0 if schedule.is_held else max(cold - cooled, 0.0)
+    to_come = np.log(whole / begun) + tuning.SLOPE_SHARE * to_cool
     return float(np.hypot(present_slope(log, schedule) * to_come, residual(log, schedule)))
 
 

@@ -1,25 +1,36 @@
-"""Minima of many small problems at once by damped steps; sums of squares with exact derivatives."""
+"""Minima of many small problems at once, by damped steps within bounds; Huber's weights of residuals."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from toposcope.typing import Indices, Matrix, Vector
 
-Residuals = Callable[[NDArray[np.complex128], NDArray[np.int64]], NDArray[np.complex128]]
+Tensor = NDArray[np.float64]
+Residuals = Callable[[NDArray[np.complex128], Indices], NDArray[np.complex128]]
 """Called with parameters, shape (b, p), and the numbers of their problems, shape (b,); returns residuals, (b, n)."""
-Derivatives = tuple[Vector, NDArray[np.float64], NDArray[np.float64]]
+Linearised = Callable[[Matrix, Indices], tuple[Matrix, Tensor]]
+"""Called likewise; returns residuals, shape (b, n), and their derivatives, shape (b, n, p)."""
+Bounds = tuple[Vector | float, Vector | float]
+Derivatives = tuple[Vector, Tensor, Tensor]
 """Objectives, shape (b,), and two arrays of derivatives that a step follows from, shapes (b, ...)."""
 
-COMPLEX_STEP = 1e-30
-"""In the imaginary direction: the derivative then has no error but rounding (Squire and Trapp 1998)."""
+HUBER = (
+    1.345  # residuals beyond this multiple of their scale count less: 95% efficient where they are normal (Huber 1964)
+)
+NORMAL = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
+COMPLEX_STEP = 1e-30  # along the imaginary axis: the derivative is exact but for rounding (Squire and Trapp 1998)
 TOLERANCE = 1e-6
 """What an undamped step would still gain of the sum of squares, whose terms are in units of their standard errors."""
-MAX_STEPS = 100
-AT_ONCE = 100_000  # residuals held in memory together, for each parameter
+BATCH_RESIDUALS = 100_000  # residuals held in memory at once, for each parameter
 FIRST_DAMPING = 1e-3
+
+
+def huber_weights(size: Tensor, limit: ArrayLike, least: float) -> Tensor:
+    """Return the weights of residuals of such sizes: 1 up to the limit, then falling as 1 / size."""
+    return np.asarray(np.minimum(1, limit / np.maximum(size, least)))
 
 
 class Damping(NamedTuple):
@@ -33,15 +44,16 @@ class Damping(NamedTuple):
 
 def damped_descent(
     evaluate: Callable[[Matrix, Indices], Derivatives],
-    step: Callable[[NDArray[np.float64], NDArray[np.float64], Vector], tuple[Matrix, Vector]],
+    step: Callable[[Tensor, Tensor, Vector], tuple[Matrix, Vector]],
     starts: Matrix,
     damping: Damping,
     steps: int,
     tolerance: Callable[[Vector, Indices], Vector | float],
     is_lost: Callable[[Matrix], NDArray[np.bool_]] | None = None,
+    bounds: Bounds = (-np.inf, np.inf),
 ) -> tuple[Matrix, Vector, NDArray[np.bool_]]:
     """Follow each start down with a damping of its own; return parameters, objectives and whether each converged."""
-    theta = starts.astype(np.float64)
+    theta = np.clip(starts.astype(np.float64), *bounds)
     objective, first, second = evaluate(theta, np.arange(len(theta)))
     objective[~np.isfinite(objective)] = np.inf
     level, converged = np.full(len(theta), FIRST_DAMPING), np.zeros(len(theta), dtype=bool)
@@ -50,7 +62,7 @@ def damped_descent(
         if not len(live):
             break
         taken_step, gain = step(first[live], second[live], level[live])
-        tried = theta[live] + taken_step
+        tried = np.clip(theta[live] + taken_step, *bounds)
         found, tried_first, tried_second = evaluate(tried, live)
         better = found <= objective[live]
         taken = live[better]
@@ -74,39 +86,56 @@ def shortened(step: Matrix, longest: float) -> Matrix:
     return np.asarray(step * np.minimum(1, longest / np.maximum(largest, longest)))
 
 
-def least_squares(residuals: Residuals, starts: Matrix, *, longest: float = 1.0) -> tuple[Matrix, Vector]:
-    """Follow each start to a minimum of its sum of squares, by Levenberg and Marquardt's method."""
-    size = max(1, AT_ONCE // residuals(starts[:1].astype(np.complex128), np.arange(1)).shape[1])
+def least_squares(
+    linearised: Linearised,
+    starts: Matrix,
+    *,
+    bounds: Bounds = (-np.inf, np.inf),
+    tolerance: float = TOLERANCE,
+    relative: float = 0.0,
+    steps: int = 100,
+) -> tuple[Matrix, Vector]:
+    """Follow each start to a minimum of its sum of squares, by Levenberg and Marquardt's method; return both.
+
+    A start is done once an undamped step gains no more than the tolerance, or than this share of its sum of squares.
+    """
+    size = max(1, BATCH_RESIDUALS // linearised(np.clip(starts[:1], *bounds), np.arange(1))[0].shape[1])
+    low, high = bounds
     numbers, parts = np.arange(len(starts)), []
     for i in range(0, len(starts), size):
         part = numbers[i : i + size]
 
         def evaluate(theta: Matrix, rows: Indices, part: Indices = part) -> Derivatives:
-            return _linearised(residuals, theta, part[rows])
+            with np.errstate(all="ignore"):  # what is not finite is not taken
+                values, jacobian = linearised(theta, part[rows])
+                uphill = np.einsum("bni,bn->bi", jacobian, values)
+                held = ((theta <= low) & (uphill > 0)) | ((theta >= high) & (uphill < 0))
+                jacobian = np.where(held[:, None], 0.0, jacobian)
+                return (values**2).sum(axis=1), values, jacobian
 
-        def step(values: Matrix, jacobian: NDArray[np.float64], damping: Vector) -> tuple[Matrix, Vector]:
-            return _step(values, jacobian, damping, longest)
-
-        damping = Damping(5, 4, 1e-12, 1e10)
-        parts.append(damped_descent(evaluate, step, starts[part], damping, MAX_STEPS, lambda _, rows: TOLERANCE))
+        parts.append(
+            damped_descent(
+                evaluate, _step, starts[part], Damping(5, 4, 1e-12, 1e10), steps,
+                lambda squares, _: np.maximum(tolerance, relative * squares), bounds=bounds,
+            )
+        )  # fmt: skip
     return np.concatenate([theta for theta, *_ in parts]), np.concatenate([squares for _, squares, _ in parts])
 
 
-def _linearised(residuals: Residuals, theta: Matrix, problems: NDArray[np.int64]) -> Derivatives:
-    """Return sums of squares, residuals, shape (b, n), and their derivatives, shape (b, n, p)."""
-    with np.errstate(all="ignore"):  # what is not finite is not taken
-        columns = []
-        for j in range(theta.shape[1]):
-            shifted = theta.astype(np.complex128)
-            shifted[:, j] += 1j * COMPLEX_STEP
-            found = residuals(shifted, problems)
-            columns.append(found.imag / COMPLEX_STEP)
-        values = found.real
-        return (values**2).sum(axis=1), values, np.stack(columns, axis=-1)
+def complex_step(residuals: Residuals) -> Linearised:
+    """Return residuals with their exact derivatives, of a function that is analytic."""
+
+    def linearised(theta: Matrix, problems: Indices) -> tuple[Matrix, Tensor]:
+        with np.errstate(all="ignore"):
+            shifts = 1j * COMPLEX_STEP * np.eye(theta.shape[1])
+            columns = [residuals(theta + shift, problems) for shift in shifts]
+        return columns[-1].real, np.stack([column.imag / COMPLEX_STEP for column in columns], axis=-1)
+
+    return linearised
 
 
-def _step(values: Matrix, jacobian: NDArray[np.float64], damping: Vector, longest: float) -> tuple[Matrix, Vector]:
-    """Return the steps, shape (b, p), and what undamped ones would gain, shape (b,)."""
+def _step(values: Matrix, jacobian: Tensor, damping: Vector) -> tuple[Matrix, Vector]:
+    """Return the steps, shape (b, p), none of a part longer than 1, and what undamped ones would gain, shape (b,)."""
     gram = np.einsum("bni,bnj->bij", jacobian, jacobian)
     gradient = np.einsum("bni,bn->bi", jacobian, values)
     scale = np.einsum("bii->bi", gram)
@@ -114,4 +143,4 @@ def _step(values: Matrix, jacobian: NDArray[np.float64], damping: Vector, longes
     diagonal = np.maximum(scale, floor)[:, :, None] * np.eye(gradient.shape[1])
     damped = np.linalg.solve(gram + damping[:, None, None] * diagonal, -gradient[..., None])[..., 0]
     free = np.linalg.solve(gram + 1e-12 * diagonal, gradient[..., None])[..., 0]
-    return shortened(damped, longest), np.abs((gradient * free).sum(axis=1))
+    return shortened(damped, 1.0), np.abs((gradient * free).sum(axis=1))

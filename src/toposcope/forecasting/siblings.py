@@ -8,28 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.logs import Log, Logs
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 
-MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
-MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may have been written twice, or damaged
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
 MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
-MIN_SEED_DIFFERENCE, MAX_SEED_DIFFERENCE = 2e-4, 2e-3
-"""Share of the loss by which the seed alone is taken to change it, where the noise of the log says less or more."""
-SHARED_NOISE = 0.5  # share of its noise by which a run differs from one of the same batches in the same order
-MAX_DECIMALS, MAX_DIGITS, MAX_BITS = 8, 8, 24
-"""Decimals, significant digits and binary digits; a log with more was not rounded."""
 DIGIT_ROUNDING = 1e-6  # of the last digit
 MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
-MIN_COMMON_STEPS = 5  # steps in both logs; with fewer, one log is interpolated at the steps of the other
-MAX_RATE_DIFFERENCE = 0.02  # of learning rates, over the peak
-NORMAL = 1.4826  # standard deviation over median absolute deviation, of a normal distribution
-MIN_RELATIVES = 4  # runs of the family; with fewer of them those of other families are used too
 MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
 MAX_REMARKS = 3  # remarks of one kind that are written out
 
@@ -44,7 +35,7 @@ def is_same_run(one: Log, other: Log) -> bool:
         return one.name == other.name
     shifts = dict.fromkeys((0, 1, -1, int(other.steps[0] - one.steps[0])))
     # of one name, to agree is enough
-    max_chance = 1.0 if one.name == other.name else MAX_CHANCE
+    max_chance = 1.0 if one.name == other.name else tuning.MAX_CHANCE
     return any(_agree(one, other, shift, max_chance) for shift in shifts)
 
 
@@ -58,7 +49,7 @@ def _agree(one: Log, other: Log, shift: int, max_chance: float) -> bool:
     """Return whether two logs agree, the steps of the second less `shift` being those of the first."""
     steps = other.steps - shift
     common, i, j = np.intersect1d(one.steps, steps, assume_unique=True, return_indices=True)
-    if len(common) >= MIN_COMMON_STEPS or len(common) in (len(one.steps), len(other.steps)):
+    if len(common) >= 5 or len(common) in (len(one.steps), len(other.steps)):
         few = _evenly(len(common))
         agree = _same_losses(one.loss[i[few]], other.loss[j[few]], max_chance)
     else:
@@ -82,20 +73,20 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
         return False
     apart = np.abs(one - other)
     # most pairs differ so plainly that neither quantile nor median is needed
-    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - MIN_AGREEING) * (n - 1) + 1:
+    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - tuning.MIN_AGREEING) * (n - 1) + 1:
         return False
     level = float(np.median(one))
-    if np.quantile(apart, MIN_AGREEING) > MAX_TOLERANCE * level:
+    if np.quantile(apart, tuning.MIN_AGREEING) > MAX_TOLERANCE * level:
         return False
     digits = _last_digit(one), _last_digit(other)
     # two numbers rounded alike are equal, or a whole digit apart
     digit = np.where(np.isclose(*digits, atol=0), digits[0], sum(digits))
     tolerance = np.maximum(digit / 2 * (1 + DIGIT_ROUNDING), MIN_TOLERANCE * one)
     agreeing = int((np.abs(one - other) <= tolerance).sum())
-    if agreeing < MIN_AGREEING * n:
+    if agreeing < tuning.MIN_AGREEING * n:
         return False
-    noise = SHARED_NOISE * math.sqrt(2) * _noise(one)
-    difference = float(np.clip(noise, MIN_SEED_DIFFERENCE * level, MAX_SEED_DIFFERENCE * level))
+    noise = tuning.SHARED_NOISE * math.sqrt(2) * _noise(one)
+    difference = float(np.clip(noise, tuning.MIN_SEED_DIFFERENCE * level, tuning.MAX_SEED_DIFFERENCE * level))
     # two identical numbers of many digits agree further than to the tolerance
     reach = np.median(np.maximum(digit / 2, np.abs(one - other)))
     chance = max(math.erf(float(reach) / (difference * math.sqrt(2))), 1e-300)
@@ -105,25 +96,21 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
 
 def _same_rates(one: Log, other: Log, shift: int) -> bool:
     """Return whether learning rates agree wherever both were logged: branches of one trunk part there."""
-    steps, rates = zip(*(_rates(log) for log in (one, other)), strict=True)
+    known = [np.isfinite(log.learning_rate) for log in (one, other)]
+    steps = one.steps[known[0]], other.steps[known[1]] - shift
+    rates = one.learning_rate[known[0]], other.learning_rate[known[1]]
     if not len(rates[0]) or not len(rates[1]):
         return True
-    moved = steps[0], steps[1] - shift
     peak = max(float(np.abs(each).max()) for each in rates)
     # a thinned log misses the corners of a schedule: its rows lie on the lines of the other, not the reverse
-    return any(_on_lines(moved[i], rates[i], moved[1 - i], rates[1 - i], MAX_RATE_DIFFERENCE * peak) for i in (0, 1))
-
-
-def _rates(log: Log) -> tuple[Steps, Vector]:
-    known = np.isfinite(log.learning_rate)
-    return log.steps[known], log.learning_rate[known]
+    return any(_on_lines(steps[i], rates[i], steps[1 - i], rates[1 - i], 0.02 * peak) for i in (0, 1))
 
 
 def _on_lines(steps: Steps, values: Vector, line_steps: Steps, line_values: Vector, tolerance: float) -> bool:
     """Return whether values lie on the lines between others, all but one or a few, where these reach."""
     inside = (steps >= line_steps[0]) & (steps <= line_steps[-1])
     apart = np.abs(values[inside] - np.interp(steps[inside], line_steps, line_values)) > tolerance
-    return int(apart.sum()) <= max(1, (1 - MIN_AGREEING) * len(apart))
+    return int(apart.sum()) <= max(1, (1 - tuning.MIN_AGREEING) * len(apart))
 
 
 def _noise(losses: Vector) -> float:
@@ -134,27 +121,23 @@ def _noise(losses: Vector) -> float:
 
 
 def _last_digit(losses: Vector) -> Vector:
-    """Return the size of the last digit that losses were logged with, decimal or binary: the coarsest that fits."""
+    """Return the size of the last digit that losses were logged with, decimal or binary: the coarsest that fits.
+
+    A log with more than eight decimals, significant digits, or 24 binary digits was not rounded.
+    """
     size = np.zeros(len(losses))
-    for decimals in range(MAX_DECIMALS + 1):
-        if _whole(losses * 10.0**decimals):
-            size = np.full(len(losses), 10.0**-decimals)
-            break
-    places = np.floor(np.log10(losses))
-    for digits in range(1, MAX_DIGITS + 1):
-        if _whole(losses * 10.0 ** (digits - 1 - places)):
-            size = np.maximum(size, 10.0 ** (places - digits + 1))
-            break
-    exponents = np.floor(np.log2(losses))
-    for bits in range(1, MAX_BITS + 1):
-        if _whole(losses * 2.0 ** (bits - 1 - exponents)):
-            size = np.maximum(size, 2.0 ** (exponents - bits + 1))
-            break
+    ways = (
+        (10.0, np.zeros(len(losses)), range(9)),
+        (10.0, np.floor(np.log10(losses)), range(8)),
+        (2.0, np.floor(np.log2(losses)), range(24)),
+    )
+    for base, places, digits in ways:
+        for k in digits:
+            scaled = losses * base ** (k - places)
+            if np.abs(scaled - scaled.round()).max() <= DIGIT_ROUNDING:
+                size = np.maximum(size, base ** (places - k))
+                break
     return size
-
-
-def _whole(numbers: Vector) -> bool:
-    return bool(np.abs(numbers - numbers.round()).max() <= DIGIT_ROUNDING)
 
 
 def _evenly(n: int) -> Steps:
@@ -202,12 +185,12 @@ def runs_to_score(logs: Logs) -> CompleteRuns:
             f"units differ ({parts}): errors in different units have no mean; give the runs of one unit"
         )
     complete = complete_runs(logs.logs)
-    remarks = (*logs.remarks, *_shortened(complete.remarks), *_without_size(complete))
+    remarks = _remarks(logs, complete)
     if len(complete.runs) < 2:
         raise ToposcopeError(
             "; ".join([f"a backtest needs at least two complete runs, not {len(complete.runs)}", *remarks])
         )
-    return CompleteRuns(complete.runs, remarks)
+    return CompleteRuns(complete.runs, tuple(remarks))
 
 
 def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRuns:
@@ -215,7 +198,7 @@ def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRun
     others = [replace(other, unit=unit) if unit and other.target == log.target else other for other in logs.logs]
     in_other_units = [other for other in others if other.unit != log.unit]
     complete = complete_runs([other for other in others if other.unit == log.unit])
-    remarks = [*logs.remarks, *_shortened(complete.remarks), *_without_size(complete)]
+    remarks = _remarks(logs, complete)
     if in_other_units:
         units = ", ".join(sorted({other.unit for other in in_other_units}))
         remarks.append(f"{counted(len(in_other_units), 'sibling')} left out: in {units}, the log in {log.unit}")
@@ -253,21 +236,17 @@ def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the siblings whose losses are in the log's unit: those of its family if there are at least 4, else all."""
     same_unit = [run for run in siblings if run.log.unit == log.unit]
     relatives = [run for run in same_unit if run.log.family == log.family]
-    return relatives if len(relatives) >= MIN_RELATIVES else same_unit
+    return relatives if len(relatives) >= 4 else same_unit
 
 
-def _without_size(complete: CompleteRuns) -> list[str]:
-    """Return a remark on runs whose size is unknown."""
+def _remarks(logs: Logs, complete: CompleteRuns) -> list[str]:
+    """Return the remarks of reading, the first few on runs that are ignored, and one on runs of unknown size."""
+    ignored = list(complete.remarks)
+    if len(ignored) > MAX_REMARKS + 1:
+        ignored = [*ignored[:MAX_REMARKS], f"and {len(ignored) - MAX_REMARKS} more like this"]
     n = sum(not np.isfinite(run.log.parameters) for run in complete.runs)
-    if not n:
-        return []
-    return [
+    sizeless = (
         f"{counted(n, 'run')} without known parameters: each counts as a size of its own; if they are alike, errors, "
         "intervals and p-values are too good"
-    ]
-
-
-def _shortened(remarks: Sequence[str]) -> list[str]:
-    if len(remarks) <= MAX_REMARKS + 1:
-        return list(remarks)
-    return [*remarks[:MAX_REMARKS], f"and {len(remarks) - MAX_REMARKS} more like this"]
+    )
+    return [*logs.remarks, *ignored, *([sizeless] if n else [])]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
 from toposcope.forecasting.schedules.schedule import Schedule
@@ -13,20 +14,7 @@ from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
-MIN_WINDOW, WINDOW_SHARE = 6, 0.08
-"""Rows on either side of a jump to which lines are fitted, at least, and as a share of all."""
-MIN_JUMP, JUMP_NOISE, MIN_SUDDEN = 0.04, 8.0, 0.5
-"""Of ln(loss), standard errors of the noise, and the share of a jump that three rows on either side show."""
-MIN_LEFT = 0.3  # share of a jump by which the loss still differs from the law before it; of a spike less is left
-MAX_RATE_JUMP = 0.05
-"""Share of the peak by which the learning rate changes at most beside a new stage; with more, it explains the jump."""
-EVEN = 0.15  # relative difference of the distances between the beginnings of epochs
-MAX_BLOCKS, MIN_BLOCK_ROWS = 30, 3
-MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2
-"""Of ln(loss), standard deviations of the noise, and number: a loss that rises so far so often goes up and down."""
-MIN_SHARE_ABOVE = 0.3  # share of the blocks in which a loss lies above its first value
-PLATEAU_SHARE, MAX_PLATEAU_CHANGE, MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.3, 0.15, 0.5, 0.3
-"""Share of the blocks of a plateau, its change over the fall after it, that fall in ln(loss), its share of blocks."""
+MIN_WINDOW = 6  # rows on either side of a jump to which lines are fitted, at least
 
 
 class Stage(NamedTuple):
@@ -51,7 +39,7 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     rate. Jumps at even distances are epochs, one that is undone is a spike.
     """
     n = len(log.steps)
-    width = max(MIN_WINDOW, round(WINDOW_SHARE * n))
+    width = max(MIN_WINDOW, round(tuning.STAGE_WINDOW * n))
     if n < max(MIN_ROWS, 3 * width) or log.is_validation:
         return None
     x = schedule.progress(np.maximum(log.steps, 1))
@@ -62,14 +50,17 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     weights = np.array([1 / width + side * width / 2 * at / (at @ at) for side in (-1, 1)])
     after, before = weights @ sliding_window_view(left, width).T
     jumps = after[width:] - before[:-width]  # at rows width, ..., n - width
-    limit = max(MIN_JUMP, JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
+    limit = max(tuning.MIN_JUMP, tuning.JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
     places: list[int] = []
     sizes = np.abs(jumps)
     while sizes.max(initial=0.0) > limit:
-        place = int(np.argmax(sizes))
-        sizes[max(place - width, 0) : place + width + 1] = 0
-        if _is_sudden(left, place + width, jumps[place]) and not _rate_jumps(log, schedule, place + width, width):
-            places.append(place + width)
+        i = int(np.argmax(sizes))
+        sizes[max(i - width, 0) : i + width + 1] = 0
+        place = i + width
+        # of a steep slope few rows on either side show little
+        near = np.median(left[place : place + 3]) - np.median(left[place - 3 : place])
+        if near * jumps[i] >= tuning.MIN_SUDDEN * jumps[i] ** 2 and not _rate_jumps(log, schedule, place, width):
+            places.append(place)
     if not places or _are_epochs(log, sorted(place for place in places if jumps[place - width] < 0)):
         return None
     last = max(places)
@@ -77,33 +68,27 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     law = fit_power_law(x[last // 4 : last], log.loss[last // 4 : last], np.ones(last - last // 4))
     tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
     gap = float(np.median(np.log(log.loss[tail] / law(x[tail]))))
-    undone = gap * jump <= MIN_LEFT * jump**2
+    undone = gap * jump <= tuning.MIN_JUMP_LEFT * jump**2
     higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
     return None if undone or higher else Stage(int(log.steps[last]), jump)
-
-
-def _is_sudden(values: Vector, place: int, jump: float) -> bool:
-    """Return whether few rows around a place show the jump; of a steep slope they show little."""
-    near = float(np.median(values[place : place + 3]) - np.median(values[place - 3 : place]))
-    return near * jump >= MIN_SUDDEN * jump**2
 
 
 def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:
     """Return whether the learning rate jumps near a row, or is still warming up."""
     first, last = log.steps[max(place - width, 0)], log.steps[min(place + width, len(log.steps) - 1)]
     changes = np.abs(np.diff(schedule.rates[first : last + 1 : max(1, (last - first) // (2 * width))]))
-    return bool(first < schedule.warm_up or changes.max(initial=0.0) > MAX_RATE_JUMP * schedule.peak)
+    return bool(first < schedule.warm_up or changes.max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak)
 
 
 def _are_epochs(log: Log, places: list[int]) -> bool:
     """Return whether falls are at even distances, that of the first one from step 0 included."""
     distances = np.diff([0, *(log.steps[place] for place in places)])
-    return len(places) > 1 and bool(np.ptp(distances) <= EVEN * distances.max())
+    return len(places) > 1 and bool(np.ptp(distances) <= tuning.MAX_EPOCH_DIFFERENCE * distances.max())
 
 
 def _blocks(log: Log) -> tuple[Vector, Steps, float]:
     """Return the medians of ln(loss) over blocks of rows, their first steps, and the noise of a median."""
-    n = min(MAX_BLOCKS, len(log.loss) // MIN_BLOCK_ROWS)
+    n = min(30, len(log.loss) // 3)
     parts = np.array_split(np.log(log.loss), n)
     steps = np.array([part[0] for part in np.array_split(log.steps, n)])
     return np.array([np.median(part) for part in parts]), steps, row_noise(np.log(log.loss)) / np.sqrt(len(parts[0]))
@@ -115,11 +100,11 @@ def check_plateau(log: Log) -> None:
         return
     blocks, steps, _ = _blocks(log)
     n, begin = len(blocks), len(blocks) // 10
-    for end in range(n - 1, begin + round(PLATEAU_SHARE * n), -1):
+    for end in range(n - 1, begin + round(tuning.PLATEAU_SHARE * n), -1):
         fall = float(blocks[end - 1] - blocks.min())
-        flat = np.ptp(blocks[begin:end]) <= MAX_PLATEAU_CHANGE * fall
-        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - MIN_SUDDEN_FALL))
-        if fall >= MIN_SUDDEN_FALL and flat and reached <= MAX_FALL_SHARE * n:
+        flat = np.ptp(blocks[begin:end]) <= tuning.MAX_PLATEAU_CHANGE * fall
+        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - tuning.MIN_SUDDEN_FALL))
+        if fall >= tuning.MIN_SUDDEN_FALL and flat and reached <= tuning.MAX_FALL_SHARE * n:
             raise RefusedError(
                 f"{log.name}: {log.target!r} stood still until about step {steps[end]:,} and then fell suddenly by "
                 f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}, as in grokking: no law describes where it ends"
@@ -131,17 +116,17 @@ def check_course(log: Log, schedule: Schedule) -> None:
     if len(log.loss) < MIN_FEW_ROWS:
         return
     blocks, _, noise = _blocks(log)
-    limit = max(MIN_RISE, RISE_NOISE * noise)
+    limit = max(tuning.MIN_RISE, tuning.RISE_NOISE * noise)
     above = float((blocks > blocks[0] + limit).mean())
-    if above >= MIN_SHARE_ABOVE:
+    if above >= tuning.MIN_SHARE_ABOVE:
         raise RefusedError(
             f"{log.name}: {log.target!r} was above its first value, {np.exp(blocks[0]):.4g}, for {above:.0%} of what "
             "was seen, as returns of a policy are, or a validation loss before grokking: no law describes where it ends"
         )
     rises = _rises(blocks, limit)
     rates = schedule.rates[: int(log.steps[-1]) + 1]
-    cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
-    if rises >= MIN_RISES and not cycles:
+    cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak
+    if rises >= tuning.MIN_RISES and not cycles:
         raise RefusedError(
             f"{log.name}: {log.target!r} rose and fell again {rises} times by more than its noise, as losses of "
             "adversarial or reinforcement learning do: no law describes where it ends"

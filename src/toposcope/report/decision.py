@@ -10,14 +10,15 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
-from toposcope.forecasting.decision.calibration import Bin, Calibration, brier_score, calibration_error, log_score
-from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, SIGNALS, reasons
+from toposcope.forecasting.decision.calibration import Calibration
+from toposcope.forecasting.decision.decision import SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
 from toposcope.forecasting.downstream.figure import scores_figure
 from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 from toposcope.forecasting.downstream.score_link import score_sentences, scores_frame
+from toposcope.forecasting.held_out import Bin, brier_score, calibration_error, log_score
+from toposcope.forecasting.held_out import reliability as reliability_of
 from toposcope.forecasting.scaling.planner import (
     INFERENCE_FLOP,
     InferencePlan,
@@ -29,12 +30,13 @@ from toposcope.forecasting.scaling.planner import (
     plan_repeated,
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.wording import short
+from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Table, number_of, share, table, text_of
 from toposcope.report.writing import write_sections
+from toposcope.wording import short
 
 HEIGHT = 320
 

@@ -1,4 +1,4 @@
-"""The page of predicted scores: the predictions, the ladder and the link they rest on, and rungs left out."""
+"""The page of predicted scores: the predictions, the ladder and the link they rest on, and held-out models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,49 +14,51 @@ from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_
 from toposcope.forecasting.downstream.predicted import (
     TaskPrediction,
     basis,
-    chosen_left_out,
+    chosen_held_out,
     frame_of,
     headline,
     held_of,
+    held_out_table,
     is_share,
-    left_out_table,
+    ladder_table,
     methods_table,
     points,
     predictions_by,
     predictions_table,
-    rungs_table,
     task_of,
     written,
 )
 from toposcope.forecasting.downstream.prediction import DownstreamReport
-from toposcope.forecasting.wording import short
 from toposcope.logs.columns import Target
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, folded, say, sentence
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
+from toposcope.wording import short
 
 WITHIN, BEYOND = "within its interval", "beyond it"
 
 
-def left_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
-    """Draw predicted against true scores of rungs left out, with 90% intervals; None if none was left out."""
+def held_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
+    """Draw predicted against true scores of held-out models, with 90% intervals; None if none was held out."""
     by_task = {
-        task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_left_out(found[0])
+        task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_held_out(found[0])
     }
     if not by_task:
         return None
     figures = {task: _panel(found) for task, found in by_task.items()}
     held, judged = held_of(list(by_task.values()))
     title = (
-        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of rungs left out"
+        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out models"
         if judged
-        else "Rungs left out, predicted from smaller ones"
+        else "Held-out models, predicted from smaller ones"
     )
-    caption = "Dots: scores of rungs predicted from smaller ones alone; right predictions lie on the dashed line."
+    caption = (
+        "Dots: scores of ladder models predicted from smaller ones alone; right predictions lie on the dashed line."
+    )
     return Chart(
-        "left-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
+        "held-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
     )
 
 
@@ -64,8 +66,8 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
     share = is_share(prediction.target)
     rows = frame_of(
         [
-            (rung.run, short(rung.N), short(rung.D), rung.true, rung.predicted, rung.low, rung.high)
-            for rung in chosen_left_out(prediction)
+            (model.run, short(model.N), short(model.D), model.true, model.predicted, model.low, model.high)
+            for model in chosen_held_out(prediction)
         ],
         ("run", "N", "D"),
         ("true", "predicted", "low", "high"),
@@ -151,19 +153,19 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
         _interval_of(data, "90% interval"),
         *([] if frame["own"].is_null().all() else [_score_of(data, "so far", "own")]),
         _score_of(data, "chance", "chance"),
-        _score_of(data, "largest rung", "largest_score"),
+        _score_of(data, "largest ladder model", "largest_score"),
         *([] if frame["largest_noise"].is_null().all() else [_difference_of(data, "± noise", "largest_noise")]),
         text_of("method", "method"),
-        _difference_of(data, "error on rungs left out", "error"),
+        _difference_of(data, "error on held-out models", "error"),
     ]
     why: list[Spec] = [specs[0], *(specs[1:2] if several else []), text_of("because", "refused", prose=True)]
     refused = frame.filter(pl.col("refused") != "").to_dicts()
     unit = ", differences in points" if all(map(is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
     note = say(
-        "Noise: standard deviation of the last scores of the largest rung about their trend. Error: mean absolute "
-        "error of the method on rungs left out. All: ", csv("predictions"), ", the ladder: ", csv("rungs"), ".",
-        note=True,
+        "Noise: standard deviation of the last scores of the largest ladder model about their trend. Error: mean "
+        "absolute error of the method on held-out models. All: ", csv("predictions"), ", the ladder: ", csv("ladder"),
+        ".", note=True,
     )  # fmt: skip
     return (
         table("predictions", caption, specs, frame.to_dicts()),
@@ -173,7 +175,7 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     )
 
 
-def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     methods = data.tables["methods"]
     several = methods.get_column("model").n_unique() > 1
     specs: list[Spec] = [
@@ -181,18 +183,18 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         *([text_of("model", "model")] if several else []),
         text_of("method", "method"),
         _score_of(data, "prediction", "score"),
-        _difference_of(data, "error on rungs left out", "error"),
+        _difference_of(data, "error on held-out models", "error"),
         (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
     ]
     compared = folded(
-        table("methods", "Every method, with its mean absolute error on rungs left out", specs, methods.to_dicts()),
-        "Every method, with its mean absolute error on rungs left out",
+        table("methods", "Every method, with its mean absolute error on held-out models", specs, methods.to_dicts()),
+        "Every method, with its mean absolute error on held-out models",
         16,
     )
-    rungs: list[Spec] = [
+    models: list[Spec] = [
         text_of("task", "task", names_row=True),
-        text_of("rung", "run"),
-        text_of("left out with", "fold"),
+        text_of("model", "run"),
+        text_of("held out with", "fold"),
         (Column("parameters"), lambda row: short(row["N"])),
         (Column("tokens"), lambda row: short(row["D"])),
         text_of("method", "method"),
@@ -200,14 +202,14 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         _interval_of(data, "90% interval"),
         _score_of(data, "true", "true"),
     ]
-    left_out = folded(
-        table("left-out", "Rungs left out, predicted from smaller ones", rungs, data.tables["left_out"].to_dicts()),
-        "Rungs left out, predicted from smaller ones",
+    held_out = folded(
+        table("held-out", "Held-out models, predicted from smaller ones", models, data.tables["held_out"].to_dicts()),
+        "Held-out models, predicted from smaller ones",
     )
-    if compared is None and left_out is None:
+    if compared is None and held_out is None:
         return ()
-    note = say("As tables: ", csv("methods"), ", ", csv("left_out"), ".", note=True)
-    return (*pictures, compared, left_out, note)
+    note = say("As tables: ", csv("methods"), ", ", csv("held_out"), ".", note=True)
+    return (*pictures, compared, held_out, note)
 
 
 SECTIONS = (
@@ -217,7 +219,7 @@ SECTIONS = (
         position=10,
         tables={
             "predictions": lambda data: predictions_table(data.report.predictions),
-            "rungs": lambda data: rungs_table(data.report.predictions),
+            "ladder": lambda data: ladder_table(data.report.predictions),
         },
         charts=(lambda data: ladder_figure(data.report.predictions),),
         blocks=_predictions,
@@ -230,15 +232,15 @@ SECTIONS = (
         charts=(lambda data: link_figure(data.report.predictions),),
     ),
     ReportSection[Data](
-        anchor="left-out",
-        title="Rungs left out",
+        anchor="held-out",
+        title="Held-out models",
         position=30,
         tables={
             "methods": lambda data: methods_table(data.report.predictions),
-            "left_out": lambda data: left_out_table(data.report.predictions),
+            "held_out": lambda data: held_out_table(data.report.predictions),
         },
-        charts=(lambda data: left_out_chart(data.report.predictions),),
-        blocks=_left_out,
+        charts=(lambda data: held_out_chart(data.report.predictions),),
+        blocks=_held_out,
     ),
     ReportSection[Data](
         anchor="remarks",

@@ -1,4 +1,4 @@
-"""The page of a new recipe: its predicted losses and scores, its runs, and runs left out."""
+"""The page of a new recipe: its predicted losses and scores, its runs, and held-out runs."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,8 +13,7 @@ from toposcope.charts.theme import MUTED
 from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
-from toposcope.forecasting.downstream.translation import Translation
-from toposcope.forecasting.downstream.translations import TranslationReport
+from toposcope.forecasting.downstream.translation import Translation, TranslationReport
 from toposcope.report.composing import ReportData
 from toposcope.report.document import Block, Picture, csv, say, sentence
 from toposcope.report.section import ReportSection
@@ -22,7 +21,7 @@ from toposcope.report.tables import number_of, percent_of, plain, share, table, 
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
 
-MAX_POINTS = 400  # runs left out that are drawn in a panel; of more, evenly chosen ones
+MAX_POINTS = 400  # held-out runs that are drawn in a panel; of more, evenly chosen ones
 
 
 def translated_losses_chart(recipe: str, translations: Sequence[Translation]) -> Chart | None:
@@ -39,15 +38,15 @@ def translated_losses_chart(recipe: str, translations: Sequence[Translation]) ->
     return Chart("losses", title, caption, text, panels({each.loss: _loss_panel(each, x) for each in shown}))
 
 
-def translation_left_out_chart(translations: Sequence[Translation]) -> Chart | None:
-    """Draw predicted against true losses of runs left out, by the method that is used; None without any."""
-    figures = {each.loss: figure for each in translations if (figure := _left_out_panel(each)) is not None}
+def translation_held_out_chart(translations: Sequence[Translation]) -> Chart | None:
+    """Draw predicted against true losses of held-out runs, by the method that is used; None without any."""
+    figures = {each.loss: figure for each in translations if (figure := _held_out_panel(each)) is not None}
     if not figures:
         return None
-    title = "Losses of runs left out, predicted from smaller runs and the laws of other recipes"
+    title = "Losses of held-out runs, predicted from smaller runs and the laws of other recipes"
     caption = "Each recipe in turn is taken for the new one, on every corpus; right predictions lie on the dashed line."
     return Chart(
-        "left-out", title, caption, f"Scatter chart of predicted against true losses. {title}.", panels(figures)
+        "held-out", title, caption, f"Scatter chart of predicted against true losses. {title}.", panels(figures)
     )
 
 
@@ -71,10 +70,10 @@ def _loss_panel(translation: Translation, x: alt.X) -> alt.LayerChart:
     ])  # fmt: skip
 
 
-def _left_out_panel(translation: Translation) -> alt.LayerChart | None:
+def _held_out_panel(translation: Translation) -> alt.LayerChart | None:
     rows = [
         (each.recipe, each.loss, each.run, each.reach, each.predicted, each.true)
-        for each in translation.left_out
+        for each in translation.held_out
         if each.method == translation.method
     ]
     if not rows:
@@ -109,12 +108,12 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
         *names,
         *(number_of(name, name, plain) for name in ("predicted", "low", "high")),
         text_of("method", "method"),
-        percent_of("left-out error, %", "error"),
+        percent_of("held-out error, %", "error"),
         number_of("intervals held", "held", share),
     )
     refused = (*names, text_of("because", "refused", prose=True))
     note = say(
-        "Left-out errors: of a loss the median relative error, of a score the mean difference. All: ",
+        "Held-out errors: of a loss the median relative error, of a score the mean difference. All: ",
         csv("predictions"), ".", note=True,
     )  # fmt: skip
     return (
@@ -127,7 +126,7 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     )
 
 
-def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     rows = [
         {"of": each.loss, "method": name, "error": 100 * error, "chosen": "yes" if name == each.method else ""}
         for each in data.report.losses
@@ -139,8 +138,8 @@ def _left_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         number_of("median error, %", "error", plain),
         text_of("chosen", "chosen"),
     )
-    note = say("All: ", csv("left_out"), ".", note=True)
-    return (*pictures, table("methods", "Every method on runs left out", specs, rows), note) if pictures else ()
+    note = say("All: ", csv("held_out"), ".", note=True)
+    return (*pictures, table("methods", "Every method on held-out runs", specs, rows), note) if pictures else ()
 
 
 def _link_chart(data: Data) -> Chart | None:
@@ -159,12 +158,12 @@ SECTIONS = (
         summary=lambda data: [*data.report.headline, *map(sentence, data.report.basis)],
     ),
     ReportSection[Data](
-        anchor="left-out",
-        title="Runs left out",
+        anchor="held-out",
+        title="Held-out runs",
         position=20,
-        tables={"left_out": lambda data: data.report.left_out},
-        charts=(lambda data: translation_left_out_chart(data.report.losses),),
-        blocks=_left_out,
+        tables={"held_out": lambda data: data.report.held_out},
+        charts=(lambda data: translation_held_out_chart(data.report.losses),),
+        blocks=_held_out,
     ),
     ReportSection[Data](
         anchor="remarks",

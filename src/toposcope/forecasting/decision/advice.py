@@ -24,13 +24,11 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
-from toposcope.forecasting.wording import short
+from toposcope.forecasting.tuning import MAX_SIZE_RATIO
 from toposcope.logs import Log, read_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
-
-MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
-MIN_PEAK_SHARE = 0.99  # share of its peak below which a learning rate has begun to fall
+from toposcope.wording import short
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +138,20 @@ def decide(
     >>> decide(points, budget=1e21, resamples=20)
     <Advice: 2.32B parameters on 71.8B tokens for 1e+21 FLOP, loss 2.309>
     """
-    _check(budget, extra, log, parameters, tokens, cool_down)
+    if (budget is None) == (extra is None):
+        raise ToposcopeError("give either a budget, for what to train, or extra compute, for a run in progress")
+    for name, flops in (("budget", budget), ("extra", extra)):
+        if flops is not None and not (isfinite(flops) and flops > 0):
+            raise ToposcopeError(
+                f"{name} {flops:g}: expected a number of floating-point operations above 0, as in 1e21"
+            )
+    of_a_run = {"log": log, "parameters": parameters, "tokens": tokens, "cool-down": cool_down}
+    given = [name for name, value in of_a_run.items() if value is not None]
+    if budget is not None and given:
+        raise ToposcopeError(f"{given[0]}: it belongs to a run in progress; give extra compute in place of a budget")
+    missing = [name for name in ("parameters", "tokens") if of_a_run[name] is None]
+    if extra is not None and log is None and missing:
+        raise ToposcopeError(f"{missing[0]} of the run in progress missing; give it, or the log of the run")
     points = points_of_family(points, family)
     run: RunInProgress | None = None
     assumed: list[str] = []
@@ -195,31 +206,6 @@ def _disagreements(frontiers: Sequence[Frontier], plan: Plan) -> Iterator[str]:
             )
 
 
-def _check(
-    budget: float | None,
-    extra: float | None,
-    log: Log | str | Path | None,
-    parameters: float | None,
-    tokens: float | None,
-    cool_down: float | None,
-) -> None:
-    """Refuse arguments that do not go together."""
-    if (budget is None) == (extra is None):
-        raise ToposcopeError("give either a budget, for what to train, or extra compute, for a run in progress")
-    for name, flops in (("budget", budget), ("extra", extra)):
-        if flops is not None and not (isfinite(flops) and flops > 0):
-            raise ToposcopeError(
-                f"{name} {flops:g}: expected a number of floating-point operations above 0, as in 1e21"
-            )
-    of_a_run = {"log": log, "parameters": parameters, "tokens": tokens, "cool-down": cool_down}
-    given = [name for name, value in of_a_run.items() if value is not None]
-    if budget is not None and given:
-        raise ToposcopeError(f"{given[0]}: it belongs to a run in progress; give extra compute in place of a budget")
-    missing = [name for name in ("parameters", "tokens") if of_a_run[name] is None]
-    if extra is not None and log is None and missing:
-        raise ToposcopeError(f"{missing[0]} of the run in progress missing; give it, or the log of the run")
-
-
 def cool_down_of(points: Points, log: Log | None = None, declared: float | None = None) -> tuple[float, str]:
     """Return the share of the steps that either arm spends on cool-down, and a sentence on why.
 
@@ -255,7 +241,7 @@ def beyond_plan(log: Log, run: RunInProgress) -> tuple[str, ...]:
 
 def _is_decaying(log: Log) -> bool:
     rates = log.learning_rate[np.isfinite(log.learning_rate)]
-    return len(rates) > 1 and bool(rates[-1] < MIN_PEAK_SHARE * rates.max() and rates.argmax() < len(rates) - 1)
+    return len(rates) > 1 and bool(rates[-1] < 0.99 * rates.max() and rates.argmax() < len(rates) - 1)
 
 
 def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float | None) -> tuple[float, float, str]:

@@ -7,19 +7,15 @@ blur the probability is the plain share of the laws.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from toposcope.forecasting.scaling.scaling_law import ASSUMED_RUNS, ASSUMED_SCATTER, FittedScalingLaw
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.forecasting.tuning import ASSUMED_RUNS, ASSUMED_SCATTER
 from toposcope.typing import Vector
 
-Flags = NDArray[np.bool_]
-
 NORMAL_QUARTILE = 0.6745  # median of the absolute value of a standard normal number
-N_BINS = 10
-CLOSEST = 1e-3  # of a probability to 0 or 1 in a log score
 
 
 @dataclass(frozen=True)
@@ -84,45 +80,3 @@ def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     spare = max(freedom, 1.0)
     narrowing = 1.0 if fitted.is_posterior else float(np.sqrt(spare / (spare + basis.shape[1])))
     return Calibration(float(np.sqrt(2 * square)), ASSUMED_RUNS + freedom, narrowing)
-
-
-def log_score(probability: Vector, won: Flags, weight: Vector) -> float:
-    """Return the mean of -ln of the probability given to what came true; the lower the better."""
-    p = np.clip(probability, CLOSEST, 1 - CLOSEST)
-    return float(np.average(-np.log(np.where(won, p, 1 - p)), weights=weight))
-
-
-def brier_score(probability: Vector, won: Flags | Vector, weight: Vector) -> float:
-    """Return the mean squared difference of the probability and what came true (Brier 1950); the lower the better."""
-    return float(np.average((probability - won) ** 2, weights=weight))
-
-
-class Bin(NamedTuple):
-    """Pairs that were given about the same probability: its range, their number, means said and come, and weight."""
-
-    low: float
-    high: float
-    n: int
-    said: float
-    came: float
-    weight: float
-
-
-def reliability(probability: Vector, won: Flags | Vector, weight: Vector) -> list[Bin]:
-    """Return what came true among pairs of about the same probability, for bins of equal width that hold any."""
-    edges = np.linspace(0, 1, N_BINS + 1)
-    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, N_BINS - 1)
-    found = []
-    for i in range(N_BINS):
-        inside = place == i
-        if inside.any():
-            w = weight[inside]
-            said, came = np.average(probability[inside], weights=w), np.average(won[inside], weights=w)
-            share = float(w.sum() / weight.sum())
-            found.append(Bin(float(edges[i]), float(edges[i + 1]), int(inside.sum()), float(said), float(came), share))
-    return found
-
-
-def calibration_error(bins: list[Bin]) -> float:
-    """Return the mean absolute difference of what was said and what came true, over bins by their weight."""
-    return float(sum(each.weight * abs(each.said - each.came) for each in bins))

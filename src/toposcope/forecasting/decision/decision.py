@@ -9,14 +9,12 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.scaling.planner import optimal_split, plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.wording import short
+from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.notebook import facts_table
+from toposcope.wording import short
 
 COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
 TOKENS_PER_PARAMETER = 20.0  # of the rule that Hoffmann et al. 2022 are quoted for
-CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
-BREAK_EVEN_RANGE = (1e-6, 1e9)  # budgets between which a break-even is searched, in units of the compute spent so far
-N_BREAK_EVEN_STEPS = 600
 DERIVATIVE_STEP = 1e-3  # of a numeric derivative, as a share of the budget
 SIGNALS = {
     "score": "the score turned to capacity-limited",
@@ -61,8 +59,8 @@ class RunInProgress:
 class Arm:
     """One way to spend the budget."""
 
-    parameters: float  # of the model at the end
-    tokens: float  # of the model at the end
+    parameters: float
+    tokens: float  # at the end
     loss: float  # predicted
     marginal: float  # nats that the last FLOP of the budget brings
 
@@ -87,13 +85,13 @@ class Decision:
     answer: str  # ``continue``, ``scale`` or ``undecided``
     probability: float  # that a fresh run ends lower, with the scatter of single runs
     share: float  # the same as the bare share of the bootstrap laws
-    continued: Arm  # the run to the end of the budget, and the best fresh run of the budget
-    scaled: Arm  # the run to the end of the budget, and the best fresh run of the budget
+    continued: Arm  # the run to the end of the budget
+    scaled: Arm  # the best fresh run of the budget
     margin: float  # nats by which the fresh run ends lower by the law; negative if it ends higher
-    low: float  # 90% interval of the margin over the bootstrap laws
-    high: float  # 90% interval of the margin over the bootstrap laws
+    low: float  # with `high` the 90% interval of the margin over the bootstrap laws
+    high: float
     score: float  # s at (N0, D0): below 0 data-limited, above 0 capacity-limited
-    floor: float  # e + A N0^-alpha, which the run never gets below
+    floor: float  # E + A N0^-alpha, which the run never gets below
     rule_of_20: str  # ``continue`` while D0 / N0 is below 20, else ``scale``
     break_even: tuple[float, ...]  # budgets at which the law's answer flips, ascending; empty if none was found
     signals: tuple[Signal, ...]
@@ -120,7 +118,9 @@ def continue_or_scale(
     minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta. How sure that is comes from the laws of the bootstrap,
     blurred by the scatter of single runs about the law.
     """
-    _check(law)
+    for what, factor in (("parameters", law.A), ("tokens", law.B)):
+        if not factor > 0:
+            raise ToposcopeError(f"by these points more {what} bring nothing: there is nothing to decide between")
     laws = [each for each in bootstrap if each.A > 0 and each.B > 0]
     if len(laws) < 2:
         raise ToposcopeError(
@@ -185,8 +185,7 @@ def break_even(law: ScalingLaw, run: RunInProgress) -> tuple[float, ...]:
     def margin(log_budget: float) -> float:
         return _margin(law, replace(run, budget=float(np.exp(log_budget))))
 
-    low, high = np.log(BREAK_EVEN_RANGE)
-    logs = np.log(run.spent) + np.linspace(low, high, N_BREAK_EVEN_STEPS)
+    logs = np.log(run.spent) + np.linspace(np.log(1e-6), np.log(1e9), 600)
     signs = np.sign([margin(each) for each in logs])
     flips = np.flatnonzero(signs[1:] * signs[:-1] < 0)
     return tuple(float(np.exp(brentq(margin, logs[i], logs[i + 1], xtol=1e-12))) for i in flips)
@@ -209,21 +208,14 @@ def signals(law: ScalingLaw, run: RunInProgress) -> tuple[Signal, ...]:
         "tokens per parameter": TOKENS_PER_PARAMETER * N,
         "marginal price": float((6 * N * price / (law.beta * law.B)) ** (-1 / (law.beta + 1))),
     }
-    return tuple(_signal(law, run, name, tokens) for name, tokens in moments.items())
-
-
-def _signal(law: ScalingLaw, run: RunInProgress, name: str, tokens: float) -> Signal:
     end = run.tokens_if_continued
-    if tokens >= end:
-        return Signal(name, tokens, 0.0, 0.0)
-    paid = _loss(law, run, run.parameters, tokens) - _loss(law, run, run.parameters, end)
-    return Signal(name, tokens, 1 - tokens / end, paid)
-
-
-def _check(law: ScalingLaw) -> None:
-    for what, factor in (("parameters", law.A), ("tokens", law.B)):
-        if not factor > 0:
-            raise ToposcopeError(f"by these points more {what} bring nothing: there is nothing to decide between")
+    ended = _loss(law, run, N, end)
+    return tuple(
+        Signal(name, tokens, 1 - tokens / end, _loss(law, run, N, tokens) - ended)
+        if tokens < end
+        else Signal(name, tokens, 0.0, 0.0)
+        for name, tokens in moments.items()
+    )
 
 
 def _margin(law: ScalingLaw, run: RunInProgress) -> float:
@@ -299,7 +291,12 @@ def _reasons(decision: Decision) -> Iterator[str]:
         f"The run never gets below {decision.floor:.3f} nats, its floor; "
         f"{continued.loss - decision.floor:.3f} nats above it are left at the end of the budget."
     )
-    yield _marginals(decision)
+    percent = 0.01 * run.budget
+    yield (
+        f"The last 1% of the budget brings {1e3 * continued.marginal * percent:.3g} thousandths of a nat to the run, "
+        f"{1e3 * scaled.marginal * percent:.3g} to the fresh one ({continued.marginal:.2e} and {scaled.marginal:.2e} "
+        "nats per FLOP)."
+    )
     yield _break_even(decision)
     ratio = run.tokens / run.parameters
     contrary = {"continue", "scale"} - {decision.rule_of_20}
@@ -307,15 +304,6 @@ def _reasons(decision: Decision) -> Iterator[str]:
         "here" if decision.answer == "undecided" else "on the contrary" if decision.answer in contrary else "as well"
     )
     yield f"The rule D/N = {TOKENS_PER_PARAMETER:g} says {decision.rule_of_20} {agrees}: D/N is {ratio:.3g}."
-
-
-def _marginals(decision: Decision) -> str:
-    continued, scaled = decision.continued.marginal, decision.scaled.marginal
-    unit = 0.01 * decision.run.budget
-    return (
-        f"The last 1% of the budget brings {1e3 * continued * unit:.3g} thousandths of a nat to the run, "
-        f"{1e3 * scaled * unit:.3g} to the fresh one ({continued:.2e} and {scaled:.2e} nats per FLOP)."
-    )
 
 
 def _break_even(decision: Decision) -> str:

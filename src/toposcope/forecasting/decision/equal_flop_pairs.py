@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import Calibration, calibration_of
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.held_out import dealt_folds, group_folds
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
+from toposcope.forecasting.tuning import MAX_SUNK_SHARE, MIN_SIZE_RATIO
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 Labels = NDArray[np.str_]
 Fit = Callable[[Points], FittedScalingLaw]
 
-MIN_SIZE_RATIO = 1.3  # of a pair: between closer sizes there is little to decide
-MAX_SUNK_SHARE = 0.95  # share of its tokens that the run had behind it at the decision
-MAX_PAIRS_OF_RUNS = 40  # pairs of points drawn from the same two runs; more add little information
 MAX_POINTS_OF_RUN = 24  # neighbours on a curve add little information
 N_FOLDS = 4
 MIN_RUNS = 8  # with fewer, folds hold no two runs of different size, or leave too few to fit a law to
@@ -40,10 +39,10 @@ class Pairs:
     D: Vector  # shape (n,)
     N1: Vector  # shape (n,)
     D1: Vector  # shape (n,)
-    continued: Vector  # shape (n,); losses that the two reached
-    scaled: Vector  # shape (n,); losses that the two reached
-    run: Labels  # shape (n,); which runs they are
-    other: Labels  # shape (n,); which runs they are
+    continued: Vector  # shape (n,); loss that the first reached
+    scaled: Vector  # shape (n,); loss that the second reached
+    run: Labels  # shape (n,); name of the first
+    other: Labels  # shape (n,); name of the second
 
     @classmethod
     def of(cls, points: Points, ends: Indices, others: Indices) -> Self:
@@ -140,7 +139,9 @@ def checked_calibration(fitted: FittedScalingLaw, seed: int = 0) -> CheckedCalib
         points = thinned(fitted.points)
         fit = partial(scaling_law, resamples=RESAMPLES, seed=seed)
         try:
-            judged, probability = calibrated_out_of_fold(points, folds_of(points, N_FOLDS, seed), fit, seed)
+            judged, probability = calibrated_out_of_fold(
+                points, dealt_folds(points.run, points.N, N_FOLDS, seed), fit, seed
+            )
         except RefusedError as error:
             problem = str(error)
         else:
@@ -160,8 +161,8 @@ def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
     return points.where(kept)
 
 
-def equal_flop_pairs(points: Points, seed: int = 0, most: int = MAX_PAIRS_OF_RUNS) -> Pairs:
-    """Draw pairs in which a larger run took no more compute than the run it is compared with."""
+def equal_flop_pairs(points: Points, seed: int = 0, most: int = 40) -> Pairs:
+    """Draw pairs in which a larger run took no more compute than the run it is compared with, 40 of any two."""
     of_run = [np.flatnonzero(points.run == name) for name in np.unique(points.run)]
     drawn = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for first in of_run:
@@ -189,19 +190,6 @@ def _possible(points: Points, first: Indices, second: Indices) -> tuple[Indices,
     return ends[possible], others[possible]
 
 
-def folds_of(points: Points, n_folds: int, seed: int = 0) -> Indices:
-    """Return the fold of each point, shape (n,): whole runs, and in every fold runs of all sizes.
-
-    Runs are dealt out in the order of their size, `n_folds` of them at a time, in random order.
-    """
-    names, first = np.unique(points.run, return_index=True)
-    draw = np.random.default_rng(derive_seed(seed, "folds", n_folds))
-    by_size = names[np.lexsort((draw.random(len(names)), points.N[first]))]
-    dealt = np.concatenate([draw.permutation(n_folds) for _ in range(-(-len(names) // n_folds))])
-    fold = dict(zip(by_size.tolist(), dealt.tolist(), strict=False))
-    return np.array([fold[name] for name in points.run.tolist()], dtype=np.int64)
-
-
 def judge(pairs: Pairs, fitted: FittedScalingLaw) -> Judged:
     """Predict the margins of pairs by a law."""
     seen = {*fitted.points.run.tolist()} & {*pairs.run.tolist(), *pairs.other.tolist()}
@@ -216,20 +204,19 @@ def judge(pairs: Pairs, fitted: FittedScalingLaw) -> Judged:
 def calibrated_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) -> tuple[Judged, Vector]:
     """Judge the pairs inside each fold by a law of the other folds, with the calibration of that law."""
     judged, probabilities = [], []
-    for number in np.unique(folds):
-        inside = folds == number
-        pairs = equal_flop_pairs(points.where(inside), seed)
+    for fold in group_folds(folds.tolist()):
+        pairs = equal_flop_pairs(points.where(fold.predicted), seed)
         if not len(pairs):
             continue
-        fitted = fit(points.where(~inside))
+        fitted = fit(points.where(fold.trained))
         judged.append(judge(pairs, fitted))
         probabilities.append(calibration_of(fitted).probability(judged[-1].margins))
     if not judged:
         raise RefusedError("no two of them of different size have equal compute at any point")
-    return together(judged), np.concatenate(probabilities)
+    return joined(judged), np.concatenate(probabilities)
 
 
-def together(judged: Sequence[Judged]) -> Judged:
+def joined(judged: Sequence[Judged]) -> Judged:
     """Return several sets of judged pairs as one; laws that some bootstraps have more of than others are left out."""
     k = min(each.margins.shape[1] for each in judged)
     return Judged(

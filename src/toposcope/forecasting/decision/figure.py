@@ -14,14 +14,13 @@ from toposcope.forecasting.scaling.frontier import by_law
 from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
-from toposcope.forecasting.wording import short
 from toposcope.typing import Vector
+from toposcope.wording import short
 
 SPAN = 12.0  # a curve goes from N* / 12 to 12 N*
 N_SIZES = 121
 MAX_CURVES = 5
 MAX_COMPUTE_RATIO = 1.2  # points are of a budget if their compute is within this factor of it
-ISOFLOP_HEIGHT = 340
 BUDGET_FACTOR = 30.0  # budgets are drawn from the one asked about divided by this factor to that multiplied by it
 N_BUDGETS = 81
 MAX_LAWS = 200  # bootstrapped laws that the bands are computed from
@@ -102,7 +101,7 @@ def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Cha
     if planned is not None:
         title = f"With {_power(planned.budget_flops)} FLOP the best model has {short(planned.N.value)} parameters"
     text = f"Line chart of the loss against parameters, a U-shaped curve for each of {len(curves)} budgets. {title}."
-    return Chart("isoflop", title, caption, text, alt.LayerChart(layer=layers).properties(height=ISOFLOP_HEIGHT))
+    return Chart("isoflop", title, caption, text, alt.LayerChart(layer=layers).properties(height=340))
 
 
 def _power(value: float) -> str:

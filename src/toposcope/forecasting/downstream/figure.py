@@ -21,21 +21,20 @@ from toposcope.forecasting.downstream.predicted import (
     times_largest,
 )
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_frame
-from toposcope.forecasting.wording import short
-from toposcope.wording import counted
+from toposcope.wording import counted, short
 
 MAX_CHECKPOINTS = 250  # checkpoints drawn in a panel; of more, evenly spaced ones of each run
 SKIPPED = 0.1
 """Share of each run's checkpoints, from its beginning, that is not drawn: they are far from everything else."""
 FLOPS = 6.0  # of training, for each parameter and token
-N_CURVE = 120  # points of a fitted curve
-ROW, MAX_LABEL = 40, 150  # height of a row and greatest width of its label, in pixels
+ROW = 40  # height of a row, in pixels
+DOT: dict[str, Any] = {"size": 45, "filled": True, "opacity": 0.9}
 
 
 def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
-    """Draw the scores of the rungs at the end of their training over compute, with chance and what is predicted."""
+    """Draw the final scores of the ladder models over compute, with chance and what is predicted."""
     colours = _Colours.of(predictions)
-    compute = [_compute(rung.N, rung.D[-1]) for each in predictions for rung in each.ladder.rungs]
+    compute = [_compute(model.N, model.D[-1]) for each in predictions for model in each.ladder.models]
     compute += [_compute(each.model.N, each.model.D) for each in predictions]
     x = budget_axis("compute", "training compute 6 N D (FLOP)", min(compute) / 1.6, max(compute) * 1.6)
     figures = {task: _ladder_panel(found, x, colours) for task, found in predictions_by(predictions, task_of).items()}
@@ -45,7 +44,11 @@ def ladder_figure(predictions: Sequence[TaskPrediction]) -> Chart:
     if any(each.own is not None for each in predictions):
         caption += " Squares: what these models reached so far."
     far = times_largest(predictions)
-    title = f"Predicted at {far} times the compute of the largest rung" if far else "No run of the ladder has a score"
+    title = (
+        f"Predicted at {far} times the compute of the largest ladder model"
+        if far
+        else "No run of the ladder has a score"
+    )
     text = f"Scatter chart of scores over training compute, {counted(len(figures), 'panel')}. {title}."
     return Chart("ladder", title, caption, text, panels(figures))
 
@@ -62,7 +65,7 @@ def link_figure(predictions: Sequence[TaskPrediction]) -> Chart | None:
         return None
     caption = (
         "Faint: checkpoints along training but for its first tenth; dots: at its end; line: the fitted link; dotted: "
-        "chance. Diamonds: predictions with 90% intervals, beside the line if the method needs no loss."
+        "chance. Diamonds: predictions with 90% intervals, next to the line if the method needs no loss."
     )
     title = "Scores rise as the loss falls"
     text = f"Scatter chart of scores against loss, {counted(len(figures), 'panel')}. {title}."
@@ -93,7 +96,7 @@ class _Colours(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Sequence[TaskPrediction]) -> Self:
-        names = dict.fromkeys(map(short, sorted({rung.N for each in predictions for rung in each.ladder.rungs})))
+        names = dict.fromkeys(map(short, sorted({model.N for each in predictions for model in each.ladder.models})))
         models = dict.fromkeys(_predicted(each) for each in predictions if not each.refusal)
         are_sizes_coloured = len(names) + len(models) <= len(RUNS)
         scale = alt.Scale(domain=[*(names if are_sizes_coloured else ()), *models])
@@ -103,15 +106,15 @@ class _Colours(NamedTuple):
 
 
 def _ladder_panel(found: Sequence[TaskPrediction], x: alt.X, colours: _Colours) -> alt.LayerChart:
-    rungs, predicted, own = _ends(found[0].ladder), _predictions(found), _own(found)
-    y = _score_axis(found, [*rungs["score"], *own["score"], *_values(predicted, "score", "low", "high")])
+    models, predicted, own = _ends(found[0].ladder), _predictions(found), _own(found)
+    y = _score_axis(found, [*models["score"], *own["score"], *_values(predicted, "score", "low", "high")])
     number = _number(found[0])
     tooltip: list[Any] = ["run:N", "N:N", alt.Tooltip("tokens:Q", format=".3~s"), alt.Tooltip("score:Q", format=number)]
-    largest = alt.Chart(rungs.sort("compute").tail(1))
+    largest = alt.Chart(models.sort("compute").tail(1))
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
         largest.mark_point(size=130, filled=False, color=MUTED).encode(x, y),
-        _dots(rungs).encode(x, y, color=colours.sizes, tooltip=tooltip),
+        alt.Chart(models).mark_point(**DOT).encode(x, y, color=colours.sizes, tooltip=tooltip),
         *_diamonds(predicted, x, y, colours, number),
         alt.Chart(own).mark_point(shape="square", size=60, filled=False).encode(
             x, y, color=colours.models, tooltip=["model:N", alt.Tooltip("score:Q", format=number)]
@@ -136,21 +139,16 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
     reach = alt.Chart(predicted.filter(pl.col("loss_low").is_finite())).mark_rule(strokeWidth=2)
     faint = alt.Chart(along).mark_point(size=9, filled=True, opacity=0.25)
     link = next(each.link for each in found if each.link is not None)
-    at = np.linspace(low, high, N_CURVE)
+    at = np.linspace(low, high, 120)
     curve = pl.DataFrame({"loss": at, "score": np.asarray(link(at), dtype=np.float64)})
     return alt.LayerChart(layer=[
         *_chance(found[0].target.chance, y),
         faint.encode(x, y, color=colours.sizes),
         alt.Chart(curve).mark_line(color=MUTED, clip=True).encode(x, y),
-        _dots(ends).encode(x, y, color=colours.sizes, tooltip=tooltip),
+        alt.Chart(ends).mark_point(**DOT).encode(x, y, color=colours.sizes, tooltip=tooltip),
         reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.models),
         *_diamonds(predicted, x, y, colours, number),
     ])  # fmt: skip
-
-
-def _dots(rows: pl.DataFrame) -> alt.Chart:
-    dots: alt.Chart = alt.Chart(rows).mark_point(size=45, filled=True, opacity=0.9)
-    return dots
 
 
 def _diamonds(predicted: pl.DataFrame, x: alt.X, y: alt.Y, colours: _Colours, number: str) -> list[alt.Chart]:
@@ -175,23 +173,23 @@ def _number(prediction: TaskPrediction) -> str:
 
 
 def _ends(ladder: Ladder) -> pl.DataFrame:
-    """Return ``run, N, compute, tokens, loss, score`` at the end of each rung that has a score."""
+    """Return ``run, N, compute, tokens, loss, score`` at the end of each ladder model that has a score."""
     rows = [
-        (rung.run, short(rung.N), _compute(rung.N, rung.D[-1]), rung.D[-1], rung.final_loss, rung.final_score)
-        for rung in ladder.rungs
-        if np.isfinite(rung.final_score)
+        (model.run, short(model.N), _compute(model.N, model.D[-1]), model.D[-1], model.final_loss, model.final_score)
+        for model in ladder.models
+        if np.isfinite(model.final_score)
     ]
     return frame_of(rows, ("run", "N"), ("compute", "tokens", "loss", "score"))
 
 
 def _checkpoints(ladder: Ladder) -> pl.DataFrame:
-    """Return ``N, loss, score`` along the training of the rungs, thinned."""
-    most, rows = max(2, MAX_CHECKPOINTS // max(1, len(ladder.rungs))), []
-    for rung in ladder.rungs:
-        known = np.flatnonzero(np.isfinite(rung.loss + rung.score))
+    """Return ``N, loss, score`` along the training of the ladder models, thinned."""
+    most, rows = max(2, MAX_CHECKPOINTS // max(1, len(ladder.models))), []
+    for model in ladder.models:
+        known = np.flatnonzero(np.isfinite(model.loss + model.score))
         known = known[int(np.ceil(SKIPPED * len(known))) :] if len(known) > 1 else known
         kept = known[np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))]
-        rows += [(short(rung.N), float(rung.loss[i]), float(rung.score[i])) for i in kept]
+        rows += [(short(model.N), float(model.loss[i]), float(model.score[i])) for i in kept]
     return frame_of(rows, ("N",), ("loss", "score"))
 
 
@@ -248,7 +246,7 @@ def scores_figure(tasks: Sequence[TaskScores]) -> Chart | None:
         alt.X(f"{name}:Q", title="score (90% interval)", axis=alt.Axis(format="~%", tickCount=5), scale=scale)
         for name, scale in ((each, alt.Scale(domain=domain, nice=False)) for each in ("score", "low", "chance"))
     )
-    y = alt.Y("task:N", title=None, sort=names, axis=alt.Axis(labelLimit=MAX_LABEL))
+    y = alt.Y("task:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
     colour = alt.Color("model:N", scale=alt.Scale(domain=models), title=None, legend=alt.Legend(columns=1))
     layers: list[alt.Chart] = [alt.Chart(frame).mark_tick(color=MUTED, thickness=2, size=ROW - 8).encode(chance, y)]
     for i, model in enumerate(models):

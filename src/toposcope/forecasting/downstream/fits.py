@@ -5,22 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.forecasting.downstream.held_out import Mask, folds
-from toposcope.forecasting.downstream.ladder import END_SHARE, WINDOW, Ladder, Rung, endpoints, score_error
+from toposcope.forecasting.downstream.ladder import END_SHARE, WINDOW, Ladder, LadderModel, endpoints, score_error
 from toposcope.forecasting.downstream.methods import LADDER_METHODS, ExponentialLink, LadderMethod, Link, Resampled
 from toposcope.forecasting.downstream.olmo_ladder import OlmoLadderMethod
-from toposcope.forecasting.downstream.refusals import LEAST_ERROR, leaves_chance
+from toposcope.forecasting.downstream.refusals import leaves_chance
+from toposcope.forecasting.held_out import Mask, extrapolating_folds
+from toposcope.forecasting.tuning import CORRECTION_RIDGE, LEAST_ERROR, MIN_DISTANCE, MOVEMENT_ERROR
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 RESAMPLES, FOLD_RESAMPLES = 200, 40  # of the runs of a ladder, and of those of each fold
-MOVEMENT_ERROR = 0.2
-"""What a law may miss of the change that it predicts from the nearest runs, as a standard deviation."""
-MIN_DISTANCE = float(np.log(2))
-"""Of held-out runs: errors nearer than a factor of 2 are noise, and show no drift of the law."""
 ALL = -1  # in place of the number of a fold: all runs
 MIN_AT_SHARE = 5  # runs of the ladder that were evaluated at the same share of their training
-RIDGE = 1e-3  # residuals that together are no larger than this, a tenth of a point, are no reason to correct others
 FINISHED = 0.98  # share of the tokens from which a run counts as finished
 
 
@@ -44,7 +40,7 @@ class TaskFits:
     def __init__(self, ladder: Ladder, chance: float, seed: int) -> None:
         self.ladder, self.chance, self.seed = ladder, chance, seed
         self.points = endpoints(ladder)
-        self.folds = folds(self.points)
+        self.folds = extrapolating_folds(self.points.N, self.points.D)
         weights = np.stack([np.ones(len(self.points)), *(fold.trained.astype(np.float64) for fold in self.folds)])
         known = (self.points.loss > 0) & np.isfinite(self.points.loss)
         lacking = [run for run, has in zip(self.points.run, known, strict=True) if not has]
@@ -76,7 +72,7 @@ class TaskFits:
         return np.where([self.leaves_chance(fold.trained) for fold in self.folds], judged, np.nan)
 
     def comparable_errors(self, name: str) -> Vector:
-        """Return the errors with the least noise of a score added: errors below it tell no method from another."""
+        """Return the errors with the least noise of a score added: errors below it separate no methods."""
         return np.hypot(self.errors(name), LEAST_ERROR)
 
     def leaves_chance(self, trained: Mask) -> bool:
@@ -195,17 +191,17 @@ class Correction(NamedTuple):
     observed: float  # score of the run so far
 
 
-def correction(fits: TaskFits, name: str, own: Rung, D: float) -> Correction | None:
+def correction(fits: TaskFits, name: str, own: LadderModel, D: float) -> Correction | None:
     """Return the correction of a run that will end after D tokens; None if the ladder was not evaluated along its runs.
 
-    A run that is ahead of the law so far ends ahead of it, by a share that the ladder's own runs tell: each is
+    A run that is ahead of the law so far ends ahead of it, by a share that the ladder's own runs show: each is
     predicted by a fit without it, at the same share of its training and at its end, and the second residual is
     regressed on the first. The intercept holds what the decay of the learning rate brings.
     """
     share = own.D[np.isfinite(own.score)][-1] / D
     observed = score_at(own, share * D)
-    middle = [score_at(rung, share * rung.D[-1]) for rung in fits.ladder.rungs]
-    by_run = dict(zip((rung.run for rung in fits.ladder.rungs), middle, strict=True))
+    middle = [score_at(model, share * model.D[-1]) for model in fits.ladder.models]
+    by_run = dict(zip((model.run for model in fits.ladder.models), middle, strict=True))
     at_share = np.array([by_run[run] for run in fits.points.run])
     if np.isfinite(at_share).sum() < MIN_AT_SHARE or not np.isfinite(observed):
         return None
@@ -221,15 +217,15 @@ def correction(fits: TaskFits, name: str, own: Rung, D: float) -> Correction | N
     return Correction(intercept + slope * (observed - float(at_once)), spread, observed)
 
 
-def score_at(rung: Rung, tokens: float) -> float:
+def score_at(model: LadderModel, tokens: float) -> float:
     """Return the mean of the last scores up to so many tokens; NaN if there is none near."""
-    near = (tokens * 1.0001 >= rung.D) & ((1 - END_SHARE) * tokens <= rung.D) & np.isfinite(rung.score)
-    values = rung.score[near][-WINDOW:]
+    near = (tokens * 1.0001 >= model.D) & ((1 - END_SHARE) * tokens <= model.D) & np.isfinite(model.score)
+    values = model.score[near][-WINDOW:]
     return float(values.mean()) if len(values) else np.nan
 
 
 def _regress(x: Vector, y: Vector) -> tuple[float, float]:
     """Return intercept and slope, the slope between 0 and 1 and shrunk towards 0 where x varies little."""
     u, v = x - x.mean(), y - y.mean()
-    slope = float(np.clip((u @ v) / (u @ u + RIDGE**2), 0, 1))
+    slope = float(np.clip((u @ v) / (u @ u + CORRECTION_RIDGE**2), 0, 1))
     return float(y.mean() - slope * x.mean()), slope

@@ -11,22 +11,18 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import continued, scaled
-from toposcope.forecasting.downstream.held_out import NORMAL
 from toposcope.forecasting.downstream.ladder import endpoints, ladder_of, losses_for, scored_tasks
 from toposcope.forecasting.downstream.score_link import TaskScores, score_link, task_scores
 from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.held_out import NORMAL_WIDTH
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.forecasting.tuning import MAX_MISMATCH, MAX_NAMED_MISMATCH
 from toposcope.logs.columns import target_of
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2
-"""Relative difference, in the middle of the ladder's runs, between their losses and those that the law of the points
-gives such runs: beyond the first a loss is not that of the points, beyond the second not even if the user says so."""
-MAX_LAWS = 400  # laws of the bootstrap that losses are drawn from
 SEED = 0
-N_DRAWS = 2000  # of the final loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +42,7 @@ def in_tasks(
     recipe: str | None = None,
 ) -> AdviceInTasks:
     """Put the losses of an advice into scores of tasks, with the errors of the law and of the link."""
-    if not isinstance(evaluations, Evaluations):
-        evaluations = read_evaluations(evaluations)
-    recipes = evaluations.table["recipe"].unique().to_list()
+    evaluations, recipes = _read(evaluations)
     recipe = recipe if recipe in recipes or len(recipes) > 1 else None
     models, draws = _losses(advice)
     found, remarks = [], []
@@ -61,15 +55,20 @@ def in_tasks(
     judged = sum(each.link.judged for each in found)
     if judged:
         held = sum(each.link.held for each in found)
-        remarks.append(f"scores of {held} of {judged} runs left out lie within the 90% intervals of their links")
+        remarks.append(f"scores of {held} of {judged} held-out runs lie within the 90% intervals of their links")
     return AdviceInTasks(tuple(found), tuple(dict.fromkeys((*evaluations.remarks, *remarks))))
+
+
+def _read(evaluations: Evaluations | str | Path) -> tuple[Evaluations, list[str]]:
+    read = evaluations if isinstance(evaluations, Evaluations) else read_evaluations(evaluations)
+    return read, read.table["recipe"].unique().to_list()
 
 
 def _losses(advice: Advice) -> tuple[list[tuple[str, float, float, float]], Matrix]:
     """Return the models with their losses, and draws of these: laws of the bootstrap, with the scatter of runs."""
     fitted, decision = advice.fitted, advice.decision
     calibration = calibration_of(fitted)
-    laws = [law for law in fitted.bootstrap if law.A > 0 and law.B > 0][:MAX_LAWS] or [fitted.law]
+    laws = [law for law in fitted.bootstrap if law.A > 0 and law.B > 0][:400] or [fitted.law]
     if decision is not None:
         ways = (("continue the run", decision.continued, continued), ("best fresh run", decision.scaled, scaled))
         models = [(name, arm.parameters, arm.tokens, arm.loss) for name, arm, _ in ways]
@@ -127,9 +126,7 @@ def with_scores(
     """Add to a forecast the scores that the run will end with, with the errors of the forecast and of the link."""
     if report.log.diverged is not None:
         return report
-    if not isinstance(evaluations, Evaluations):
-        evaluations = read_evaluations(evaluations)
-    recipes = evaluations.table["recipe"].unique().to_list()
+    evaluations, recipes = _read(evaluations)
     if recipe is None and len(recipes) > 1 and report.log.family in recipes:
         recipe = report.log.family
     found: list[TaskScores] = []
@@ -159,22 +156,19 @@ def _only_loss(evaluations: Evaluations, task: str) -> str:
 def _factor(report: ForecastReport, name: str) -> float:
     """Return what turns losses of the log into the unit that the name of the ladder's loss states."""
     unit, theirs = report.log.unit, target_of(name).unit
-    if theirs.endswith("per byte") != unit.endswith("per byte") and theirs.endswith("per byte"):
+    if theirs.endswith("per byte") and not unit.endswith("per byte"):
         raise ToposcopeError(f"{report.log.name}: its loss is in {unit}, that of the ladder ({name}) in {theirs}")
-    if not theirs.startswith("bits") and not unit.startswith("bits"):
-        return 1.0
-    if not theirs.startswith("bits"):  # nats is what no name states: the log's unit holds
-        return 1.0
-    return 1.0 if unit.startswith("bits") else float(1 / np.log(2))
+    # nats is what no name states: the log's unit holds
+    return float(1 / np.log(2)) if theirs.startswith("bits") and not unit.startswith("bits") else 1.0
 
 
 def _final_losses(report: ForecastReport) -> Vector:
     """Return draws of the final loss: normal to either side, as wide as the forecast's interval."""
     random = np.random.default_rng(derive_seed(SEED, "forecast", "scores"))
-    standard = random.standard_normal(N_DRAWS)
+    standard = random.standard_normal(2000)
     low, high = report.interval
     if not np.isfinite(low):
         error = report.log.final_loss()[1]
         return np.maximum(report.loss + (error if np.isfinite(error) else 0.0) * standard, 1e-6)
-    side = np.where(standard < 0, report.loss - low, high - report.loss) / NORMAL
+    side = np.where(standard < 0, report.loss - low, high - report.loss) / NORMAL_WIDTH
     return np.maximum(report.loss + side * standard, 1e-6)

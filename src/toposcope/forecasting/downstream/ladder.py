@@ -13,13 +13,10 @@ from toposcope.logs.evaluations import Evaluations
 from toposcope.typing import Vector
 
 LAST = 5  # evaluations at the end of a run whose scatter is the noise from checkpoint to checkpoint
-MIN_LAST = 4  # fewer leave too little beside a line
-SAME_TOKENS = 0.01  # share by which the tokens of runs may differ that are of one size and length
+MIN_LAST = 4  # fewer leave too little next to a line
 LOSS_ROLES = ("loss", "likelihood")  # roles of what a score may be predicted from, of the same task
 WINDOW, END_SHARE = 5, 0.1  # the end of a run: at most so many evaluations, in the last so large share of its tokens
-BITS_PER_BYTE = ("bits_per_byte", "bpb")
 LOSSES = (1e-9, 1e9)  # numbers outside are no losses
-MIN_SCATTERED = 12  # runs about a surface of six coefficients whose scatter says something
 
 
 def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
@@ -72,7 +69,7 @@ def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
     ends = ends.with_columns(
         pl.col("N", "D", "checkpoint_noise", "question_error").cast(pl.Float64), pl.col("seed").cast(pl.String)
     )
-    length = (pl.col("D").log() / np.log1p(SAME_TOKENS)).round()
+    length = (pl.col("D").log() / np.log1p(0.01)).round()
     group = ["recipe", "N", length]
     stated = pl.col("seed").is_not_null() & pl.col("N").is_not_null()
     seeds = pl.when(stated).then(pl.col("seed").n_unique().over(group)).otherwise(1)
@@ -81,24 +78,24 @@ def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, eq=False)
-class Rung:
+class LadderModel:
     """A trained model of a ladder."""
 
     run: str
     N: float  # parameters
     D: Vector  # shape (m,); tokens seen at each evaluation, increasing
     loss: Vector  # shape (m,); the loss that is linked to the score; NaN where none was logged, or it is not positive
-    score: Vector  # shape (m,); naN where it was not logged
+    score: Vector  # shape (m,); NaN where it was not logged
 
     @property
     def final_loss(self) -> float:
         """The mean of the last losses; NaN without any."""
-        return _mean_of(self._last(self.loss))
+        return self._final(self.loss)
 
     @property
     def final_score(self) -> float:
         """The mean of the last scores; NaN without any."""
-        return _mean_of(self._last(self.score))
+        return self._final(self.score)
 
     @property
     def score_noise(self) -> float:
@@ -106,9 +103,9 @@ class Rung:
         late = self._late()
         return spread_about_line(self.D[late], self.score[late], WINDOW)
 
-    def _last(self, values: Vector) -> Vector:
-        last: Vector = values[self._late() & np.isfinite(values)][-WINDOW:]
-        return last
+    def _final(self, values: Vector) -> float:
+        last = values[self._late() & np.isfinite(values)][-WINDOW:]
+        return float(last.mean()) if len(last) else np.nan
 
     def _late(self) -> NDArray[np.bool_]:
         return np.asarray(self.D[-1] - self.D <= END_SHARE * self.D[-1])
@@ -119,12 +116,12 @@ class Ladder:
     """Small models of one recipe on one task."""
 
     target: Target  # the task's score, with chance and the number of questions where they are known
-    rungs: tuple[Rung, ...]  # by parameters, then tokens, increasing
+    models: tuple[LadderModel, ...]  # by parameters, then tokens, increasing
     loss_name: str = ""  # what the losses are of: a metric of the task, or a corpus. Empty if no loss is used
 
     def without(self, runs: Sequence[str]) -> "Ladder":
         """Return the ladder without some of its runs."""
-        return Ladder(self.target, tuple(rung for rung in self.rungs if rung.run not in runs), self.loss_name)
+        return Ladder(self.target, tuple(model for model in self.models if model.run not in runs), self.loss_name)
 
 
 def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str | None = None) -> Ladder:
@@ -152,12 +149,14 @@ def ladder_of(evaluations: Evaluations, task: str, loss: str = "", recipe: str |
         raise ToposcopeError(f"loss {name} of task {task}: {choices(name, sorted(offered))}")
     losses = losses.with_columns(pl.when(pl.col("loss").is_between(*LOSSES)).then("loss").alias("loss"))
     joined = scores.join(losses, on=["run", "N", "D"], how="full", coalesce=True)
-    rungs = [
-        Rung(str(run), float(n), *(rows[column].to_numpy().astype(np.float64) for column in ("D", "loss", "score")))
+    models = [
+        LadderModel(
+            str(run), float(n), *(rows[column].to_numpy().astype(np.float64) for column in ("D", "loss", "score"))
+        )
         for (run, n), rows in joined.sort("D").group_by("run", "N", maintain_order=True)
     ]
-    rungs.sort(key=lambda rung: (rung.N, rung.D[-1], rung.run))
-    return Ladder(evaluations.targets[task], tuple(rungs), name)
+    models.sort(key=lambda model: (model.N, model.D[-1], model.run))
+    return Ladder(evaluations.targets[task], tuple(models), name)
 
 
 def scored_tasks(evaluations: Evaluations, tasks: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -179,7 +178,9 @@ def losses_for(evaluations: Evaluations, task: str) -> tuple[list[str], list[str
 
 def usual_metric(metrics: pl.Series) -> str:
     """Return the metric of a loss that most rows have, bits per byte first; empty without rows."""
-    ranked = sorted(metrics.value_counts().rows(), key=lambda row: (row[0] not in BITS_PER_BYTE, -row[1], row[0]))
+    ranked = sorted(
+        metrics.value_counts().rows(), key=lambda row: (row[0] not in ("bits_per_byte", "bpb"), -row[1], row[0])
+    )
     return str(ranked[0][0]) if ranked else ""
 
 
@@ -191,7 +192,7 @@ def _sizeless(scores: pl.DataFrame) -> str:
     stated = " and its ".join(missing or ["parameters N together with its tokens D"])
     return (
         f"no run with a score, such as {scores['run'].min()!s}, states its {stated}; add columns N and D, or a table "
-        "runs.csv with run, N, D beside the results"
+        "runs.csv with run, N, D next to the results"
     )
 
 
@@ -205,23 +206,19 @@ def _along(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     return rows.group_by("run", "N", "D").agg(pl.col("value").mean().alias(name))
 
 
-def _mean_of(values: Vector) -> float:
-    return float(values.mean()) if len(values) else np.nan
-
-
 @dataclass(frozen=True, eq=False)
 class Endpoints:
     """Ends of the runs of a ladder, in its order."""
 
     run: tuple[str, ...]
-    N: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
-    D: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
-    loss: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
-    score: Vector  # shape (n,); means over the last evaluations; ``loss`` NaN where it is unknown
+    N: Vector  # shape (n,), as the others
+    D: Vector
+    loss: Vector  # mean over the last evaluations, as the score; NaN where it is unknown
+    score: Vector
     # standard deviation of a score from checkpoint to checkpoint, pooled over the runs; 0 if it is unknown
     noise: float
     # standard deviation of the scores about a smooth surface over ln N and ln D: what is known of their noise where
-    # neither the number of questions nor checkpoints tell it; else 0
+    # neither the number of questions nor checkpoints show it; else 0
     scatter: float = 0.0
 
     def __len__(self) -> int:
@@ -241,16 +238,16 @@ class Endpoints:
 
 def endpoints(ladder: Ladder) -> Endpoints:
     """Return the ends of the runs that have a score there."""
-    rungs = [rung for rung in ladder.rungs if np.isfinite(rung.final_score)]
-    spreads = np.array([rung.score_noise for rung in rungs])
+    models = [model for model in ladder.models if np.isfinite(model.final_score)]
+    spreads = np.array([model.score_noise for model in models])
     known = spreads[np.isfinite(spreads)]  # each of a few values, so that one alone says little
-    N, D = np.array([rung.N for rung in rungs]), np.array([rung.D[-1] for rung in rungs])
-    score = np.array([rung.final_score for rung in rungs])
+    N, D = np.array([model.N for model in models]), np.array([model.D[-1] for model in models])
+    score = np.array([model.final_score for model in models])
     return Endpoints(
-        tuple(rung.run for rung in rungs),
+        tuple(model.run for model in models),
         N,
         D,
-        np.array([rung.final_loss for rung in rungs]),
+        np.array([model.final_loss for model in models]),
         score,
         float(np.sqrt(np.mean(known**2))) if len(known) else 0.0,
         _scatter(np.log(N), np.log(D), score) if ladder.target.n is None and not len(known) else 0.0,
@@ -264,8 +261,8 @@ def score_error(score: float, points: Endpoints, n: int | None) -> float:
 
 
 def _scatter(x: Vector, y: Vector, score: Vector) -> float:
-    """Return the standard deviation of scores about a quadratic surface; 0 with too few runs to tell."""
-    if len(score) < MIN_SCATTERED:
+    """Return the standard deviation of scores about a quadratic surface; 0 with too few runs."""
+    if len(score) < 12:  # for six coefficients
         return 0.0
     x, y = x - x.mean(), y - y.mean()
     terms = np.stack([np.ones_like(x), x, y, x**2, x * y, y**2], axis=1)

@@ -10,17 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.forecasting.downstream.ladder import Endpoints
-from toposcope.forecasting.least_squares import least_squares
-from toposcope.forecasting.scaling.scaling_law import EXPONENT
+from toposcope.forecasting.least_squares import complex_step, least_squares
+from toposcope.forecasting.tuning import CEILING, EXPONENT_PRIOR, LOSS_ERROR, SCORE_ERROR
 from toposcope.typing import Matrix, Vector
 
-SCORE_ERROR = 0.01  # what a law misses a score by: the unit in which its residuals stand beside the priors
-LOSS_ERROR = 0.01  # the same of the logarithm of a loss
 SIZE = (0.0, 5.0)  # prior of the logarithm of a term at the middle of the ladder: none, nearly
 WRONG_LABELS = (float(np.log(0.05)), 1.0)
 """Prior of the logarithm of -ln of the highest score: 2 to 14% of a benchmark's questions have a wrong or no answer
 (Northcutt et al. 2021: 3.3% on average; Gema et al. 2024: 6.5% of MMLU). Small models cannot show it."""
-CEILING = (3.0, 1.0)  # the same, of the log-odds of the highest score
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class LadderMethod(ABC):
     def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
         """Return parameters, shape (k, p), for weights of the runs, shape (k, n).
 
-        Where weights are those of a resample, ``resampled`` tells what to start from, and where priors lie.
+        Where weights are those of a resample, ``resampled`` holds the starts, and where priors lie.
         """
 
     @abstractmethod
@@ -115,7 +112,7 @@ class LogAccuracy(LadderMethod):
         def predicted(theta: Complexes) -> Complexes:
             return np.asarray(chance + (1 - chance) * np.exp(-_power_law(theta, x, y)))
 
-        priors = (SIZE, EXPONENT, SIZE, EXPONENT, WRONG_LABELS)
+        priors = (SIZE, EXPONENT_PRIOR, SIZE, EXPONENT_PRIOR, WRONG_LABELS)
         return _fit(predicted, points.score, SCORE_ERROR, weights, grid, priors, resampled)
 
     def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
@@ -142,7 +139,7 @@ class TwoStage(LadderMethod):
         def predicted_loss(theta: Complexes) -> Complexes:
             return np.asarray(np.log(_power_law(theta, x, y)) + middle)
 
-        law_priors = (SIZE, EXPONENT, SIZE, EXPONENT, (-1.0, 2.0))
+        law_priors = (SIZE, EXPONENT_PRIOR, SIZE, EXPONENT_PRIOR, (-1.0, 2.0))
         parts = (resampled[:5], resampled[5:]) if resampled is not None else (None, None)
         law = _fit(predicted_loss, np.log(points.loss), LOSS_ERROR, weights, law_grid, law_priors, parts[0])
         return np.concatenate([law, self.fit_link(points, chance, weights, parts[1])], axis=1)
@@ -179,7 +176,7 @@ class TwoStage(LadderMethod):
     @staticmethod
     def _above(theta: Complexes, loss: Vector) -> Complexes:
         a, k, ceiling = (column[:, None] for column in theta.T)
-        return np.asarray(_expit(ceiling) * _expit(a - np.exp(k) * loss))
+        return np.asarray(1 / (1 + np.exp(-ceiling)) * (1 / (1 + np.exp(-(a - np.exp(k) * loss)))))
 
 
 class TwoStageExponential(TwoStage):
@@ -231,7 +228,7 @@ def _fit(
             [(predicted(theta) - target) / error * roots[rows], (theta - means[rows]) / spread], axis=1
         )
 
-    theta, squares = least_squares(residuals, starts)
+    theta, squares = least_squares(complex_step(residuals), starts)
     best = squares.reshape(-1, each).argmin(axis=1)
     return np.asarray(theta.reshape(len(weights), each, -1)[np.arange(len(weights)), best])
 
@@ -248,7 +245,3 @@ def _centred(points: Endpoints, N: Vector, D: Vector) -> tuple[Vector, Vector]:
 
 def _scale(points: Endpoints) -> tuple[float, float]:
     return float(points.loss.mean()), float(points.loss.std()) or 1.0
-
-
-def _expit(z: Complexes) -> Complexes:
-    return np.asarray(1 / (1 + np.exp(-z)))

@@ -7,20 +7,22 @@ from itertools import product
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, Rung
+from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, LadderModel
 from toposcope.forecasting.downstream.methods import LadderMethod, Link, Resampled
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.typing import Matrix, Vector
 
 DELTA = 1e-3  # residuals of the logarithm of the loss beyond this count linearly
-TOKENS_PER_PARAMETER = 19.0  # rungs with fewer are left out: the ladder of the paper begins at one Chinchilla, about 20
+TOKENS_PER_PARAMETER = (
+    19.0  # ladder models with fewer are not used: the ladder of the paper begins at one Chinchilla, about 20
+)
 WINDOW = 5  # evaluations in a mean
 SKIPPED = 0.1  # share of each run's evaluations, from its beginning, that the link does not see
 START = (3.0, 6.0, 0.1, 0.2, 1.0)  # ln A, ln B, alpha, beta and E
 LINK_START = (0.9, 3.0)  # L0 and k
 MIDPOINTS, SLOPES = (0.0, 0.1, 0.5, 0.9), (0.5, 1.0, 3.0)
 """L0 and k of several starts: as quantiles of the losses, and in units of one over their standard deviation."""
-MIN_RUNGS = 5
+MIN_MODELS = 5
 MAX_LOG = 700.0  # of a term on the way to an optimum: its exponential is still finite
 PARAMETERS = 9  # five of the law and four of the link
 
@@ -48,25 +50,25 @@ def olmo_ladder(ladder: Ladder, *, starts: int = 1) -> OlmoLadder:
     the Huber loss of its logarithm. Then the score in the loss along all runs, without the first 10% of each and as
     trailing means of 5, with the point (0, 1): a falling sigmoid by least squares.
     """
-    rungs = [rung for rung in ladder.rungs if rung.D[-1] >= TOKENS_PER_PARAMETER * rung.N]
-    rungs = [rung for rung in rungs if np.isfinite(rung.loss + rung.score).any()]
+    models = [model for model in ladder.models if model.D[-1] >= TOKENS_PER_PARAMETER * model.N]
+    models = [model for model in models if np.isfinite(model.loss + model.score).any()]
     if not ladder.loss_name:
         raise ToposcopeError(f"olmo_ladder: task {ladder.target.name}: no loss is known; use log_accuracy")
-    if len(rungs) < MIN_RUNGS:
+    if len(models) < MIN_MODELS:
         raise ToposcopeError(
-            f"olmo_ladder: task {ladder.target.name}: {len(rungs)} rungs with a loss and 20 tokens a parameter or "
-            f"more; {MIN_RUNGS} are needed"
+            f"olmo_ladder: task {ladder.target.name}: {len(models)} ladder models with a loss and 20 tokens per "
+            f"parameter or more; {MIN_MODELS} are needed"
         )
     if ladder.target.chance is None:
         raise ToposcopeError(f"olmo_ladder: task {ladder.target.name}: its chance is unknown; state it")
-    return OlmoLadder(_law(rungs), _link(rungs, ladder.target.chance, starts))
+    return OlmoLadder(_law(models), _link(models, ladder.target.chance, starts))
 
 
-def _law(rungs: list[Rung]) -> ScalingLaw:
+def _law(models: list[LadderModel]) -> ScalingLaw:
     from scipy.optimize import minimize
 
-    N, D = np.array([rung.N for rung in rungs]), np.array([rung.D[-1] for rung in rungs])
-    target = np.log([rung.loss[np.isfinite(rung.loss)][-WINDOW:].mean() for rung in rungs])
+    N, D = np.array([model.N for model in models]), np.array([model.D[-1] for model in models])
+    target = np.log([model.loss[np.isfinite(model.loss)][-WINDOW:].mean() for model in models])
 
     def objective(theta: Vector) -> tuple[float, Vector]:
         a, b, alpha, beta, E = theta
@@ -86,10 +88,10 @@ def _law(rungs: list[Rung]) -> ScalingLaw:
     return ScalingLaw(E, float(np.exp(a)), float(np.exp(b)), alpha, beta)
 
 
-def _link(rungs: list[Rung], chance: float, starts: int) -> Link:
+def _link(models: list[LadderModel], chance: float, starts: int) -> Link:
     from scipy.optimize import OptimizeWarning, curve_fit
 
-    along = [_smoothed(rung) for rung in rungs]
+    along = [_smoothed(model) for model in models]
     loss = np.concatenate([*(losses for losses, _ in along), [0.0]])
     score = np.concatenate([*(scores for _, scores in along), [1.0]])
 
@@ -118,11 +120,11 @@ def _link(rungs: list[Rung], chance: float, starts: int) -> Link:
     return Link(low=a + b, high=b, slope=k, midpoint=L0)
 
 
-def _smoothed(rung: Rung) -> tuple[Vector, Vector]:
+def _smoothed(model: LadderModel) -> tuple[Vector, Vector]:
     """Return trailing means of loss and score, without the beginning of the run."""
-    known = np.isfinite(rung.loss + rung.score)
+    known = np.isfinite(model.loss + model.score)
     first = min(int(np.ceil(SKIPPED * known.sum())), max(int(known.sum()) - 1, 0))  # the end of a run always counts
-    return _trailing(rung.loss[known][first:]), _trailing(rung.score[known][first:])
+    return _trailing(model.loss[known][first:]), _trailing(model.score[known][first:])
 
 
 def _trailing(values: Vector) -> Vector:
@@ -135,7 +137,7 @@ def _trailing(values: Vector) -> Vector:
 class OlmoLadderMethod(LadderMethod):
     """`olmo_ladder`, which needs the ladder itself: it looks at whole runs.
 
-    It has no bootstrap of its own: how sure it is follows from runs left out alone.
+    It has no bootstrap of its own: how sure it is follows from held-out runs alone.
     """
 
     name = "olmo_ladder"
@@ -162,9 +164,9 @@ class OlmoLadderMethod(LadderMethod):
         """Return the sigmoid."""
         return _fitted_of(theta).link
 
-    def _fit(self, left_out: list[str]) -> Vector:
+    def _fit(self, held_out: list[str]) -> Vector:
         try:
-            fitted = olmo_ladder(self.ladder.without(left_out))
+            fitted = olmo_ladder(self.ladder.without(held_out))
         except ToposcopeError:
             return np.full(PARAMETERS, np.nan)
         law, link = fitted.law, fitted.link

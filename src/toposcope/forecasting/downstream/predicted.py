@@ -9,12 +9,11 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.ladder import Ladder, Rung
-from toposcope.forecasting.wording import short
+from toposcope.forecasting.downstream.ladder import Ladder, LadderModel
 from toposcope.logs.columns import ACCURACY, Target
 from toposcope.logs.evaluations import MAX_SIZE
 from toposcope.typing import Vector
-from toposcope.wording import counted
+from toposcope.wording import counted, short
 
 MAX_LISTED = 4  # tasks whose scores stand in one sentence; of more it gives the range
 TEXTS = frozenset(
@@ -26,15 +25,15 @@ PREDICTIONS = (
     *("largest_noise", "loss", "loss_low", "loss_high", "method", "error", "refused"),
 )
 METHODS = ("model", "task", "method", "score", "error", "chosen")
-LEFT_OUT = ("task", "run", "N", "D", "method", "predicted", "low", "high", "true", "fold")
-RUNGS = ("task", "run", "N", "D", "loss", "score", "noise")
+HELD_OUT = ("task", "run", "N", "D", "method", "predicted", "low", "high", "true", "fold")
+LADDER = ("task", "run", "N", "D", "loss", "score", "noise")
 
 
 @dataclass(frozen=True)
 class Model:
     """A model to predict: one that is not trained yet, or an unfinished run."""
 
-    name: str  # rows of the evaluations under this name are of this model itself: they are no rung of the ladder
+    name: str  # rows of the evaluations under this name are of this model itself: they are no model of the ladder
     N: float  # parameters, counted as those of the ladder are
     D: float  # tokens at the end of its training
 
@@ -45,24 +44,20 @@ class Model:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A rung that was left out and predicted from smaller ones."""
+class HeldOutScore:
+    """A model that was held out and predicted from smaller ones."""
 
     run: str
     N: float
     D: float
     method: str
-    # with its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the method,
-    # and the weights of the others, are chosen once, by all folds
+    # with its 90% interval. Fits and the width in standard deviations are those without the held-out models; the
+    # method, and the weights of the others, are chosen once, by all folds
     predicted: float
-    # with its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the method,
-    # and the weights of the others, are chosen once, by all folds
     low: float
-    # with its 90% interval. Fits and the width in standard deviations are those without the rungs left out; the method,
-    # and the weights of the others, are chosen once, by all folds
     high: float
     true: float
-    fold: str = ""  # what was left out
+    fold: str = ""  # what was held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,22 +67,22 @@ class TaskPrediction:
     task: str
     target: Target
     model: Model
-    score: float  # with the 90% interval; NaN where refused
-    low: float  # with the 90% interval; NaN where refused
-    high: float  # with the 90% interval; NaN where refused
+    score: float = np.nan  # with its 90% interval; NaN where refused
+    low: float = np.nan
+    high: float = np.nan
     refusal: str = ""  # why the score cannot be told and what would help; empty if it is predicted
-    loss: float = np.nan  # predicted loss with its 90% interval, of the method of ``link``; NaN without losses
-    loss_low: float = np.nan  # predicted loss with its 90% interval, of the method of ``link``; NaN without losses
-    loss_high: float = np.nan  # predicted loss with its 90% interval, of the method of ``link``; NaN without losses
+    loss: float = np.nan  # predicted, with its 90% interval, by the method of ``link``; NaN without losses
+    loss_low: float = np.nan
+    loss_high: float = np.nan
     method: str = ""  # the method of ``score``
     methods: Mapping[str, float] = field(default_factory=dict)  # what each method predicts, by its name
-    # the mean absolute error of each method on rungs left out
+    # the mean absolute error of each method on held-out models
     errors: Mapping[str, float] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
-    # from losses to scores, of the method of ``score``, or of ``two_stage`` beside a method that needs no loss; None
+    held_out: tuple[HeldOutScore, ...] = ()
+    # from losses to scores, of the method of ``score``, or of ``two_stage`` next to a method that needs no loss; None
     # without losses
     link: Callable[[ArrayLike], Vector] | None = None
-    own: Rung | None = None  # evaluations of the model itself, if there are any
+    own: LadderModel | None = None  # evaluations of the model itself, if there are any
     ladder: Ladder = field(kw_only=True)
 
 
@@ -154,60 +149,60 @@ def headline(predictions: Sequence[TaskPrediction]) -> list[str]:
 
 
 def basis(predictions: Sequence[TaskPrediction]) -> list[str]:
-    """Return what the answer rests on: the ladder, and how predictions of rungs left out came out."""
-    rungs = {rung.run: rung for each in predictions for rung in each.ladder.rungs}
-    if not rungs:
+    """Return what the answer rests on: the ladder, and how predictions of held-out models came out."""
+    models = {model.run: model for each in predictions for model in each.ladder.models}
+    if not models:
         return []
-    sizes = sorted(rung.N for rung in rungs.values())
+    sizes = sorted(model.N for model in models.values())
     n_sizes = len(set(sizes))
     span = short(sizes[0]) if n_sizes == 1 else f"{short(sizes[0])} to {short(sizes[-1])}"
-    models = "The model has" if len(predictions_by(predictions, model_of)) == 1 else "The models have"
+    subject = "The model has" if len(predictions_by(predictions, model_of)) == 1 else "The models have"
     sentences = [
-        f"The ladder has {counted(len(rungs), 'run')} of {counted(n_sizes, 'size')}, {span} parameters. "
-        f"{models} {times_largest(predictions)} times the compute of its largest run."
+        f"The ladder has {counted(len(models), 'run')} of {counted(n_sizes, 'size')}, {span} parameters. "
+        f"{subject} {times_largest(predictions)} times the compute of its largest run."
     ]
-    if record := left_out_record(predictions):
+    if record := held_out_record(predictions):
         sentences.append(record)
     elif any(not each.refusal for each in predictions):
         sentences.append(
-            "No run could be left out to test this: five smaller ones that leave chance would have to remain. Only the "
+            "No run could be held out to test this: five smaller ones that leave chance would have to remain. Only the "
             "fit supports the interval."
         )
     return sentences
 
 
 def times_largest(predictions: Sequence[TaskPrediction]) -> str:
-    """Write how many times the compute of the largest rung the models have; nothing without rungs."""
-    most = max((rung.N * rung.D[-1] for each in predictions for rung in each.ladder.rungs), default=np.inf)
+    """Write how many times the compute of the largest ladder model the models have; nothing without any."""
+    most = max((model.N * model.D[-1] for each in predictions for model in each.ladder.models), default=np.inf)
     ratios = sorted({each.model.N * each.model.D / most for each in predictions} - {0.0})
     ends = (f"{r:,.0f}" if 10 <= r < 1e6 else f"{r:.2g}" for r in ratios[:: max(len(ratios) - 1, 1)])
     return " to ".join(dict.fromkeys(ends))
 
 
-def left_out_record(predictions: Sequence[TaskPrediction]) -> str:
-    """Say how far predictions of rungs left out were off, and how often their intervals held; empty without any."""
-    seen = {(each.task, rung) for each in predictions for rung in chosen_left_out(each)}
+def held_out_record(predictions: Sequence[TaskPrediction]) -> str:
+    """Say how far predictions of held-out models were off, and how often their intervals held; empty without any."""
+    seen = {(each.task, row) for each in predictions for row in chosen_held_out(each)}
     if not seen:
         return ""
-    off = float(np.mean([abs(rung.predicted - rung.true) for _, rung in seen]))
+    off = float(np.mean([abs(row.predicted - row.true) for _, row in seen]))
     held, judged = held_of(predictions)
     one = len(seen) == 1
     sentence = (
-        f"{counted(len(seen), 'prediction')} of rungs left out, from smaller ones, {'is' if one else 'are'} "
+        f"{counted(len(seen), 'prediction')} of held-out models, from smaller ones, {'is' if one else 'are'} "
         f"{100 * off:.1f} points off{'' if one else ' on average'}"
     )
     return sentence + (f"; the 90% interval holds the true score in {held:,} of {judged:,}." if judged else ".")
 
 
 def held_of(predictions: Sequence[TaskPrediction]) -> tuple[int, int]:
-    """Return how many 90% intervals of rungs left out hold the true score, and how many there are."""
-    rungs = {(each.task, rung) for each in predictions for rung in chosen_left_out(each) if rung.low <= rung.high}
-    return sum(rung.low <= rung.true <= rung.high for _, rung in rungs), len(rungs)
+    """Return how many 90% intervals of held-out models hold the true score, and how many there are."""
+    rows = {(each.task, row) for each in predictions for row in chosen_held_out(each) if row.low <= row.high}
+    return sum(row.low <= row.true <= row.high for _, row in rows), len(rows)
 
 
-def chosen_left_out(prediction: TaskPrediction) -> list[LeftOut]:
-    """Return the rungs left out as the method of the prediction predicted them."""
-    return [rung for rung in prediction.left_out if rung.method == prediction.method]
+def chosen_held_out(prediction: TaskPrediction) -> list[HeldOutScore]:
+    """Return the held-out models as the method of the prediction predicted them."""
+    return [row for row in prediction.held_out if row.method == prediction.method]
 
 
 def score_of(prediction: TaskPrediction) -> str:
@@ -239,8 +234,8 @@ def predictions_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
     """Return a row of `PREDICTIONS` for each model and task; what is unknown or refused is null."""
     rows = []
     for each in predictions:
-        scored = [rung for rung in each.ladder.rungs if np.isfinite(rung.final_score)]
-        largest = max(scored, key=lambda rung: rung.N * rung.D[-1], default=None)
+        scored = [model for model in each.ladder.models if np.isfinite(model.final_score)]
+        largest = max(scored, key=lambda model: model.N * model.D[-1], default=None)
         row: dict[str, Any] = {
             "model": each.model.name, "N": each.model.N, "D": each.model.D, "task": each.task,
             "unit": each.target.unit, "chance": each.target.chance, "refused": each.refusal,
@@ -259,7 +254,7 @@ def predictions_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
 
 
 def methods_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
-    """Return ``model, task, method, score``, the mean absolute ``error`` on rungs left out, ``chosen`` (1 or 0)."""
+    """Return ``model, task, method, score``, the mean absolute ``error`` on held-out models, ``chosen`` (1 or 0)."""
     rows = [
         {
             "model": each.model.name, "task": each.task, "method": name, "score": each.methods.get(name),
@@ -271,27 +266,27 @@ def methods_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
     return table_of(rows, METHODS)
 
 
-def left_out_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
-    """Return ``task, run, N, D, method, predicted, low, high, true`` of rungs left out; ``fold`` names them."""
+def held_out_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
+    """Return ``task, run, N, D, method, predicted, low, high, true`` of held-out models; ``fold`` names them."""
     rows = [
-        {"task": task} | vars(rung)
+        {"task": task} | vars(row)
         for task, found in predictions_by(predictions, task_of).items()
-        for rung in dict.fromkeys(rung for each in found for rung in each.left_out)
+        for row in dict.fromkeys(row for each in found for row in each.held_out)
     ]
-    return table_of(rows, LEFT_OUT)
+    return table_of(rows, HELD_OUT)
 
 
-def rungs_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
-    """Return ``task, run, N, D, loss, score`` at the end of each rung, and the ``noise`` of its last scores."""
+def ladder_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
+    """Return ``task, run, N, D, loss, score`` at the end of each ladder model, and the ``noise`` of its last scores."""
     rows = [
         {
-            "task": task, "run": rung.run, "N": rung.N, "D": rung.D[-1], "loss": rung.final_loss,
-            "score": rung.final_score, "noise": rung.score_noise,
+            "task": task, "run": model.run, "N": model.N, "D": model.D[-1], "loss": model.final_loss,
+            "score": model.final_score, "noise": model.score_noise,
         }
         for task, found in predictions_by(predictions, task_of).items()
-        for rung in found[0].ladder.rungs
+        for model in found[0].ladder.models
     ]  # fmt: skip
-    return table_of(rows, RUNGS)
+    return table_of(rows, LADDER)
 
 
 def table_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], texts: frozenset[str] = TEXTS) -> pl.DataFrame:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.forecasting.downstream.fits import FINISHED, MOVEMENT_ERROR, Places, TaskFits, correction
-from toposcope.forecasting.downstream.held_out import Miss, choose, half_width, interval, mean_errors, weights_of
-from toposcope.forecasting.downstream.ladder import Ladder, Rung, endpoints, ladder_of, score_error, scored_tasks
+from toposcope.forecasting.downstream.fits import FINISHED, Places, TaskFits, correction
+from toposcope.forecasting.downstream.ladder import Ladder, LadderModel, endpoints, ladder_of, score_error, scored_tasks
 from toposcope.forecasting.downstream.methods import LADDER_METHODS
 from toposcope.forecasting.downstream.predicted import (
-    LeftOut,
+    HeldOutScore,
     Model,
     TaskPrediction,
     basis,
     headline,
-    left_out_table,
+    held_out_table,
     points,
     predictions_table,
     score_of,
@@ -31,6 +30,8 @@ from toposcope.forecasting.downstream.refusals import (
     refusal_of_width,
 )
 from toposcope.forecasting.downstream.selection import models_of
+from toposcope.forecasting.held_out import Miss, choose, half_width, interval, mean_errors, weights_of
+from toposcope.forecasting.tuning import MOVEMENT_ERROR
 from toposcope.logs.evaluations import Evaluations, read_evaluations
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 FIRST, TWO_STAGE = "log_accuracy", "two_stage"
-"""The method that is taken where rungs left out prefer no other, and the one whose link is drawn beside direct laws."""
+"""The method where held-out models prefer no other, and the one whose link is drawn next to direct laws."""
 METHODS = (*(method.name for method in LADDER_METHODS), "olmo_ladder")  # methods that can be asked for by name
 
 
@@ -64,7 +65,7 @@ class DownstreamReport:
             for each in self.predictions
         ]  # fmt: skip
         facts = {"ladder": " ".join(basis(self.predictions)), "remarks": " · ".join(self.remarks)}
-        columns = ("task", "model", "score", "method", "error on rungs left out")
+        columns = ("task", "model", "score", "method", "error on held-out models")
         return facts_table("Predicted scores", facts, columns, rows)
 
     def plot(self) -> "Chart":
@@ -81,7 +82,7 @@ class DownstreamReport:
         ]
         return {
             "predictions": predictions,
-            "left_out": left_out_table(self.predictions).to_dicts(),
+            "held_out": held_out_table(self.predictions).to_dicts(),
             "losses": dict(self.loss_names),
             "remarks": list(self.remarks),
         }
@@ -110,7 +111,7 @@ def downstream(
     loss : str
         The loss to link to the score: a metric of the tasks or the name of a corpus. By default the task's own.
     method : str
-        One of `METHODS`, or ``default``: what predicts rungs best that are left out.
+        One of `METHODS`, or ``default``: what predicts held-out models best.
     recipe : str, optional
         Needed where the evaluations hold several.
     seed : int
@@ -143,7 +144,7 @@ def downstream(
     asked = [model if isinstance(model, Model) else models_of([model], evaluations)[0] for model in models]
     ladders, remarks = _ladders(evaluations, tasks, loss, recipe)
     names = [model.name for model in asked]
-    own = {task: {rung.run: rung for rung in ladder.rungs if rung.run in names} for task, ladder in ladders.items()}
+    own = {task: {each.run: each for each in ladder.models if each.run in names} for task, ladder in ladders.items()}
     ladders = {task: ladder.without(names) for task, ladder in ladders.items()}
     fits: dict[str, TaskFits] = {}
     refusals: dict[str, str] = {}
@@ -162,27 +163,30 @@ def downstream(
     for task in [task for task, fit in fits.items() if chosen[task] not in fit.names]:
         refusals[task] = f"{method} cannot be fitted to this ladder: it needs a loss and more runs; use another method"
         del fits[task]
-    left_out = {}
+    held_out = {}
     if fits:
-        progress("rungs left out", 0, len(fits))
+        progress("held-out models", 0, len(fits))
     for i, (task, fit) in enumerate(fits.items()):
-        left_out[task] = _left_out(fit, chosen[task], weights)
-        progress("rungs left out", i + 1, len(fits))
-    misses = [miss for each in left_out.values() for miss, _, _ in each]
-    known = {task: tuple(_with_interval(*each, misses) for each in found) for task, found in left_out.items()}
+        held_out[task] = _held_out(fit, chosen[task], weights)
+        progress("held-out models", i + 1, len(fits))
+    misses = [miss for each in held_out.values() for miss, _, _ in each]
+    known = {}
+    for task, rows in held_out.items():  # with the intervals that would have been given when they were not known
+        ends = [interval(row.predicted, error, half_width(misses, miss.fold)) for miss, row, error in rows]
+        known[task] = tuple(
+            replace(row, low=low, high=high) for (_, row, _), (low, high) in zip(rows, ends, strict=True)
+        )
     predictions, corrected = [], set[str]()
     for model in asked:
         for task, ladder in ladders.items():
-            rung = own[task].get(model.name)
-            nothing = TaskPrediction(
-                task, ladder.target, model, np.nan, np.nan, np.nan, refusals[task], own=rung, ladder=ladder
-            )
+            own_model = own[task].get(model.name)
+            nothing = TaskPrediction(task, ladder.target, model, refusal=refusals[task], own=own_model, ladder=ladder)
             if task not in fits:
                 predictions.append(nothing)
                 continue
             found, is_corrected = _predict(nothing, fits[task], chosen[task], weights, half_width(misses))
             corrected |= {model.name} if is_corrected else set()
-            predictions.append(replace(found, errors=mean_errors(errors[task]), left_out=known[task]))
+            predictions.append(replace(found, errors=mean_errors(errors[task]), held_out=known[task]))
     loss_names = {task: ladder.loss_name for task, ladder in ladders.items()}
     remarks += [
         f"{task}: {loss_names[task]} is missing or not positive at the end of {counted(len(fit.without_loss), 'run')}, "
@@ -191,7 +195,7 @@ def downstream(
         if fit.without_loss
     ]
     for model in asked:
-        shares = [_share_done(rungs[model.name], model) for rungs in own.values() if model.name in rungs]
+        shares = [_share_done(of[model.name], model) for of in own.values() if model.name in of]
         if shares:
             remarks.append(_remark_on_own(model, max(shares), model.name in corrected))
     remarks += _remarks_on_methods(errors, chosen)
@@ -215,8 +219,8 @@ def _ladders(
     return ladders, [f"left out: {fault}" for fault in faults]
 
 
-def _left_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list[tuple[Miss, LeftOut, float]]:
-    """Return each rung that was left out, in each fold whose other runs left chance, with its standard deviation."""
+def _held_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list[tuple[Miss, HeldOutScore, float]]:
+    """Return each model that was held out, in each fold whose other runs left chance, with its standard deviation."""
     found, points = [], fits.points
     for i, fold in enumerate(fits.folds):
         if not fits.leaves_chance(fold.trained):
@@ -224,16 +228,12 @@ def _left_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list
         predicted = fits.predicted(method, fits.ends, weights, i)
         for j in np.flatnonzero(fold.predicted & np.isfinite(predicted.score)):
             score, error, true = (float(each[j]) for each in (predicted.score, predicted.error, points.score))
-            miss = Miss(points.run[j], fold.unseen(points), abs(score - true) / error)
+            miss = Miss(points.run[j], fold.unseen(points.run), abs(score - true) / error)
             N, D = float(points.N[j]), float(points.D[j])
-            found.append((miss, LeftOut(points.run[j], N, D, method, score, np.nan, np.nan, true, fold.name), error))
+            found.append(
+                (miss, HeldOutScore(points.run[j], N, D, method, score, np.nan, np.nan, true, fold.name), error)
+            )
     return found
-
-
-def _with_interval(miss: Miss, rung: LeftOut, error: float, misses: Sequence[Miss]) -> LeftOut:
-    """Return a rung left out with the interval that would have been given when it was not known."""
-    low, high = interval(rung.predicted, error, half_width(misses, miss.fold))
-    return replace(rung, low=low, high=high)
 
 
 def _predict(
@@ -255,7 +255,7 @@ def _predict(
         error = float(np.sqrt(noise**2 + by_itself.error**2 + (MOVEMENT_ERROR * (score - by_itself.observed)) ** 2))
     low, high = interval(score, error, width)
     refusal = refusal or refusal_of_width(low, high, fits.chance)
-    # A direct method has no link; that of the two stages is drawn beside it.
+    # A direct method has no link; that of the two stages is drawn next to it.
     staged = method if fits.link(method) is not None else TWO_STAGE
     loss, loss_low, loss_high = fits.loss(staged, place)[:, 0].tolist() if staged in fits.names else [np.nan] * 3
     found = replace(
@@ -271,7 +271,7 @@ def _predict(
     return (found if refusal else replace(found, score=score, low=low, high=high)), by_itself is not None
 
 
-def _share_done(own: Rung, model: Model) -> float:
+def _share_done(own: LadderModel, model: Model) -> float:
     known = own.D[np.isfinite(own.score)]
     return float(known[-1] / model.D) if len(known) else 1.0
 
@@ -292,7 +292,7 @@ def _remarks_on_methods(errors: Mapping[str, Mapping[str, Vector]], chosen: Mapp
     means = {name: 100 * mean for name, mean in mean_errors(pooled).items() if np.isfinite(mean)}
     if means:
         listed = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(means.items(), key=lambda item: item[1]))
-        found.append(f"mean absolute error on rungs left out, in points: {listed}")
+        found.append(f"mean absolute error on held-out models, in points: {listed}")
     for name in sorted(set(chosen.values())):
         tasks = [task for task, of in chosen.items() if of == name]
         if len(tasks) < len(chosen):

@@ -1,30 +1,20 @@
-"""Whether a ladder can tell a score at all, and if not, why and what would help."""
+"""Whether a ladder predicts a score at all, and if not, why and what would help."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from toposcope.forecasting.downstream.held_out import Mask
+from toposcope.forecasting import tuning
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, score_error
+from toposcope.forecasting.held_out import Mask
 from toposcope.forecasting.scaling.scaling_law import MIN_INDEPENDENT_SPREAD
 from toposcope.logs.columns import SIGMOID
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
-MIN_RUNGS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
+MIN_MODELS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
 REACH_OF_FEW_SIZES = 4.0  # how many times the largest size the model may have if there are fewer
-MIN_STANDARD_ERRORS = 3.0  # by which a score must leave chance, and a trend must fall
-MIN_ABOVE_CHANCE = 3  # runs that must leave chance: fewer show no law
-LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
 SAME_RATIO = 1.5  # where N, D or their ratio is the same at all runs: how far that of the model may be from it
-MAX_MISFIT, MAX_MISFIT_SHARE = 3.0, 0.1
-"""Residuals of a law in units of their noise, and of the range of scores: beyond both, the runs disagree."""
-REACH = 2.0
-"""How far beyond the ladder's compute a model may be: so many times what sizes and tokens span, in logarithms."""
-MAX_WIDTH = 0.5  # of an interval, in what is left above chance
-PLATEAU_SHARE, MIN_PLATEAU = 1 / 3, 4
-"""Evaluations of least compute on which an unknown chance is read off: their share, and their least number."""
-MIN_RISE = 10.0  # standard deviations of that plateau by which the best score must lie above it
 
 
 def chance_of(ladder: Ladder) -> float | None:
@@ -33,21 +23,23 @@ def chance_of(ladder: Ladder) -> float | None:
     The evaluations of the least third of compute, along all runs, are such a plateau if they have no trend and the best
     score lies ten of their standard deviations above them.
     """
-    if ladder.target.chance is not None or not ladder.rungs:
+    if ladder.target.chance is not None or not ladder.models:
         return ladder.target.chance
-    compute = np.concatenate([rung.N * rung.D for rung in ladder.rungs])
-    score = np.concatenate([rung.score for rung in ladder.rungs])
+    compute = np.concatenate([model.N * model.D for model in ladder.models])
+    score = np.concatenate([model.score for model in ladder.models])
     known = np.isfinite(score)
     compute, score = compute[known], score[known]
-    least = score[np.argsort(compute, kind="stable")][: int(PLATEAU_SHARE * len(score))]
-    if len(least) < MIN_PLATEAU or score.max() < least.mean() + MIN_RISE * max(float(least.std()), LEAST_ERROR):
+    least = score[np.argsort(compute, kind="stable")][: int(1 / 3 * len(score))]
+    if len(least) < 4 or score.max() < least.mean() + tuning.MIN_PLATEAU_RISE * max(
+        float(least.std()), tuning.LEAST_ERROR
+    ):
         return None
     slope, error = _slope(np.arange(len(least), dtype=np.float64), least)
     return None if abs(slope) > 2 * error else float(least.mean())
 
 
 def refusal_of_ladder(ladder: Ladder, points: Endpoints, chance: float | None) -> str:
-    """Return why the ladder tells no score of any model; empty if it does."""
+    """Return why the ladder predicts no score of any model; empty if it does."""
     if ladder.target.transform != SIGMOID:
         return f"{ladder.target.name} is in {ladder.target.unit}, not a share of right answers"
     if not len(points):
@@ -59,16 +51,16 @@ def refusal_of_ladder(ladder: Ladder, points: Endpoints, chance: float | None) -
             "chance is unknown and the ladder has no plateau that shows it; state the score of guessing, "
             f"--chance {ladder.target.name}=SHARE"
         )
-    if len(points) < MIN_RUNGS:
-        more = MIN_RUNGS - len(points)
-        return f"only {counted(len(points), 'run')}; at least {MIN_RUNGS} are needed: {more} more, best of other sizes"
-    if falls := _falling(points, ladder.target.n):
-        return falls
+    if len(points) < MIN_MODELS:
+        more = MIN_MODELS - len(points)
+        return f"only {counted(len(points), 'run')}; at least {MIN_MODELS} are needed: {more} more, best of other sizes"
+    if reason := _falling(points, ladder.target.n):
+        return reason
     return _at_chance(points, chance, ladder.target.n)
 
 
 def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
-    """Return why the ladder tells nothing of a model of such size and length; empty if it does."""
+    """Return why the ladder predicts no model of such size and length; empty if it does."""
     sizes = len(np.unique(np.round(np.log(points.N), 2)))
     if sizes < MIN_SIZES and REACH_OF_FEW_SIZES * points.N.max() < N:
         return (
@@ -78,16 +70,16 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
         )
     x, y = np.log(points.N), np.log(points.D)
     span, beyond = float(np.ptp(x) + np.ptp(y)), float(np.log(N * D / (points.N * points.D).max()))
-    if beyond > REACH * span:
+    if beyond > tuning.MAX_REACH * span:
         return (
             f"the model has {np.exp(beyond):.2g} times the compute of the largest run, and sizes and tokens of the "
-            f"ladder span a factor of {np.exp(span):,.0f} together; nothing is told beyond the square of that: larger "
-            "runs are needed"
+            f"ladder span a factor of {np.exp(span):,.0f} together; nothing is predicted beyond the square of that: "
+            "larger runs are needed"
         )
     if not _varies(y - y.mean(), y):
-        return _beside("every run saw about the same tokens", D, float(np.exp(y.mean())), "tokens", "other lengths")
+        return _apart("every run saw about the same tokens", D, float(np.exp(y.mean())), "tokens", "other lengths")
     if not _varies(x - x.mean(), x):
-        return _beside("every run has about the same size", N, float(np.exp(x.mean())), "parameters", "other sizes")
+        return _apart("every run has about the same size", N, float(np.exp(x.mean())), "parameters", "other sizes")
     slope = float((x - x.mean()) @ (y - y.mean()) / ((x - x.mean()) @ (x - x.mean())))
     if _varies(y - y.mean() - slope * (x - x.mean()), y):
         return ""
@@ -95,15 +87,15 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
     why = (
         f"tokens grow as N^{slope:.2f} at every run, so that what parameters and what tokens bring cannot be separated"
     )
-    return _beside(why, D, expected, "tokens", "another length at the same size")
+    return _apart(why, D, expected, "tokens", "another length at the same size")
 
 
 def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
     """Return why the runs disagree with any law; empty if they agree within their noise."""
     misfit = float(np.sqrt(np.mean(residuals**2)))
     of_scores = replace(points, scatter=0.0)  # which is what is judged here
-    noise = max(score_error(float(points.score.mean()), of_scores, n), LEAST_ERROR)
-    if misfit <= MAX_MISFIT * noise or misfit <= MAX_MISFIT_SHARE * float(np.ptp(points.score)):
+    noise = _noise(float(points.score.mean()), of_scores, n)
+    if misfit <= tuning.MAX_RESIDUAL * noise or misfit <= tuning.MAX_RESIDUAL_SHARE * float(np.ptp(points.score)):
         return ""
     worst = points.run[int(np.argmax(np.abs(residuals)))]
     return (
@@ -114,7 +106,7 @@ def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
 
 def refusal_of_width(low: float, high: float, chance: float) -> str:
     """Return why an interval says too little; empty if it does not."""
-    if high - low <= MAX_WIDTH * (1 - chance):
+    if high - low <= tuning.MAX_WIDTH * (1 - chance):
         return ""
     return (
         f"the 90% interval, {100 * low:.0f}% to {100 * high:.0f}%, is most of what is possible; runs nearer to the "
@@ -124,33 +116,33 @@ def refusal_of_width(low: float, high: float, chance: float) -> str:
 
 def above_chance(points: Endpoints, chance: float, n: int | None) -> Mask:
     """Return which runs have left chance."""
-    above: Mask = points.score - chance >= MIN_STANDARD_ERRORS * _error_at_chance(points, chance, n)
+    above: Mask = points.score - chance >= tuning.MIN_STANDARD_ERRORS * _noise(chance, points, n)
     return above
 
 
 def leaves_chance(points: Endpoints, trained: Mask, chance: float, n: int | None) -> bool:
     """Return whether enough of some runs have left chance: others show neither a law nor a link."""
-    return int(above_chance(points, chance, n)[trained].sum()) >= MIN_ABOVE_CHANCE
+    return int(above_chance(points, chance, n)[trained].sum()) >= tuning.MIN_ABOVE_CHANCE
 
 
-def _error_at_chance(points: Endpoints, chance: float, n: int | None) -> float:
-    return max(score_error(chance, points, n), LEAST_ERROR)
+def _noise(score: float, points: Endpoints, n: int | None) -> float:
+    return max(score_error(score, points, n), tuning.LEAST_ERROR)
 
 
 def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
-    error, leaving = _error_at_chance(points, chance, n), int(above_chance(points, chance, n).sum())
+    error, leaving = _noise(chance, points, n), int(above_chance(points, chance, n).sum())
     best = int(np.argmax(points.score))
     if not leaving:
         return (
-            f"the ladder never leaves chance ({100 * chance:.1f}%) by {MIN_STANDARD_ERRORS:.0f} standard errors of "
-            f"{100 * error:.1f} points: its best score is {100 * points.score[best]:.1f}% ({points.run[best]}); larger "
-            "runs or more questions would help"
+            f"the ladder never leaves chance ({100 * chance:.1f}%) by {tuning.MIN_STANDARD_ERRORS:.0f} standard errors "
+            f"of {100 * error:.1f} points: its best score is {100 * points.score[best]:.1f}% ({points.run[best]}); "
+            "larger runs or more questions would help"
         )
-    if leaving < MIN_ABOVE_CHANCE:
+    if leaving < tuning.MIN_ABOVE_CHANCE:
         return (
             f"only {counted(leaving, 'run')} leave{'s' if leaving == 1 else ''} chance ({100 * chance:.1f}%) by "
-            f"{MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least {MIN_ABOVE_CHANCE} are "
-            "needed: larger runs or more questions would help"
+            f"{tuning.MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least "
+            f"{tuning.MIN_ABOVE_CHANCE} are needed: larger runs or more questions would help"
         )
     return ""
 
@@ -159,8 +151,8 @@ def _falling(points: Endpoints, n: int | None) -> str:
     """Return a refusal if scores fall with compute."""
     slope, error = _slope(np.log(points.compute), points.score)
     fall = slope * float(np.ptp(np.log(points.compute)))
-    noise = max(score_error(float(points.score.mean()), points, n), LEAST_ERROR)
-    if slope > -MIN_STANDARD_ERRORS * error or -fall < MIN_STANDARD_ERRORS * noise:
+    noise = _noise(float(points.score.mean()), points, n)
+    if slope > -tuning.MIN_STANDARD_ERRORS * error or -fall < tuning.MIN_STANDARD_ERRORS * noise:
         return ""
     return f"the score falls with scale, by {-100 * fall:.1f} points along the ladder; no law of rising scores holds"
 
@@ -181,8 +173,8 @@ def _varies(deviations: Vector, of: Vector) -> bool:
     return float(np.std(deviations)) > max(MIN_INDEPENDENT_SPREAD * float(np.std(of)), float(np.log(SAME_RATIO)) / 4)
 
 
-def _beside(why: str, value: float, expected: float, unit: str, mend: str) -> str:
+def _apart(why: str, value: float, expected: float, unit: str, more: str) -> str:
     """Return a refusal if a value is not the one that all runs have."""
     if abs(np.log(value / expected)) <= np.log(SAME_RATIO):
         return ""
-    return f"{why}: {value:.3g} {unit} are not near {expected:.3g}; add runs of {mend}"
+    return f"{why}: {value:.3g} {unit} are not near {expected:.3g}; add runs of {more}"

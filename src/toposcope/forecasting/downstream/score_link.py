@@ -8,9 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from toposcope.errors import ToposcopeError
-from toposcope.forecasting.downstream.fits import MOVEMENT_ERROR
-from toposcope.forecasting.downstream.held_out import NORMAL, Fold, Miss, folds, half_width
 from toposcope.forecasting.downstream.ladder import Endpoints, Ladder, endpoints, score_error
 from toposcope.forecasting.downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
 from toposcope.forecasting.downstream.predicted import table_of, with_interval
@@ -21,14 +18,14 @@ from toposcope.forecasting.downstream.refusals import (
     refusal_of_ladder,
     refusal_of_width,
 )
+from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold, Miss, extrapolating_folds, half_width
+from toposcope.forecasting.tuning import MAX_LOSS_REACH, MOVEMENT_ERROR
 from toposcope.logs.columns import Target
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 METHODS: tuple[TwoStage, ...] = (TwoStage(), TwoStageExponential())
 RESAMPLES, FOLD_RESAMPLES = 200, 40  # links of resampled runs, and of those of a fold
-N_LAW = 5  # parameters of a two-stage method before those of its link
-REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
 COLUMNS = ("task", "model", "N", "D", "loss", "score", "low", "high", "probability", "chance", "link", "refused")
 
 
@@ -44,10 +41,10 @@ class ScoreLink:
     link: Link | ExponentialLink | None = None  # from losses to scores; None where refused
     resampled: tuple[Link | ExponentialLink, ...] = ()  # links of resampled runs
     scatter: float = 0.0  # standard deviation of a score about the link
-    widening: float = 1.0  # factor on deviations from the link, at least 1, that runs left out ask for
-    held: int = 0  # runs left out whose score was in its 90% interval, and all of them
-    judged: int = 0  # runs left out whose score was in its 90% interval, and all of them
-    refusal: str = ""  # why no score can be told; empty if some can
+    widening: float = 1.0  # factor on deviations from the link, at least 1, that held-out runs ask for
+    held: int = 0  # held-out runs whose score was in its 90% interval
+    judged: int = 0  # all held-out runs
+    refusal: str = ""  # why no score is predicted; empty if some are
 
     def refusal_at(self, loss: float) -> str:
         """Return why the score at a loss cannot be told; empty if it can."""
@@ -80,7 +77,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     """Fit a link from the loss of a ladder to its score.
 
     A sigmoid or an exponential with chance at its foot, whichever predicts the scores of larger runs better from their
-    losses when they are left out.
+    losses when they are held out.
     """
     points, chance = endpoints(ladder), chance_of(ladder)
     points = points.where(np.isfinite(points.loss) & (points.loss > 0))
@@ -88,7 +85,11 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     if refusal := refusal_of_ladder(ladder, points, chance) or _refusal_of_losses(points):
         return replace(found, refusal=refusal)
     assert chance is not None
-    parts = [each for each in folds(points) if leaves_chance(points, each.trained, chance, ladder.target.n)]
+    parts = [
+        each
+        for each in extrapolating_folds(points.N, points.D)
+        if leaves_chance(points, each.trained, chance, ladder.target.n)
+    ]
     judged = [_judged(method, points, chance, parts) for method in METHODS]
     best = min(range(len(METHODS)), key=lambda i: float(np.mean([each.error for each in judged[i]] or [np.inf])))
     method = METHODS[best]
@@ -104,7 +105,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
         link=link,
         resampled=_resampled(method, points, chance, theta, np.arange(len(points)), RESAMPLES, seed),
         scatter=scatter,
-        widening=half_width(misses) / NORMAL,
+        widening=half_width(misses) / NORMAL_WIDTH,
         held=sum(each.off <= half_width(misses, each.fold) for each in misses),
         judged=len(misses),
     )
@@ -125,7 +126,7 @@ def _scatter(points: Endpoints, residuals: Vector, n: int | None) -> float:
 
 
 class _Judged(NamedTuple):
-    """A run left out: in which fold, how far its score was off, and how far the link moved from the nearest loss."""
+    """A held-out run: in which fold, how far its score was off, and how far the link moved from the nearest loss."""
 
     fold: int
     place: int
@@ -134,7 +135,7 @@ class _Judged(NamedTuple):
 
 
 def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[Fold]) -> list[_Judged]:
-    """Return the runs left out in each fold, predicted from their losses by the link of the others."""
+    """Return the held-out runs in each fold, predicted from their losses by the link of the others."""
     if not parts:
         return []
     found = []
@@ -160,7 +161,7 @@ def _misses(
     n: int | None,
     seed: int,
 ) -> list[Miss]:
-    """Return the runs left out, their errors in units of what the others show: spread of links, scatter of scores."""
+    """Return the held-out runs, their errors in units of what the others show: spread of links, scatter of scores."""
     found = []
     for i, fold in enumerate(parts):
         theta = method.fit_link(points, chance, fold.trained[None].astype(np.float64))[0]
@@ -172,14 +173,14 @@ def _misses(
                 spread = float(np.std([link(points.loss[each.place]) for link in links]))
                 deviation = float(np.sqrt(spread**2 + scatter**2 + (MOVEMENT_ERROR * each.movement) ** 2))
                 off = each.error / max(deviation, 1e-6)
-                found.append(Miss(points.run[each.place], fold.unseen(points), off))
+                found.append(Miss(points.run[each.place], fold.unseen(points.run), off))
     return found
 
 
 def _within_reach(losses: Vector, loss: float) -> bool:
     """Return whether a loss is not too far outside those of a ladder."""
     low, high = float(losses.min()), float(losses.max())
-    reach = REACH * (high - low)
+    reach = MAX_LOSS_REACH * (high - low)
     return low - reach <= loss <= high + reach
 
 
@@ -190,7 +191,7 @@ def _nearest(losses: Vector, loss: ArrayLike) -> Vector:
 
 def link_of(method: TwoStage, points: Endpoints, chance: float, theta: Vector) -> Link | ExponentialLink:
     """Return the link that parameters of `fit_link` say."""
-    return method.link(points, chance, np.concatenate([np.zeros(N_LAW), theta]))
+    return method.link(points, chance, np.concatenate([np.zeros(5), theta]))
 
 
 def _resampled(
@@ -213,9 +214,9 @@ class ArmScore:
     N: float
     D: float
     loss: float  # predicted
-    score: float  # predicted
-    low: float  # 90% interval of the score; NaN where refused, as the score is
-    high: float  # 90% interval of the score; NaN where refused, as the score is
+    score: float = np.nan  # predicted, with its 90% interval; NaN where refused
+    low: float = np.nan
+    high: float = np.nan
     refusal: str = ""
 
 
@@ -240,11 +241,9 @@ class TaskScores:
 
 def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], draws: Matrix, seed: int) -> TaskScores:
     """Return the scores of models from draws of their losses."""
-    if draws.shape[0] != len(models):
-        raise ToposcopeError(f"{len(models)} models, but losses of {draws.shape[0]}")
     refusals = [link.refusal_at(loss) for *_, loss in models]
     if link.link is None or all(refusals):
-        arms = tuple(ArmScore(*each, np.nan, np.nan, np.nan, why) for each, why in zip(models, refusals, strict=True))
+        arms = tuple(ArmScore(*each, refusal=why) for each, why in zip(models, refusals, strict=True))
         return TaskScores(link, arms, np.nan)
     scores = link.scores(draws, seed)
     found = []
@@ -252,7 +251,7 @@ def task_scores(link: ScoreLink, models: list[tuple[str, float, float, float]], 
         low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
         why = why or refusal_of_width(low, high, link.chance)
         score = float(link.link(each[3]))
-        found.append(ArmScore(*each, np.nan, np.nan, np.nan, why) if why else ArmScore(*each, score, low, high))
+        found.append(ArmScore(*each, refusal=why) if why else ArmScore(*each, score, low, high))
     clear = len(models) > 1 and not any(each.refusal for each in found)
     higher = (scores[-1] > scores[0]).mean() + (scores[-1] == scores[0]).mean() / 2
     return TaskScores(link, tuple(found), float(higher) if clear else np.nan)
@@ -264,31 +263,21 @@ def score_sentences(tasks: Sequence[TaskScores]) -> list[str]:
 
 
 def _sentence(each: TaskScores) -> str:
-    predicted = [arm for arm in each.arms if not arm.refusal]
-    if not predicted:
+    scores = [
+        (f"{arm.name} " if len(each.arms) > 1 else "") + with_interval(arm.score, arm.low, arm.high, each.link.target)
+        for arm in each.arms
+        if not arm.refusal
+    ]
+    if not scores:
         return f"{each.task}: cannot be told, {each.refusal.rstrip('.')}."
-    if len(each.arms) == 1:
-        return f"{each.task}: {_score(predicted[0], each)}{_held(each)}."
-    scores = ", ".join(f"{arm.name} {_score(arm, each)}" for arm in predicted)
-    unknown = "".join(f"; {arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal)
-    higher = ""
-    if np.isfinite(each.probability):
-        higher = f"; {each.arms[-1].name} scores higher with a probability of {_percent(each.probability)}"
-    return f"{each.task}: {scores}{higher}{unknown}{_held(each)}."
-
-
-def _score(arm: ArmScore, each: TaskScores) -> str:
-    return with_interval(arm.score, arm.low, arm.high, each.link.target)
-
-
-def _held(each: TaskScores) -> str:
-    if not each.link.judged:
-        return "; no run could be left out to test the link"
-    return f"; the link's intervals held {each.link.held} of {each.link.judged} runs left out"
-
-
-def _percent(share: float) -> str:
-    return "under 1%" if share < 0.01 else "over 99%" if share > 0.99 else f"{100 * share:.0f}%"
+    parts = [", ".join(scores)]
+    if np.isfinite(p := each.probability):
+        percent = "under 1%" if p < 0.01 else "over 99%" if p > 0.99 else f"{100 * p:.0f}%"
+        parts.append(f"{each.arms[-1].name} scores higher with a probability of {percent}")
+    parts += [f"{arm.name} cannot be told, {arm.refusal}" for arm in each.arms if arm.refusal]
+    held = f"the link's intervals held {each.link.held} of {each.link.judged} held-out runs"
+    parts.append(held if each.link.judged else "no run could be held out to test the link")
+    return f"{each.task}: {'; '.join(parts)}."
 
 
 def scores_frame(tasks: Sequence[TaskScores]) -> pl.DataFrame:
@@ -306,5 +295,5 @@ def scores_frame(tasks: Sequence[TaskScores]) -> pl.DataFrame:
 
 def scores_dicts(tasks: Sequence[TaskScores]) -> list[dict[str, Any]]:
     """Return the rows of `scores_frame`, with how often the link's intervals held."""
-    counts = {each.task: {"held": each.link.held, "left_out": each.link.judged} for each in tasks}
+    counts = {each.task: {"held": each.link.held, "held_out": each.link.judged} for each in tasks}
     return [{**row, **counts[row["task"]]} for row in scores_frame(tasks).to_dicts()]

@@ -13,7 +13,6 @@ from toposcope.logs.cleaning import size_of
 from toposcope.logs.evaluations import Evaluations
 
 MAX_LISTED = 12  # names in a message
-EXAMPLES = {"N": "N=7B", "D": "D=4T"}
 EXPECTED = "expected N=7B,D=4T with a name before it if you like, or the name of a run"
 
 
@@ -81,15 +80,14 @@ def _model_of(text: str, evaluations: Evaluations) -> Model:
         sizes = {key: sizes[key] if np.isfinite(sizes[key]) else known for key, known in zip("ND", own, strict=True)}
     for key, what in (("N", "parameters"), ("D", "tokens")):
         if sizes[key] is None or not np.isfinite(sizes[key]):
-            run = (
-                f"the run states no {what}"
-                if name in runs
-                else f"no run is named {name}"
-                if name
-                else f"{what} missing"
+            run = f"the run states no {what}" if name in runs else f"no run is named {name}"
+            run = run if name else f"{what} missing"
+            hint = (
+                f"add {'N=7B' if key == 'N' else 'D=4T'}"
+                if name in runs or not name
+                else f"state N=7B,D=4T, or {_near(name, runs)}"
             )
-            mend = f"add {EXAMPLES[key]}" if name in runs or not name else f"state N=7B,D=4T, or {_near(name, runs)}"
-            raise ToposcopeError(f"model {text}: {run}; {mend}")
+            raise ToposcopeError(f"model {text}: {run}; {hint}")
     return Model(name or unnamed(sizes["N"], sizes["D"]), sizes["N"], sizes["D"])
 
 

@@ -17,10 +17,11 @@ from toposcope.forecasting.forecaster import (
     end_steps,
     fraction_seen,
 )
-from toposcope.forecasting.forecasters.power_law_fit import LATE_SHARE, MAX_SPIKE, fit_power_law, window
-from toposcope.forecasting.schedules.planned import held_out
+from toposcope.forecasting.forecasters.power_law_fit import fit_power_law, window
+from toposcope.forecasting.held_out import runs_held_out
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.forecasting.tuning import LATE_SHARE, MAX_SPIKE
 from toposcope.logs import Log, final_losses
 from toposcope.typing import Steps, Vector
 
@@ -75,7 +76,7 @@ class LawForecaster(ABC):
         Raises
         ------
         RefusedError
-            If the forecaster cannot say anything honest here.
+            If the final loss is not identifiable from this log.
         """
         fitted = self.law(log, schedule, siblings)
         errors, relatives = self._errors(log, schedule, siblings)
@@ -104,7 +105,7 @@ class LawForecaster(ABC):
 def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> Vector:
     """Return log(predicted / final) of each run, predicted without the runs of its size; NaN if it cannot be."""
     errors = np.full(len(runs), np.nan)
-    for i, case in enumerate(held_out(runs, fraction, assumed)):
+    for i, case in enumerate(runs_held_out(runs, fraction, assumed)):
         if case is None:
             continue
         try:
@@ -138,12 +139,12 @@ class StepPowerLaw(LawForecaster):
 
     def _fit(self, log: Log, schedule: Schedule) -> FittedLossCurve:
         late = window(log, schedule, LATE_SHARE)
-        fit = fit_power_law(self._clock(schedule, late.steps), late.loss, late.weight)
+        fit = fit_power_law(self._covariate(schedule, late.steps), late.loss, late.weight)
         return FittedLossCurve(
-            lambda steps: fit(self._clock(schedule, steps)), schedule, fit.diagnostics(), fit.warnings()
+            lambda steps: fit(self._covariate(schedule, steps)), schedule, fit.diagnostics(), fit.warnings()
         )
 
-    def _clock(self, schedule: Schedule, steps: Steps) -> Vector:
+    def _covariate(self, schedule: Schedule, steps: Steps) -> Vector:
         """Return what the loss is a power law of."""
         return steps.astype(np.float64)
 
@@ -153,7 +154,7 @@ class ProgressPowerLaw(StepPowerLaw):
 
     name = "s1"
 
-    def _clock(self, schedule: Schedule, steps: Steps) -> Vector:
+    def _covariate(self, schedule: Schedule, steps: Steps) -> Vector:
         return schedule.progress(steps)
 
 

@@ -27,9 +27,11 @@ from toposcope.forecasting.forecasters.multi_power_law import (
     lr_decay_terms,
     summed_rate,
 )
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, LATE_SHARE, MIN_POINTS, NORMAL, fit_power_law, window
+from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
+from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.forecasting.tuning import LATE_SHARE, MIN_LOG_LIKELIHOOD_RATIO, SIBLING_SHARE
 from toposcope.logs import Log
 from toposcope.typing import Matrix, Steps, Vector
 
@@ -37,9 +39,6 @@ CELLS = tuple(product(np.geomspace(1e-4, 1, 9), (0.2, 0.4, 0.7, 1.2, 2.0), (0.2,
 """C, b and g, rates in units of the peak."""
 GAIN_SIZES = np.geomspace(0.01, 2, 48)  # B, in the unit of the loss: the gain from a decay of the whole peak
 EXPONENTS = np.geomspace(0.08, 1.4, 14)
-MIN_LOG_LIKELIHOOD_RATIO = 2.0
-"""By which the best B must beat the smallest; else the siblings hold no information on it."""
-SIBLING_SHARE = 0.9  # late share of a sibling that the shared parameters are fitted to
 MAX_RUNS_OF_A_MODEL = 6  # runs of one model that the shared parameters are fitted to
 
 
@@ -135,7 +134,7 @@ def likelihoods(curves: Sequence[Curve]) -> Matrix:
     columns = np.stack([np.ones_like(bases[a]), bases[a]], axis=1) / curve.loss[:, None]
     residuals = np.abs(level - columns @ np.linalg.lstsq(columns, level, rcond=None)[0])
     limit = max(MIN_RESIDUAL_SCALE, HUBER * NORMAL * float(np.median(residuals)))
-    weight = np.sqrt(np.minimum(1, limit / np.maximum(residuals, 1e-15)))
+    weight = np.sqrt(huber_weights(residuals, limit, 1e-15))
     squares = _sums_of_squares(bases, gain, curve.loss, weight).min(axis=0)
     floor = len(curve.loss) * (MIN_RESIDUAL_SCALE / 10) ** 2
     profile: Matrix = 0.5 * len(curve.loss) * np.log(squares + floor)

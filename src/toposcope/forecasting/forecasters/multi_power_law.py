@@ -13,9 +13,11 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, MIN_POINTS, NORMAL, window
+from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, window
+from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights, least_squares
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
@@ -33,12 +35,8 @@ SEARCHES = 3  # number of the best starts from which the search begins
 ROUNDS = 3  # of reweighting
 MIN_RESIDUAL_SCALE = 1e-3
 """Relative; larger residuals count less, as in the publication, or from a larger one if the runs are noisier."""
-MAX_EVALUATIONS = 60
-MAX_NNLS_ITERATIONS = 1000
-
-MIN_SCHEDULES = 3  # for the five parameters of the decay terms and the level they start from
+MAX_STEPS = 60  # of a search
 MIN_SCHEDULE_DIFFERENCE = 0.05  # share of the peak; schedules that are nowhere further apart count as the same
-COMPARED_STEPS = 65  # evenly spaced steps at which schedules are compared
 MAX_POINTS, MIN_CURVE_POINTS = 4000, 20  # of all curves together, and of each curve
 
 
@@ -47,8 +45,8 @@ class DecayTerms(NamedTuple):
 
     row: Indices  # shape (p,); index of t
     weight: Vector  # shape (p,); sum of eta_{k-1} - eta_k over the group's steps k <= t; negative where the rate rises
-    log_rate: Vector  # shape (p,); logarithms of eta_k, and of S_k(t), the sum of the rates from k to t
-    log_sum: Vector  # shape (p,); logarithms of eta_k, and of S_k(t), the sum of the rates from k to t
+    log_rate: Vector  # shape (p,); logarithm of eta_k
+    log_sum: Vector  # shape (p,); logarithm of S_k(t), the sum of the rates from k to t
     n_steps: int  # number of steps t
 
     def gain(self, C: float, b: float, g: float) -> Vector:
@@ -152,13 +150,13 @@ def _group_bounds(decays: Vector, progress_share: Vector) -> tuple[Indices, Indi
 class MultiPowerLaw:
     """A fitted law; learning rates in their own unit, losses in the logs'."""
 
-    L0: float  # not negative
-    A: float  # not negative
-    a: float  # not negative
-    B: float  # not negative
-    C: float  # not negative
-    b: float  # not negative
-    g: float  # not negative
+    L0: float  # none of the coefficients is negative
+    A: float
+    a: float
+    B: float
+    C: float
+    b: float
+    g: float
     scale: float  # of the relative residuals: their median absolute value times 1.4826
 
     def loss(self, schedule: Schedule, steps: Steps) -> Vector:
@@ -218,10 +216,10 @@ def check_schedules(runs: Sequence[LoggedRun]) -> None:
     """Refuse runs that follow fewer than three different schedules."""
     different: list[Vector] = []
     for run in runs:
-        cooled = run.schedule.cooled(np.linspace(0, run.schedule.last_step, COMPARED_STEPS).round().astype(np.int64))
+        cooled = run.schedule.cooled(np.linspace(0, run.schedule.last_step, 65).round().astype(np.int64))
         if all(np.abs(cooled - other).max() > MIN_SCHEDULE_DIFFERENCE for other in different):
             different.append(cooled)
-        if len(different) == MIN_SCHEDULES:
+        if len(different) == 3:
             return
     raise RefusedError(
         f"the multi-power law needs runs under three different schedules for its five parameters, not {len(different)}"
@@ -278,39 +276,27 @@ class LeastSquaresProblem:
         power = np.exp(-a * self.log_summed)
         scaling = self.weight / self.loss
         columns = np.stack([np.ones_like(power), power, -gain], axis=1) * scaling[:, None]
-        solution = nnls(columns, self.weight, maxiter=MAX_NNLS_ITERATIONS)[0]
+        solution = nnls(columns, self.weight, maxiter=1000)[0]
         by_a = -solution[1] * a * self.log_summed * power
         slopes = np.stack([*(-solution[2] * by for by in gain_derivatives), by_a], axis=1) * scaling[:, None]
         basis = np.linalg.qr(columns[:, solution > 0])[0]
         return solution, columns @ solution - self.weight, slopes - basis @ (basis.T @ slopes)
 
     def search(self, q: Vector) -> tuple[Vector, float]:
-        """Search C, b, g and a from a start; return their logarithms and half the sum of squares."""
-        from scipy.optimize import least_squares
+        """Search C, b, g and a from a start; return their logarithms and the sum of squares."""
 
-        low, high = np.log(LOWEST), np.log(HIGHEST)
-        last: list[tuple[Vector, tuple[Vector, Vector, Matrix]]] = []
+        def linearised(rows: Matrix, _: Indices) -> tuple[Matrix, NDArray[np.float64]]:
+            solved = [self.solve(row) for row in rows]
+            return np.array([residuals for _, residuals, _ in solved]), np.array([slopes for *_, slopes in solved])
 
-        def solve_once(q: Vector) -> tuple[Vector, Vector, Matrix]:
-            if not last or not np.array_equal(last[0][0], q):
-                last[:] = [(q.copy(), self.solve(q))]
-            return last[0][1]
-
-        result = least_squares(
-            lambda q: solve_once(q)[1],
-            np.clip(q, low + 1e-6, high - 1e-6),
-            jac=lambda q: solve_once(q)[2],
-            bounds=(low, high),
-            max_nfev=MAX_EVALUATIONS,
-            xtol=1e-7,
-            ftol=1e-8,
-        )
-        return result.x, float(result.cost)
+        bounds = np.log(LOWEST), np.log(HIGHEST)
+        found, squares = least_squares(linearised, q[None], bounds=bounds, tolerance=0, relative=1e-8, steps=MAX_STEPS)
+        return found[0], float(squares[0])
 
     def reweigh(self, q: Vector) -> float:
         """Reweigh the points by Huber's function of their residuals; return the scale of these."""
         residuals = self.solve(q)[1] / self.weight
         scale = NORMAL * float(np.median(np.abs(residuals)))
         limit = max(MIN_RESIDUAL_SCALE, HUBER * scale)
-        self.weight = np.sqrt(np.minimum(1, limit / np.maximum(np.abs(residuals), 1e-15)))
+        self.weight = np.sqrt(huber_weights(np.abs(residuals), limit, 1e-15))
         return scale

@@ -6,21 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import RefusedError, cached
+from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.tuning import MAX_SPIKE
 from toposcope.logs import Log
 from toposcope.typing import Matrix, Vector
 
-LATE_SHARE = 0.7  # late share of what was seen that a law is fitted to, if it does not say otherwise
-MAX_SPIKE = 5.0  # times the median of the window; a larger loss counts as this
 MIN_POINTS = 5  # points that a law is fitted to
 MAX_BINS = 200
 EXPONENTS = np.linspace(0.05, 1.5, 59)
 N_FINER_EXPONENTS = 21
 MIN_ROUNDS, MAX_ROUNDS = 4, 20  # of reweighting; more than 4 only while many outliers keep the scale falling
 SETTLED_RATIO = 0.9  # the scale has settled if it is at least this share of that of the round before
-HUBER = 1.345  # residuals beyond this multiple of their scale count less: 95% efficient where residuals are normal
 MIN_SCALE = 1e-6  # share of the mean value; a curve without noise has no scale of its own
-NORMAL = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 MIN_RELATIVE_SCALE = 1e-9  # of the fit with annealing, whose values are divided by their mean
 MAX_PRIOR_STRENGTH = 1e9  # scale of the residuals over the spread of c, from which c is what the prior says
 
@@ -103,7 +101,7 @@ class PowerLawFit:
             return ("the loss does not fall as in training, it diverges or stands still: the law is its mean",)
         if not self.at_edge:
             return ()
-        return ("the exponent is at the edge of its range: the losses seen do not bend as a power law does",)
+        return ("the exponent is at the edge of its range: no curvature consistent with a power law so far",)
 
 
 def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPONENTS) -> PowerLawFit:
@@ -127,7 +125,7 @@ def _best_exponent(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> t
         L0, A = _nonnegative_lines(z, y, robust)
         size = np.abs(y - L0[:, None] - A[:, None] * z)
         scale = NORMAL * np.median(size, axis=1) + least
-        robust = weight * np.minimum(1, HUBER * scale[:, None] / np.maximum(size, least))
+        robust = weight * huber_weights(size, HUBER * scale[:, None], least)
         before, best = best, float(scale.min())
         if done >= MIN_ROUNDS and best > SETTLED_RATIO * before:
             break
@@ -176,7 +174,7 @@ def _fit_scaled(
         solution = np.linalg.solve(normal, right[:, :, None])[:, :, 0]
         size = np.abs(y - (columns @ solution[:, :, None])[:, :, 0])
         scale = NORMAL * np.median(size, axis=1) + MIN_RELATIVE_SCALE
-        robust = weight * np.minimum(1, HUBER * scale[:, None] / np.maximum(size, MIN_RELATIVE_SCALE))
+        robust = weight * huber_weights(size, HUBER * scale[:, None], MIN_RELATIVE_SCALE)
     sound = (solution[:, :2] >= 0).all(axis=1)
     if sound.any():
         misfit = (robust * size**2).sum(axis=1)

@@ -6,15 +6,14 @@ from functools import lru_cache
 import numpy as np
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
+from toposcope.forecasting.held_out import group_folds
 from toposcope.forecasting.schedules.schedule import N_SHAPE_STEPS, Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.forecasting.tuning import MAX_SHAPE_DIFFERENCE, MIN_LEVEL_SPREAD
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
-LEVEL_SHARE = 0.05  # late share of the steps seen over which the present loss is the mean
-MAX_SHAPE_DIFFERENCE = 0.05  # mean difference, over the peak, of two schedules that count as the same
 MIN_SIBLINGS = 4
-MIN_SPREAD = 0.02  # of log L(f); with less the slope of the map is taken as 1
 
 
 class Template:
@@ -63,14 +62,13 @@ def _template(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tu
 def _errors(runs: tuple[LoggedRun, ...], fraction: float) -> Vector:
     """Return log(predicted / final) of runs, each by the others of other sizes, if these are enough."""
     known, now, end = _known(runs, fraction)
-    sizes = [run.size for run in known]
-    lines = {}
-    for size in set(sizes):
-        others = np.array([other != size for other in sizes])
-        if others.sum() >= MIN_SIBLINGS:
-            lines[size] = _line(now[others], end[others])
-    held_out = [(lines[size], i) for i, size in enumerate(sizes) if size in lines]
-    return np.array([offset + slope * now[i] - end[i] for (slope, offset), i in held_out])
+    errors = np.full(len(known), np.nan)
+    for fold in group_folds([run.size for run in known]):
+        if fold.trained.sum() >= MIN_SIBLINGS:
+            slope, offset = _line(now[fold.trained], end[fold.trained])
+            errors[fold.predicted] = (offset + slope * now - end)[fold.predicted]
+    known_errors: Vector = errors[np.isfinite(errors)]
+    return known_errors
 
 
 def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun], Vector, Vector]:
@@ -88,15 +86,15 @@ def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun],
 
 def _level(log: Log) -> float:
     """Return the mean loss over the last 5% of the steps seen."""
-    return float(log.loss[log.steps >= (1 - LEVEL_SHARE) * log.steps[-1]].mean())
+    return float(log.loss[log.steps >= (1 - 0.05) * log.steps[-1]].mean())
 
 
 def _line(x: Vector, y: Vector) -> tuple[float, float]:
     """Return slope and offset by Theil and Sen's medians, which are robust to single siblings."""
-    if x.std() < MIN_SPREAD:
+    if x.std() < MIN_LEVEL_SPREAD:
         return 1.0, float(np.median(y - x))
     i, j = np.triu_indices(len(x), 1)
-    apart = np.abs(x[j] - x[i]) > MIN_SPREAD / 2
+    apart = np.abs(x[j] - x[i]) > MIN_LEVEL_SPREAD / 2
     slope = float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart])) if apart.any() else 1.0
     return slope, float(np.median(y - slope * x))
 

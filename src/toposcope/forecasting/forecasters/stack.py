@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
 from toposcope.forecasting.forecasters.baseline_laws import Last, LawForecaster, ProgressPowerLaw, StepPowerLaw
 from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN, S1_ANNEAL
-from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL, window
+from toposcope.forecasting.forecasters.power_law_fit import window
 from toposcope.forecasting.forecasters.sibling_template import template_final
-from toposcope.forecasting.schedules.planned import held_out
+from toposcope.forecasting.held_out import group_folds, runs_held_out
+from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
@@ -23,29 +25,22 @@ STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
 """Candidates, weakest first; with an infinite one the fit is a constant."""
 ROUNDS = 4
 MAX_FOLDS = 10
-MAX_DEVIATIONS = 3.0  # standard deviations; features further out are clipped
-LEVERAGE_FACTOR = 5.0
-MIN_STRENGTH = 3.0
-MAX_COUNTED_ERROR = 0.05  # in choosing the strength, an error that is larger counts as this
 BASE = COOLDOWN
 STACKED_LAWS: tuple[LawForecaster, ...] = (Last(), StepPowerLaw(), ProgressPowerLaw(), S1_ANNEAL, ANNEALING)
-SLOPE_SHARE = 0.5  # late share of what was seen over which slopes are taken
-MIN_VARIANCE = 1e-10  # of the logarithm of progress; with less, slopes count as 0
 MIN_RUNS, MIN_SIZES = 8, 2
 NORMS = ("weight_norm", "grad_norm")
-MIN_NORMS = 3  # logged values of a norm
 
 
 @dataclass(frozen=True)
 class RidgeFit:
     """A fitted ridge."""
 
-    centre: Vector  # shape (p,); of the features; slopes of the standardised ones
-    scale: Vector  # shape (p,); of the features; slopes of the standardised ones
-    slopes: Vector  # shape (p,); of the features; slopes of the standardised ones
+    centre: Vector  # shape (p,), as the next two; of the features
+    scale: Vector
+    slopes: Vector  # of the standardised features
     offset: float
     low: float  # smallest and largest target it was fitted to; predictions are clipped to them
-    high: float  # smallest and largest target it was fitted to; predictions are clipped to them
+    high: float
     strength: float
     held_out: Vector  # shape (n,); prediction for each row, from the folds that it is not in
     spread: Matrix  # shape (p, p); inverse of the standardised features' products, with the weakest ridge
@@ -61,11 +56,11 @@ class RidgeFit:
         standard error of a prediction has 1 in place of 5; sizes that are left out differ by more than chance.
         """
         z = self._z(features)
-        reach: Vector = np.sqrt(1 + LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z))
+        reach: Vector = np.sqrt(1 + tuning.LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z))
         return reach
 
     def _z(self, features: Matrix) -> Matrix:
-        return np.clip((features - self.centre) / self.scale, -MAX_DEVIATIONS, MAX_DEVIATIONS)
+        return np.clip((features - self.centre) / self.scale, -tuning.MAX_DEVIATIONS, tuning.MAX_DEVIATIONS)
 
 
 def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> RidgeFit:
@@ -82,11 +77,11 @@ def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> R
     fold_of = {name: i % MAX_FOLDS for i, name in enumerate(names)}
     folds = np.array([fold_of[group] for group in groups])
     held_out = _held_out(features, target, folds)
-    losses = np.minimum(np.abs(held_out - target), MAX_COUNTED_ERROR).mean(axis=1)
+    losses = np.minimum(np.abs(held_out - target), tuning.MAX_COUNTED_ERROR).mean(axis=1)
     best = int(losses.argmin())
     whole = _fit(_standard(features), target, STRENGTHS[best])
     z = (features - whole[0]) / whole[1]
-    spread = np.asarray(np.linalg.inv(z.T @ z + MIN_STRENGTH * np.eye(z.shape[1])), dtype=np.float64)
+    spread = np.asarray(np.linalg.inv(z.T @ z + tuning.MIN_STRENGTH * np.eye(z.shape[1])), dtype=np.float64)
     return RidgeFit(*whole, STRENGTHS[best], held_out[best], spread)
 
 
@@ -101,12 +96,11 @@ class _Standard(NamedTuple):
 def _held_out(features: Matrix, target: Vector, folds: NDArray[np.int64]) -> Matrix:
     """Return the prediction for each row from the folds it is not in, by strength, shape (n_strengths, n)."""
     answers = np.empty((len(STRENGTHS), len(target)))
-    for fold in np.unique(folds):
-        out = folds == fold
-        standard = _standard(features[~out])
+    for fold in group_folds(folds.tolist()):
+        standard = _standard(features[fold.trained])
         for i, strength in enumerate(STRENGTHS):
-            fit = RidgeFit(*_fit(standard, target[~out], strength), strength, np.empty(0), np.empty((0, 0)))
-            answers[i, out] = fit(features[out])
+            fit = RidgeFit(*_fit(standard, target[fold.trained], strength), strength, np.empty(0), np.empty((0, 0)))
+            answers[i, fold.predicted] = fit(features[fold.predicted])
     return answers
 
 
@@ -133,7 +127,7 @@ def _fit(standard: _Standard, target: Vector, strength: float) -> tuple[Vector, 
         offset = level - float(mean @ slopes)
         size = np.abs(target - offset - z @ slopes)
         spread = NORMAL * _median(size) + 1e-9
-        weight = np.minimum(1, HUBER * spread / np.maximum(size, 1e-12))
+        weight = huber_weights(size, HUBER * spread, 1e-12)
     return centre, scale, slopes, offset, float(target.min()), float(target.max())
 
 
@@ -189,7 +183,7 @@ class Stack:
     ) -> tuple[RidgeFit, Vector, Vector]:
         """Return the ridge, log(predicted / final) of each sibling, held out with its size, and its reach."""
         rows, target, sizes = [], [], []
-        for case in held_out(relatives, fraction, assumed):
+        for case in runs_held_out(relatives, fraction, assumed):
             if case is None:
                 continue
             run, seen, schedule, others = case
@@ -245,7 +239,7 @@ def stack_features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], 
         others.append(np.log(template_final(log, schedule, siblings) / base))
     except RefusedError:
         others.append(0.0)  # without siblings of its schedule a run is taken to end where the base does
-    late = window(log, schedule, SLOPE_SHARE)
+    late = window(log, schedule, tuning.STACK_SLOPE_SHARE)
     slope = slope_of(np.log(schedule.progress(late.steps)), np.log(late.loss))
     level = np.log(late.loss[-max(1, len(late.loss) // 10) :].mean())
     # a feature that is unknown of the run to forecast is the same for all, and has no effect
@@ -257,7 +251,7 @@ def slope_of(x: Vector, y: Vector) -> float:
     """Return the slope of y over x by least squares; 0 where x is constant, as progress is at a rate of 0."""
     left = x - x.mean()
     size = float(left @ left)
-    return float(left @ y) / size if size > MIN_VARIANCE * len(x) else 0.0
+    return float(left @ y) / size if size > 1e-10 * len(x) else 0.0
 
 
 class StackNorms(Stack):
@@ -275,9 +269,9 @@ class StackNorms(Stack):
 def _level_and_slope(log: Log, schedule: Schedule, name: str) -> tuple[float, float]:
     """Return the median of the logarithm of a norm, and its slope in log S1."""
     values = log.norms.get(name, np.full(len(log.steps), np.nan))
-    late = (log.steps >= max(1, (1 - SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
+    late = (log.steps >= max(1, (1 - tuning.STACK_SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
     late[late] = values[late] > 0
-    if late.sum() < MIN_NORMS:
+    if late.sum() < 3:
         raise RefusedError(f"the log has no {name.replace('_', ' ')}")
     y, x = np.log(values[late]), np.log(schedule.progress(log.steps[late]))
     return float(np.median(y)), slope_of(x, y)

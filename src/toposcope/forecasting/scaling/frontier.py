@@ -19,11 +19,9 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
 N_BUDGETS = 200  # budgets at which training curves are compared
-N_CHECK_RESAMPLES = 200  # of the approaches that only check the law
 MIN_BUDGETS = 3
 MIN_PARABOLA_POINTS = 5  # points of equal compute; a parabola takes three, and their unequal compute one
 MAX_COMPUTE_RATIO = 1.2  # largest over smallest compute of points that count as of equal compute
-MIN_RESAMPLE_SHARE = 0.5  # share of the resamples that must determine the exponent, for an interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +29,10 @@ class Frontier:
     """The compute-optimal models as one approach finds them."""
 
     approach: str  # ``envelope``, ``parabolas`` or ``law``
-    a: Interval  # exponents of N* and D* in C, with their intervals over resampled runs (95%)
-    b: Interval  # exponents of N* and D* in C, with their intervals over resampled runs (95%)
-    C: Vector  # shape (k,); budgets, and N* at each
-    N: Vector  # shape (k,); budgets, and N* at each
+    a: Interval  # exponent of N* in C, and of D* under it, with their 95% intervals over resampled runs
+    b: Interval
+    C: Vector  # shape (k,); budgets, and N* at each under it
+    N: Vector
     remarks: tuple[str, ...] = ()
 
     def optimal_parameters(self, budget_flops: float) -> float:
@@ -48,7 +46,7 @@ def approaches(fitted: FittedScalingLaw, *, seed: int = 0) -> tuple[list[Frontie
     found, refused = [by_law(fitted)], {}
     for name, approach in (("envelope", by_envelope), ("parabolas", by_parabolas)):
         try:
-            found.append(approach(fitted.points, resamples=N_CHECK_RESAMPLES, seed=seed))
+            found.append(approach(fitted.points, resamples=200, seed=seed))
         except RefusedError as error:
             refused[name] = str(error)
     return found, refused
@@ -172,10 +170,6 @@ def _vertex(x: Vector, log_c: Vector, loss: Vector, weights: Vector) -> float:
     return at if x[sampled].min() < at < x[sampled].max() else np.nan
 
 
-def _slope(C: Vector, N: Vector) -> float:
-    return float(np.polyfit(np.log(C), np.log(N), 1)[0])
-
-
 def _frontier(
     approach: str,
     C: Vector,
@@ -185,11 +179,15 @@ def _frontier(
     seed: int,
 ) -> Frontier:
     """Return a frontier with the intervals of resampled runs; those that determine no exponent are None."""
+
+    def slope(C: Vector, N: Vector) -> float:
+        return float(np.polyfit(np.log(C), np.log(N), 1)[0])
+
     random = np.random.default_rng(derive_seed(seed, "frontier", approach))
-    slopes = [_slope(*found) for found in (resampled(random) for _ in range(resamples)) if found is not None]
-    value, remarks = _slope(C, N), []
+    slopes = [slope(*found) for found in (resampled(random) for _ in range(resamples)) if found is not None]
+    value, remarks = slope(C, N), []
     low = high = np.nan
-    if len(slopes) > MIN_RESAMPLE_SHARE * resamples:
+    if len(slopes) > resamples / 2:
         low, high = (float(end) for end in np.percentile(slopes, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]))
         if len(slopes) < resamples:
             remarks.append(f"{resamples - len(slopes)} of {resamples} resamples determine no exponent: left out")

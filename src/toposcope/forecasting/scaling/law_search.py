@@ -19,24 +19,22 @@ TOLERANCE = 1e-13
 """Of the objective: what a Newton step would still gain, relative to it. Looser ones stop at wrong exponents."""
 ROUNDING = 1e-22  # an objective, in units of `DELTA` squared, that is all rounding: the residuals are under 1e-14
 GRID = np.geomspace(0.03, 2.4, 20)  # exponents of the starts, for each of alpha and beta
-POLISHED = 12  # starts that are followed to the end
-LONGEST = 1.0  # largest change of a parameter in one step
-LOST = 20.0  # an exponent from which there is no way back: a single point is made much of
-SOONER, LONGER = 100, 1000  # steps, at most: of all problems, and of the few that have not converged then
-FLAT = 1e-14  # curvatures below this share of the largest are rounding errors
-ALIKE = 1e-12  # added to the squares of terms of unit size, so that equal ones share their part
-AT_ONCE = 200_000  # residuals held in memory together; the work then stays in the cache
-LEAST_SHARE = 1e-3  # of the mean loss: the least that a term of a start may have
-NO_FLOOR = -16.0  # e of a law whose E is taken for 0: a ten-millionth of the loss
+MAX_FOLLOWED = 12  # starts that are followed to the end
+MAX_EXPONENT = 20.0  # from which there is no way back: a single point is made much of
+MAX_ITER_ALL, MAX_ITER_FEW = 100, 1000  # Newton steps of all problems, and of the few that have not converged then
+MIN_CURVATURE = 1e-14  # share of the largest; smaller curvatures are rounding errors
+BATCH_RESIDUALS = 200_000  # residuals held in memory at once; the work then stays in the cache
+MIN_TERM_SHARE = 1e-3  # of the mean loss, of each term of a start
+MIN_FLOOR = -16.0  # e of a law whose E is taken for 0: a ten-millionth of the loss
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Logarithms of points, each about its mean."""
 
-    x: Vector  # shape (n,); ln N, ln D and ln L less `centre`
-    y: Vector  # shape (n,); ln N, ln D and ln L less `centre`
-    z: Vector  # shape (n,); ln N, ln D and ln L less `centre`
+    x: Vector  # shape (n,), as the others; ln N, ln D and ln L less `centre`
+    y: Vector
+    z: Vector
     centre: tuple[float, float, float]
 
     @classmethod
@@ -50,7 +48,7 @@ class Problem:
         """Return E, A, B, alpha and beta of parameters (e, a, b, alpha, beta), shape (k, 5)."""
         e, a, b, alpha, beta = theta.T
         x, y, z = self.centre
-        e = np.where(e <= NO_FLOOR, -np.inf, e)
+        e = np.where(e <= MIN_FLOOR, -np.inf, e)
         with np.errstate(over="ignore"):  # A and B of absurd exponents
             return np.stack([np.exp(e + z), np.exp(a + z + alpha * x), np.exp(b + z + beta * y), alpha, beta], axis=1)
 
@@ -71,7 +69,7 @@ def descend(problem: Problem, starts: Matrix, weights: Matrix) -> Descent:
     = 0, which is their optimum if the objective rises with E there, and else are given more steps.
     """
     weights = np.broadcast_to(weights, (len(starts), len(problem.x)))
-    size = max(1, AT_ONCE // len(problem.x))
+    size = max(1, BATCH_RESIDUALS // len(problem.x))
     parts = [_descend(problem, starts[i : i + size], weights[i : i + size]) for i in range(0, len(starts), size)]
     theta, objective, converged = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Descent(theta, objective / weights.sum(axis=1) / DELTA**2, converged)
@@ -85,9 +83,9 @@ def optima(problem: Problem, weights: Vector) -> Descent:
     down from those without a better neighbour, then from the next best.
     """
     grid = starts(problem, weights)
-    found = values(problem, grid.reshape(-1, 5), weights[None]).reshape(grid.shape[:2])
+    found = values(problem, grid.reshape(-1, 5), weights).reshape(grid.shape[:2])
     ranked = np.lexsort((found.ravel(), ~_lowest_around(found).ravel()))
-    descent = descend(problem, grid.reshape(-1, 5)[ranked[:POLISHED]], weights[None])
+    descent = descend(problem, grid.reshape(-1, 5)[ranked[:MAX_FOLLOWED]], weights[None])
     order = np.argsort(descent.objective, kind="stable")
     return Descent(descent.theta[order], descent.objective[order], descent.converged[order])
 
@@ -102,34 +100,30 @@ def starts(problem: Problem, weights: Vector) -> NDArray[np.float64]:
     gram, right = (terms * share) @ terms.T, (terms * share).sum(axis=1)
     i, j = (index.ravel() for index in np.indices((k, k)))
     chosen = np.stack([np.zeros_like(i), 1 + i, 1 + k + j], axis=1)
-    matrices = gram[chosen[:, :, None], chosen[:, None, :]] + ALIKE * np.eye(3)
-    linear = np.maximum(np.linalg.solve(matrices, right[chosen][..., None])[..., 0] / size[chosen], LEAST_SHARE)
+    matrices = gram[chosen[:, :, None], chosen[:, None, :]] + 1e-12 * np.eye(3)  # equal terms share their part
+    linear = np.maximum(np.linalg.solve(matrices, right[chosen][..., None])[..., 0] / size[chosen], MIN_TERM_SHARE)
     return np.concatenate([np.log(linear), GRID[i, None], GRID[j, None]], axis=1).reshape(k, k, 5)
 
 
-def values(problem: Problem, theta: Matrix, weights: Matrix) -> Vector:
+def values(problem: Problem, theta: Matrix, weights: Vector) -> Vector:
     """Return the weighted sum of the Huber loss at each row, shape (k,)."""
-    size = max(1, AT_ONCE // len(problem.x))
-    weights = np.broadcast_to(weights, (len(theta), len(problem.x)))
-    parts = []
-    for i in range(0, len(theta), size):
-        _, _, residual = _shares(problem, theta[i : i + size])
-        parts.append((weights[i : i + size] * _huber(residual)).sum(axis=1))
-    return np.concatenate(parts)
+    size = max(1, BATCH_RESIDUALS // len(problem.x))
+    parts = (_shares(problem, theta[i : i + size])[2] for i in range(0, len(theta), size))
+    return np.concatenate([(weights * _huber(residual)).sum(axis=1) for residual in parts])
 
 
 def _descend(problem: Problem, starts: Matrix, weights: Matrix) -> tuple[Matrix, Vector, NDArray[np.bool_]]:
-    theta, objective, converged = _newton(problem, starts, weights, SOONER)
+    theta, objective, converged = _newton(problem, starts, weights, MAX_ITER_ALL)
     slow = np.flatnonzero(~converged)
     if len(slow):
         floorless = theta[slow].copy()
         floorless[:, 0] = -np.inf
-        floorless, lower, done = _newton(problem, floorless, weights[slow], LONGER)
+        floorless, lower, done = _newton(problem, floorless, weights[slow], MAX_ITER_FEW)
         right = done & (lower <= objective[slow]) & _rises_with_floor(problem, floorless, weights[slow])
         theta[slow[right]], objective[slow[right]], converged[slow[right]] = floorless[right], lower[right], True
         slow = slow[~right]
         if len(slow):
-            theta[slow], objective[slow], converged[slow] = _newton(problem, theta[slow], weights[slow], LONGER)
+            theta[slow], objective[slow], converged[slow] = _newton(problem, theta[slow], weights[slow], MAX_ITER_FEW)
     return theta, objective, converged
 
 
@@ -143,7 +137,7 @@ def _newton(problem: Problem, starts: Matrix, weights: Matrix, steps: int) -> tu
         Damping(10, 8, 1e-16, 1e8),
         steps,
         lambda objective, rows: np.maximum(TOLERANCE * objective, negligible[rows]),
-        lambda theta: np.abs(theta[:, 3:]).max(axis=1) >= LOST,
+        lambda theta: np.abs(theta[:, 3:]).max(axis=1) >= MAX_EXPONENT,
     )
 
 
@@ -152,9 +146,9 @@ def _step(gradient: Matrix, hessian: NDArray[np.float64], damping: Vector) -> tu
     curvature, axes = np.linalg.eigh(hessian)
     along = np.einsum("kij,ki->kj", axes, gradient)
     largest = np.abs(curvature).max(axis=1, keepdims=True)
-    steep = np.maximum(np.abs(curvature), FLAT * largest) + np.finfo(float).tiny
+    steep = np.maximum(np.abs(curvature), MIN_CURVATURE * largest) + np.finfo(float).tiny
     step = -np.einsum("kij,kj->ki", axes, along / (steep + damping[:, None] * largest))
-    return shortened(step, LONGEST), (along**2 / steep).sum(axis=1) / 2
+    return shortened(step, 1.0), (along**2 / steep).sum(axis=1) / 2
 
 
 def _shares(problem: Problem, theta: Matrix) -> tuple[Matrix, Matrix, Matrix]:

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
+from toposcope.forecasting.tuning import MAX_EXTRAPOLATION, MAX_SIZE_SPAN
+from toposcope.wording import counted
 
 FLOP = 6.0  # floating-point operations of training, for each parameter and token
 LEVEL = 0.95
-MAX_EXTRAPOLATION = 10.0  # times the compute of the points; beyond, the form of the law itself is in doubt
-MAX_SIZE_SPAN = 30.0
-"""Ends of the interval of the best size, one over the other, beyond which the points do not determine it."""
-MIN_EXTRAPOLATION = 1.01  # within this factor of the points there is no remark on extrapolation
 INFERENCE_FLOP = 2.0  # floating-point operations of inference, for each parameter and token
 R_D, R_N = 15.387756, 5.309743
 """R*_D and R*_N as published: how fast repetitions, and parameters beyond what the unique data warrant, lose their
@@ -39,12 +36,12 @@ class Plan:
     """The compute-optimal model for a budget."""
 
     budget_flops: float  # C
-    N: Interval  # parameters and tokens, C = 6 N D
-    D: Interval  # parameters and tokens, C = 6 N D
+    N: Interval  # parameters, and tokens under it: C = 6 N D
+    D: Interval
     # nats, at the optimum of each law. Its interval shows how well the law is known, not how a single run scatters
     # about it
     loss: Interval
-    tokens_per_parameter: Interval  # d / N
+    tokens_per_parameter: Interval  # D / N
     # by what factor ``N``, ``D`` and ``C`` lie outside of the points that were fitted; 1 within
     beyond: dict[str, float]
     remarks: tuple[str, ...]
@@ -59,11 +56,9 @@ class OverTraining:
     N: float  # N* / k
     D_same_loss: float  # tokens after which it has the loss of the compute-optimal model; infinite if it never has
     extra_compute: float  # what these cost beyond the budget, as a share of it; infinite likewise
-    # tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats
-    D_same_compute: float
-    # tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats
-    loss_same_compute: float
-    extra_loss: float  # tokens that the budget pays for, the loss they reach, and how far it is above the optimum; nats
+    D_same_compute: float  # tokens that the budget pays for
+    loss_same_compute: float  # nats, that they reach, and how far it is above the optimum
+    extra_loss: float
 
 
 def optimal_split(law: ScalingLaw, budget_flops: float) -> tuple[float, float]:
@@ -112,18 +107,14 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
     at = {"N": N.value, "D": D.value, "C": budget_flops}
     known = {"N": points.N, "D": points.D, "C": points.C}
     beyond = {name: float(max(1.0, at[name] / known[name].max(), known[name].min() / at[name])) for name in at}
-    return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)), _undetermined(N, points))
-
-
-def _undetermined(N: Interval, points: Points) -> str:
-    if not N.high > MAX_SIZE_SPAN * N.low:
-        return ""
-    n = len(np.unique(points.run))
-    return (
-        f"The best size is not identifiable from {n} run{'' if n == 1 else 's'}: its interval spans a factor of "
-        f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at "
-        "equal size."
-    )
+    undetermined, n = "", len(np.unique(points.run))
+    if N.high > MAX_SIZE_SPAN * N.low:
+        undetermined = (
+            f"The best size is not identifiable from {counted(n, 'run')}: its interval spans a factor of "
+            f"{N.high / N.low:.2g}; add runs nearer to the budget, of other sizes at equal tokens and other tokens at "
+            "equal size."
+        )
+    return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)), undetermined)
 
 
 def over_bootstrap(
@@ -172,13 +163,10 @@ def _remarks(fitted: FittedScalingLaw, at: dict[str, float], beyond: dict[str, f
     """Yield remarks on how far a plan lies outside of the points."""
     points = fitted.points
     for name, what, known in (("N", "parameters", points.N), ("D", "tokens", points.D), ("C", "compute", points.C)):
-        if beyond[name] > MIN_EXTRAPOLATION:
+        if beyond[name] > 1.01:  # nearer needs no remark
             end = f"up to {known.max():.3g}" if at[name] > known.max() else f"from {known.min():.3g}"
-            far = (
-                "; so far out the form of the law is itself a guess"
-                if name == "C" and beyond[name] > MAX_EXTRAPOLATION
-                else ""
-            )
+            is_far = name == "C" and beyond[name] > MAX_EXTRAPOLATION
+            far = "; so far out the form of the law is itself a guess" if is_far else ""
             yield f"extrapolated in {what}: {at[name]:.3g} is {beyond[name]:.3g} times beyond the points ({end}){far}"
     if not fitted.bootstrap:
         yield "no interval: the law has no bootstrap"
@@ -194,11 +182,11 @@ def check_positive(name: str, value: float) -> None:
 class InferencePlan:
     """A model whose training and inference are paid together."""
 
-    N: float  # parameters and training tokens
-    D: float  # parameters and training tokens
+    N: float
+    D: float  # training tokens
     loss: float  # nats
-    training_flops: float  # 6 N D and 2 N D_inf
-    inference_flops: float  # 6 N D and 2 N D_inf
+    training_flops: float  # 6 N D
+    inference_flops: float  # 2 N D_inf
 
     @property
     def flops(self) -> float:
@@ -260,9 +248,9 @@ def _with_inference(
 class RepeatedPlan:
     """The model of least loss for a budget and so many unique tokens."""
 
-    N: float  # parameters, and tokens trained on with repetitions; C = 6 N D
-    D: float  # parameters, and tokens trained on with repetitions; C = 6 N D
-    epochs: float  # d over the unique tokens; below 1 if they are not all needed
+    N: float
+    D: float  # tokens trained on with repetitions; C = 6 N D
+    epochs: float  # D over the unique tokens; below 1 if they are not all needed
     loss: float  # nats
     loss_of_fresh_data: float  # loss that the budget would reach without repetitions
     remarks: tuple[str, ...]

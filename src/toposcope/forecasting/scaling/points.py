@@ -99,13 +99,15 @@ def points_of(logs: Iterable[Log]) -> Points:
     rows, families, remarks, units = [], [], [], set()
     for log in logs:
         tokens = log.tokens_per_step * float(log.last_seen)
+        why = ""
         if log.diverged is not None:
-            remarks.append(f"{log.name}: left out, {log.diverged}")
+            why = str(log.diverged)
         elif not (log.parameters > 0 and tokens > 0):
-            missing = "parameters" if not log.parameters > 0 else "tokens"
-            remarks.append(f"{log.name}: left out, its log does not state the number of {missing}")
+            why = f"its log does not state the number of {'tokens' if log.parameters > 0 else 'parameters'}"
         elif log.last_step is not None and log.last_seen < MIN_COMPLETE_SHARE * log.last_step:
-            remarks.append(f"{log.name}: left out, it is not complete: step {log.last_seen} of {log.last_step}")
+            why = f"it is not complete: step {log.last_seen} of {log.last_step}"
+        if why:
+            remarks.append(f"{log.name}: left out, {why}")
         else:
             rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
             families.append(log.family)
@@ -125,7 +127,10 @@ def points_of(logs: Iterable[Log]) -> Points:
 def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
     source = _sources(path, table.columns, named)
     values = {column: numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
-    loss, remarks = _in_nats(numbers(table[source["loss"]]).values, target_of(source["loss"]).unit)
+    loss, unit = numbers(table[source["loss"]]).values, target_of(source["loss"]).unit
+    if unit == "perplexity":
+        loss = np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan))
+    loss, remarks = loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
     N = np.where(values["N"] > 0, values["N"], np.nan)
     D = values["D"] if "D" in values else values["C"] / (6 * N)
     if "D" not in values:
@@ -174,13 +179,6 @@ def _identified(names: list[str]) -> dict[str, str]:
     ):
         found[column] = [*logged.named.get(quantity, []), *(plain[other] for other in others if other in plain)]
     return {column: candidates[0] for column, candidates in found.items() if candidates}
-
-
-def _in_nats(loss: Vector, unit: str) -> tuple[Vector, list[str]]:
-    """Return losses in nats, and remarks."""
-    if unit == "perplexity":
-        return np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan)), []
-    return loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
 
 
 def _nats(unit: str) -> float:

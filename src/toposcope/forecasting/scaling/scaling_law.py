@@ -10,16 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.law_search import GRID, Descent, Problem, descend, optima
 from toposcope.forecasting.scaling.points import Points, points_of_family
+from toposcope.forecasting.tuning import ASSUMED_RUNS, ASSUMED_SCATTER, EXPONENT_PRIOR, MIN_BOOTSTRAP_RUNS, MIN_CURVES
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
+from toposcope.wording import counted
 
-EXPONENT = (float(np.log(0.3)), 1.0)
-"""Prior of the logarithm of an exponent, mean and standard deviation: 0.1 to 0.8, where those of losses are."""
-ASSUMED_SCATTER = 0.005  # nats: scatter of runs of one recipe about their law, where there are no residuals to show it
-ASSUMED_RUNS = 2.0  # degrees of freedom that the assumed scatter counts for beside those of the residuals
 N_CELLS, N_ZOOMS = 40, 3  # exponents on each axis of the grid, and how often it closes in on those that are likely
-MIN_DENSITY = 1e-4  # of an exponent, relative to the likeliest: less likely ones are cut off the grid
 N_TRIES = 64  # draws of E, A and B at each pair of exponents, of which the positive ones count
 NAMES = ("E", "A", "B", "alpha", "beta")
 RESAMPLES = 1000
@@ -27,12 +24,7 @@ RESAMPLES_PER_BATCH = 100  # resamples between two calls of `progress`
 MIN_POINTS, MIN_LEVELS = 5, 3
 EXPONENT_RANGE = (0.01, 3.0)  # smallest and largest plausible exponent
 MIN_INDEPENDENT_SPREAD = 0.01  # share of the spread of ln D that ln N must not explain
-MIN_RUNS, MIN_CURVES = 10, 30
-"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
-curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
 MAX_RELATIVE_ERROR = 0.5  # standard errors beyond this share of an exponent are remarked on
-MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
-"""Relative distance of the exponents, and excess of the objective, of a rival optimum."""
 
 
 def posterior_laws(
@@ -68,7 +60,7 @@ def posterior_laws(
         positive = (linear > 0).all(axis=2)
         with np.errstate(divide="ignore"):
             density = np.log(positive.mean(axis=1)) - np.log(size).sum(axis=1) - freedom / 2 * np.log(square)
-        density -= (((logs - EXPONENT[0]) / EXPONENT[1]) ** 2).sum(axis=0) / 2
+        density -= (((logs - EXPONENT_PRIOR[0]) / EXPONENT_PRIOR[1]) ** 2).sum(axis=0) / 2
         density[singular] = -np.inf
         if not np.isfinite(density).any():
             return np.empty((0, 5))
@@ -85,7 +77,7 @@ def posterior_laws(
 
 def _likely(axis: Vector, share: Vector) -> Vector:
     """Return the part of an axis that is likely, with a step to either side where there is one."""
-    places = np.flatnonzero(share > MIN_DENSITY * share.max())
+    places = np.flatnonzero(share > 1e-4 * share.max())
     return axis[max(places[0] - 1, 0) : places[-1] + 2]
 
 
@@ -94,10 +86,10 @@ class ScalingLaw:
     """L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, equation 2)."""
 
     E: float  # nats: the loss that no model goes below on these data
-    A: float  # what too few parameters cost
-    B: float  # what too few tokens cost
-    alpha: float  # what too few parameters cost
-    beta: float  # what too few tokens cost
+    A: float  # with alpha, what too few parameters cost
+    B: float  # with beta, what too few tokens cost
+    alpha: float
+    beta: float
 
     def loss(self, N: ArrayLike, D: ArrayLike) -> Vector:
         """Return the loss in nats, of the shape that N and D broadcast to."""
@@ -199,9 +191,9 @@ def scaling_law(
     runs = _numbered(run)
     n_runs = int(runs.max()) + 1
     theta, left_out = np.empty((0, 5)), 0
-    if n_runs >= MIN_RUNS:
+    if n_runs >= MIN_BOOTSTRAP_RUNS:
         theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
-    is_posterior = resamples > 0 and (n_runs < MIN_RUNS or 2 * left_out >= resamples)
+    is_posterior = resamples > 0 and (n_runs < MIN_BOOTSTRAP_RUNS or 2 * left_out >= resamples)
     if is_posterior:
         random = np.random.default_rng(derive_seed(seed, "scaling law", "posterior"))
         theta = posterior_laws(N, D, loss, runs, resamples, random)
@@ -228,12 +220,13 @@ def _undetermined(N: Vector, D: Vector) -> str:
     """Return why points at such N and D do not determine the law; empty if they do."""
     n, sizes, tokens = len(np.unique(N + 1j * D)), len(np.unique(N)), len(np.unique(D))
     if n < MIN_POINTS:
-        return f"{_many(n, 'different point')} for five parameters; it needs {MIN_POINTS}, of other sizes or lengths"
+        few = counted(n, "different point")
+        return f"only {few} for five parameters; it needs {MIN_POINTS}, of other sizes or lengths"
     if sizes < MIN_LEVELS:
-        return f"{_many(sizes, 'size')}: A, alpha and E cannot be separated; at least {MIN_LEVELS} are needed"
+        return f"only {counted(sizes, 'size')}: A, alpha and E cannot be separated; at least {MIN_LEVELS} are needed"
     if tokens < MIN_LEVELS:
-        few = _many(tokens, "number")
-        return f"{few} of tokens: B, beta and E cannot be separated; at least {MIN_LEVELS} are needed"
+        few = counted(tokens, "number")
+        return f"only {few} of tokens: B, beta and E cannot be separated; at least {MIN_LEVELS} are needed"
     x, y = np.log(N) - np.log(N).mean(), np.log(D) - np.log(D).mean()
     slope = float(x @ y) / float(x @ x)
     # Against a falling D the two terms go opposite ways and are separated, if badly.
@@ -246,10 +239,6 @@ def _undetermined(N: Vector, D: Vector) -> str:
     return ""
 
 
-def _many(n: int, what: str) -> str:
-    return f"only {n} {what}{'' if n == 1 else 's'}"
-
-
 def _check_exponents(found: Vector) -> None:
     for name, symbol, value in (("parameters", "alpha", found[3]), ("tokens", "beta", found[4])):
         low, high = EXPONENT_RANGE
@@ -260,7 +249,7 @@ def _check_exponents(found: Vector) -> None:
             )
         if value > high:
             raise RefusedError(
-                f"scaling law: loss falls with {name} at the least ones only ({symbol} {value:.3g}, over {high}); "
+                f"scaling law: loss falls with {name} at the smallest ones only ({symbol} {value:.3g}, over {high}); "
                 "leave these out, or give more points near them"
             )
 
@@ -308,9 +297,9 @@ def _remarks(
     along = len(points) > n_runs
     if is_posterior:
         yield (
-            f"only {n_runs} runs{'' if n_runs < MIN_RUNS else ' that determine a law when resampled'}: intervals are "
-            f"of laws that agree with them, with exponents of about {np.exp(EXPONENT[0]):.1g} within a factor of e and "
-            f"a scatter of runs of about {ASSUMED_SCATTER:g} nats assumed beforehand"
+            f"only {n_runs} runs{'' if n_runs < MIN_BOOTSTRAP_RUNS else ' that determine a law when resampled'}: "
+            f"intervals are of laws that agree with them, exponents of about {np.exp(EXPONENT_PRIOR[0]):.1g} within a "
+            f"factor of e and a scatter of runs of about {ASSUMED_SCATTER:g} nats assumed beforehand"
         )
     elif along and n_runs < MIN_CURVES:
         yield f"only {n_runs} runs to resample whole: intervals from so few are too narrow"
@@ -327,10 +316,10 @@ def _remarks(
 
 
 def _rival(problem: Problem, found: Descent) -> str:
-    """Return a remark if another optimum fits nearly as well."""
+    """Return a remark if another optimum, of exponents a tenth away, fits nearly as well."""
     laws = problem.coefficients(found.theta)
-    apart = np.abs(laws[:, 3:] / laws[0, 3:] - 1).max(axis=1) > MIN_RIVAL_DISTANCE
-    close = found.converged & apart & (found.objective <= (1 + MAX_RIVAL_EXCESS) * found.objective[0])
+    apart = np.abs(laws[:, 3:] / laws[0, 3:] - 1).max(axis=1) > 0.1
+    close = found.converged & apart & (found.objective <= 1.02 * found.objective[0])
     if not close.any():
         return ""
     alpha, beta = laws[int(np.argmax(close)), 3:]

@@ -64,7 +64,7 @@ def read_declared(text: str) -> Declared:
         raise ToposcopeError(f"schedule {text!r}: the shape is one of {', '.join(DECAY_SHAPES)}")
     at = tuple(_checked(text, "at", value) for value in options.pop("at").split(";")) if "at" in options else ()
     if kind == "step" and not at:
-        raise ToposcopeError(f"schedule {text!r}: say where it falls, as in step:at=0.5;0.75")
+        raise ToposcopeError(f"schedule {text!r}: declare where it decays, as in step:at=0.5;0.75")
     return Declared(text, kind, {name: _checked(text, name, value) for name, value in options.items()}, shape, at)
 
 

@@ -1,8 +1,6 @@
 """The schedule of a run: the logged learning rate, continued as declared, as in siblings, or as recognised."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,14 +21,8 @@ from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
 from toposcope.logs import Log
 
-MAX_MISSING_END = 0.02
-"""Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
-MAX_MISSING_START = 0.05  # share of the run before its first logged rate that needs no remark
 MAX_STEPS = 2 * 10**7  # of a run: a schedule holds the rate of every step
 MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the log without a remark
-N_COMPARED = 100  # steps ahead at which two plans are compared
-
-ROUND_NUMBER = 10  # steps that plans are likely to be multiples of
 
 ESTIMATED = "an end that is estimated"
 
@@ -104,8 +96,9 @@ def _no_end(log: Log) -> ToposcopeError:
 
 
 def _complete(logged: LoggedRates, end: int) -> bool:
+    """Return whether no more than 2% of the run, or two of its rows, are missing from the log."""
     gap = float(np.median(np.diff(logged.steps))) if len(logged.steps) > 1 else 0.0
-    return bool(end - logged.steps[-1] <= max(2 * gap, MAX_MISSING_END * end))
+    return bool(end - logged.steps[-1] <= max(2 * gap, 0.02 * end))
 
 
 def _to_the_end(logged: LoggedRates, end: int) -> Plan | None:
@@ -125,7 +118,7 @@ def _estimated_end(shape: Recognised, logged: LoggedRates) -> int:
     """Return where a shape ends; tools that log a rate after the step it was used for seem to end a step later."""
     end = round(shape.last_step)
     gap = int(np.median(np.diff(logged.steps)))
-    return end - 1 if any(end % whole == 1 for whole in (gap, ROUND_NUMBER) if whole > 1) else end
+    return end - 1 if any(end % whole == 1 for whole in (gap, 10) if whole > 1) else end
 
 
 def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
@@ -164,7 +157,7 @@ def _shape(log: Log, logged: LoggedRates | None, end: int | None) -> Recognised 
 
 def _differ(shape: Recognised, ahead: Continuation, last_seen: int) -> bool:
     """Return whether the schedule of the siblings goes on otherwise than a recognised shape."""
-    steps = np.linspace(last_seen, ahead.last_step, N_COMPARED)[1:]
+    steps = np.linspace(last_seen, ahead.last_step, 100)[1:]
     rates = ahead.rates(steps)
     return bool(np.abs(shape.rates(steps) - rates).max() > MAX_DIFFERENCE * max(rates.max(), shape.rates(steps).max()))
 
@@ -193,7 +186,7 @@ def _joined(
         rates[last + 1 :] = plan(np.arange(last + 1, end + 1))
     if plan is not None and before:
         rates[:first] = plan(np.arange(first))
-    elif first > MAX_MISSING_START * end:
+    elif first > 0.05 * end:
         remarks = [*remarks, f"no learning rate was logged before step {first:,}: that of step {first:,} is assumed"]
     return Schedule(rates, remarks)
 
@@ -306,31 +299,3 @@ def known_schedule(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun]) -> 
         return cached(seen, run.schedule, schedule.rates.tobytes(), lambda: schedule)
 
     return cached(seen, run.schedule, ("known schedule", tuple(siblings)), known)
-
-
-class HeldOut(NamedTuple):
-    """A sibling seen at a fraction, the schedule that it is forecast with, and the runs of other sizes."""
-
-    run: LoggedRun
-    seen: Log
-    schedule: Schedule
-    others: tuple[LoggedRun, ...]
-
-
-@lru_cache(maxsize=64)
-def held_out(runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> tuple[HeldOut | None, ...]:
-    """Return what each run is forecast from without those of its size; None for runs of which nothing was seen.
-
-    Schedules are assumed where that of the run to forecast is: errors of siblings then hold what comes of wrong
-    assumptions as well.
-    """
-    others = {size: tuple(run for run in runs if run.size != size) for size in {run.size for run in runs}}
-    cases: list[HeldOut | None] = []
-    for run in runs:
-        seen, siblings = run.seen(fraction), others[run.size]
-        if seen is None:
-            cases.append(None)
-            continue
-        schedule = known_schedule(run, seen, siblings) if assumed else run.schedule
-        cases.append(HeldOut(run, seen, schedule, siblings))
-    return tuple(cases)

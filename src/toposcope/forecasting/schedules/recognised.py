@@ -8,31 +8,22 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.least_squares import complex_step, least_squares
 from toposcope.forecasting.schedules.declared import POWERS, falling
 from toposcope.forecasting.schedules.schedule import WARMED_UP
+from toposcope.forecasting.tuning import END_ERROR, MAX_END_ERROR_SHARE, MAX_SHAPE_MISFIT, MIN_SPIKE, SPIKE_SHARE
 from toposcope.logs import Log
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Indices, Matrix, Vector
 
 ROUNDING = 1e-6  # share of the peak; a learning rate this little below 0 counts as 0
-MIN_SPIKE = 1.2  # times the median around it; the few rates above that are errors of the log
-MIN_SPIKE_ROWS, SPIKE_SHARE, MAX_SPIKE_ROWS = 2, 0.002, 50
-"""Number of rows that count as few: a share of all, at least and at most so many."""
 
-FEW_DIGITS = (3, 4)  # significant digits that a rate may have been logged with
 DIGIT_ROUNDING = 1e-6  # of the last digit
-MIN_VALUES = 4  # different rates, for their digits to show rounding
 SHAPES = ("cosine", "linear", "sqrt")
 CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
-MAX_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
 EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative
 MIN_DECAYING_RATES = 4  # logged, for a shape to be recognised
 MAX_FITTED_RATES = 200  # evenly chosen from those logged
-N_ONSETS = 49
-N_LENGTHS = 97
 MIN_LENGTH, MAX_LENGTH = 0.3, 20  # of a schedule whose end has to be estimated, in units of the steps seen
-SOLVER_TOLERANCES = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
-MAX_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end to be preferred
-END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
 
 
 class LoggedRates(NamedTuple):
@@ -73,11 +64,11 @@ def logged_rates(log: Log) -> LoggedRates | None:
 
 def rounding(rates: Vector) -> float:
     """Return by how much rates that were logged with few digits may be off: one of the last; else 0."""
-    if len(np.unique(rates)) < MIN_VALUES:
+    if len(np.unique(rates)) < 4:
         return 0.0
     top = np.floor(np.log10(rates.max()))
     places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
-    for digits in FEW_DIGITS:
+    for digits in (3, 4):
         scaled = rates * 10.0 ** (digits - 1 - places)
         if np.abs(scaled - scaled.round()).max() < DIGIT_ROUNDING:
             return float(10.0 ** (top - digits + 1))
@@ -86,10 +77,10 @@ def rounding(rates: Vector) -> float:
 
 def _spikes(rates: Vector) -> NDArray[np.bool_]:
     """Return which logged rates are spikes: a few rows above their neighbours."""
-    few = max(MIN_SPIKE_ROWS, round(SPIKE_SHARE * len(rates)))
+    few = max(2, round(SPIKE_SHARE * len(rates)))
     if len(rates) < 4 * few or rates.max() <= MIN_SPIKE * np.sort(rates)[-few - 1]:
         return np.zeros(len(rates), dtype=bool)
-    width = 2 * min(few, MAX_SPIKE_ROWS) + 1
+    width = 2 * min(few, 50) + 1
     around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
     return np.asarray(rates > MIN_SPIKE * around)
 
@@ -166,10 +157,10 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     # Warm-up ends between two logged steps; where is unknown if the log begins at the peak or after it.
     earliest = 0.0 if begin == 0 else before
     # A schedule that is multiplied by its warm-up falls from the first step.
-    onsets = np.unique(np.concatenate([[0.0, warm_up], np.linspace(earliest, steps[flat + 1], N_ONSETS)]))
+    onsets = np.unique(np.concatenate([[0.0, warm_up], np.linspace(earliest, steps[flat + 1], 49)]))
     fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
     # Rounded rates do not determine an end.
-    allowed = max(MAX_MISFIT * fall, rounding(rates) if last_step is not None else 0.0)
+    allowed = max(MAX_SHAPE_MISFIT * fall, rounding(rates) if last_step is not None else 0.0)
     fits = [fit for fit in fits if fit.worst <= allowed]
     return _described(min(fits, key=lambda fit: fit.error), warm_up, steps, fall / rates.max()) if fits else None
 
@@ -200,7 +191,7 @@ def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> li
             return found
         # A free end always fits a little better.
         cosine = _cosine_to_its_end(s, r, onsets)
-        if cosine is not None and cosine.error < MAX_ERROR_SHARE * min(fit.error for fit in found):
+        if cosine is not None and cosine.error < MAX_END_ERROR_SHARE * min(fit.error for fit in found):
             found.append(cosine)
         return found
     cosine = _cosine_to_its_end(s, r, onsets)
@@ -275,22 +266,29 @@ def _residual(fit: _ScheduleFit, s: Vector, r: Vector) -> _ScheduleFit:
 
 def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _ScheduleFit | None:
     """Fit a cosine whose end is determined by its curvature; None if it is not."""
-    from scipy.optimize import least_squares
+    unit = s[-1]
 
-    def residuals(p: Vector) -> Vector:
-        fit = _linear("cosine", s, r, min(p[0], p[1] - 1), p[1])
-        return np.asarray((fit.rates(s) - r) / r.max())
+    def residuals(theta: NDArray[np.complex128], _: Indices) -> NDArray[np.complex128]:
+        onset, end = unit * theta[:, :1], unit * theta[:, 1:]
+        share = (s - np.where(onset.real > end.real - 1, end - 1, onset)) / (end - onset)
+        share = np.where(share.real < 0, 0, np.where(share.real > 1, 1, share))
+        fallen = 0.5 * (1 + np.cos(np.pi * share))
+        centred = fallen - fallen.mean(axis=1, keepdims=True)
+        amplitude = (centred @ r)[:, None] / (centred**2).sum(axis=1, keepdims=True)
+        rates = r.mean() + amplitude * centred
+        return np.asarray((np.where(rates.real < 0, 0, rates) - r) / r.max())
 
-    ends = s[-1] * np.geomspace(MIN_LENGTH, MAX_LENGTH, N_LENGTHS)
+    ends = s[-1] * np.geomspace(MIN_LENGTH, MAX_LENGTH, 97)
     few = onsets[:: max(1, len(onsets) // 8)]
     onset, end = (axis.ravel() for axis in np.meshgrid(few, ends[ends > onsets[-1] + 1], indexing="ij"))
     fallen = falling("cosine", np.clip((s - onset[:, None]) / (end - onset)[:, None], 0, 1))
     fallen -= fallen.mean(axis=1, keepdims=True)
     sizes = np.einsum("ij,ij->i", fallen, fallen)
     best = int(np.argmax(np.where(sizes > 0, (fallen @ r) ** 2 / np.where(sizes > 0, sizes, 1), 0)))
-    box = [onsets[0] - 1, ends[0]], [onsets[-1] + 1, ends[-1] * (1 + END_ERROR)]
-    near = least_squares(residuals, [onset[best], end[best]], x_scale="jac", bounds=box, **SOLVER_TOLERANCES)
-    fit = _linear("cosine", s, r, near.x[0], near.x[1])
+    box = np.array([[onsets[0] - 1, ends[0]], [onsets[-1] + 1, ends[-1] * (1 + END_ERROR)]]) / unit
+    start = np.array([[onset[best], end[best]]]) / unit
+    near, _ = least_squares(complex_step(residuals), start, bounds=(box[0], box[1]), tolerance=1e-26, relative=1e-14)
+    fit = _linear("cosine", s, r, float(unit * near[0, 0]), float(unit * near[0, 1]))
     limit = fit.error * (1 + 4 / max(1, len(s) - 4))
     known = fit.last_step < ends[-1] and all(
         _with_onset("cosine", s, r, few, fit.last_step * (1 + move)).error > limit for move in (-END_ERROR, END_ERROR)

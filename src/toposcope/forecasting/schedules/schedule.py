@@ -8,7 +8,6 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.typing import Steps, Vector
 
-MAX_DECAY_GROUPS = 100
 N_SHAPE_STEPS = 64
 WARMED_UP = 0.999  # share of the peak at which warm-up is over
 
@@ -55,6 +54,11 @@ class Schedule:
         """The last step of the plan, T."""
         return len(self.rates) - 1
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the rate stays at its peak to the end."""
+        return bool(self.rates.min() == self.peak)
+
     @cached_property
     def _progress(self) -> Vector:
         return np.cumsum(self.rates) / self.peak
@@ -99,7 +103,7 @@ class Schedule:
         steps = np.flatnonzero(sizes) + 1
         if not len(steps):
             return np.empty(0), np.empty(0)
-        n_groups = min(MAX_DECAY_GROUPS, len(steps))
+        n_groups = min(100, len(steps))
         begins = np.arange(n_groups) * (len(steps) // n_groups) + np.minimum(np.arange(n_groups), len(steps) % n_groups)
         decays = sizes[steps - 1]
         # weighted by size: a jump among small decays stays in its place

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,27 +12,14 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecaster import LoggedRun, cached
 from toposcope.forecasting.schedules.recognised import CONSTANT, LoggedRates, Plan, logged_rates, rounding, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP
+from toposcope.forecasting.tuning import MAX_APART, MAX_SIBLING_MISFIT, MAX_TAIL_COST, TAIL_DIFFERENCES, TAIL_QUANTILES
 from toposcope.logs import Log
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
-MAX_MISFIT = 0.02
-"""Root mean square difference of a sibling that agrees with the logged rates, as a share of their range."""
-MAX_APART = 0.02
-"""Mean difference, over the peak, of schedules that go on alike: over all steps ahead, and over the last of them."""
-MAX_COMPARED_ROWS = 100
-N_STEPS_AHEAD, N_LAST_STEPS = 64, 4
-"""Steps from the last one seen to the end at which schedules are compared, and the last of them."""
-N_TAIL_STEPS = 500  # steps, counted from the end, at which siblings of different lengths are compared
-TAIL_DIFFERENCES = (1e-4, 1e-3)  # over the peak, of rates that are the same so many steps before the end
-TAIL_QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Of the numbers of steps over which pairs of siblings end alike: how long the end that they share may be."""
+N_STEPS_AHEAD = 64  # steps from the last one seen to the end at which schedules are compared
 MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
-MAX_TAIL_SIBLINGS = 40  # siblings, evenly chosen by their lengths, on which these are compared
-MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leaves no more
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
-
-SAME_PEAK = 1e-9  # relative difference of two peaks that is round-off
 
 
 class Continuation(NamedTuple):
@@ -66,7 +53,7 @@ class _Sibling(NamedTuple):
 
 
 class _Alignment(NamedTuple):
-    """Siblings beside the run: which of their steps each step of the run corresponds to, and how high its peak is.
+    """Siblings aligned with the run: which of their steps each step corresponds to, and how high the peak is.
 
     Arrays are of shape (n,): up to step `begin`, the end of warm-up, the steps of the run lie on a line to those of the
     sibling, and again up to `corner`; after it they are counted from the end.
@@ -147,15 +134,8 @@ def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
 
 def _may_vote(log: Log, run: LoggedRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
-    if run.log.family != log.family:
-        return False
-    names = [_letters(name) for name in (log.schedule, run.log.schedule)]
-    return not all(names) or names[0] == names[1]
-
-
-@lru_cache(maxsize=512)
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z]", "", name.lower())
+    names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
+    return run.log.family == log.family and (not all(names) or names[0] == names[1])
 
 
 def _sibling(run: LoggedRun) -> _Sibling | None:
@@ -197,7 +177,7 @@ def _seen(log: Log, logged: LoggedRates | None) -> _Seen:
     if not rising:
         after = steps >= (0 if np.isnan(warm_up) else warm_up)
         steps, rates = steps[after], rates[after]
-        few = np.unique(np.linspace(0, len(rates) - 1, MAX_COMPARED_ROWS).round().astype(np.int64))
+        few = np.unique(np.linspace(0, len(rates) - 1, 100).round().astype(np.int64))
         steps, rates = steps[few], rates[few]
     return _Seen(steps, rates, last, warm_up, rising)
 
@@ -247,12 +227,12 @@ def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tails: Sequ
         peak = np.full(len(peak), _rise(seen, np.array([seen.warm_up]))[0]) if len(peak) else peak
     elif len(seen.rates) and len(peak):
         largest = float(seen.rates.max())
-        tolerance = max(MAX_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates))
+        tolerance = max(MAX_SIBLING_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates))
         theirs = aligned.rates(seen.steps)
         size = np.einsum("ij,ij->i", theirs, theirs)
         peak = np.divide(theirs @ seen.rates, size, out=np.zeros(len(size)), where=size > 0)
         misfit = np.sqrt(np.mean((seen.rates - peak[:, None] * theirs) ** 2, axis=1))
-        peak = np.where(np.abs(peak - largest) <= SAME_PEAK * largest, largest, peak)
+        peak = np.where(np.abs(peak - largest) <= 1e-9 * largest, largest, peak)
         agree = misfit <= tolerance
     aligned = aligned._replace(peak=peak)
     return [aligned.select(np.flatnonzero(agree & (tail_of == k))) for k in range(len(tails))]
@@ -285,10 +265,12 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
     if np.ptp(lengths) <= SAME_LENGTH * lengths.max():
         return 0
     by_length = np.argsort(lengths, kind="stable")
-    chosen = np.unique(np.linspace(0, len(lengths) - 1, MAX_TAIL_SIBLINGS).round().astype(np.int64))
+    chosen = np.unique(np.linspace(0, len(lengths) - 1, 40).round().astype(np.int64))
     some = [candidates[i] for i in by_length[chosen]]
     shortest = MAX_TAIL_SHARE * min(min(s.last_step - np.nan_to_num(s.warm_up) for s in some), end - seen.last_step)
-    shared = _shared_ends(some)
+    # over how many steps siblings next to each other in length end alike, as a few numbers to try
+    ends = [end for one, other in pairwise(some) for end in _shared_end(one, other)]
+    shared = np.quantile(ends, TAIL_QUANTILES) if ends else np.empty(0)
     tails = [0, *np.unique(np.concatenate([shared, np.minimum(shared, shortest)]).astype(np.int64)).tolist()]
     without, *others = _agreeing(seen, some, end, tails)
     limit = MAX_TAIL_COST * _tail_cost(without, len(some), ahead) - MAX_APART / N_STEPS_AHEAD
@@ -301,17 +283,11 @@ def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) 
     return tails[1 + best] if costs and costs[best] < limit else 0
 
 
-def _shared_ends(siblings: Sequence[_Sibling]) -> Vector:
-    """Return over how many steps siblings next to each other in length end alike, as a few numbers to try."""
-    shared = [end for one, other in pairwise(siblings) for end in _shared_end(one, other)]
-    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
-
-
 def _shared_end(one: _Sibling, other: _Sibling) -> list[float]:
     """Return over how many steps two siblings end alike, by each limit; none where they are as long as each other."""
 
     def compute() -> list[float]:
-        back = np.unique(np.linspace(0, one.last_step, N_TAIL_STEPS).round().astype(np.int64))
+        back = np.unique(np.linspace(0, one.last_step, 500).round().astype(np.int64))
         apart = np.abs(one.rates[one.last_step - back] - other.rates[other.last_step - back])
         ends = []
         for limit in TAIL_DIFFERENCES:
@@ -341,7 +317,7 @@ def _tail_cost(matches: _Alignment, n: int, ahead: Vector) -> float:
 def _apart(rates: Vector) -> Vector:
     """Return by how much schedules differ from each other, shape (n, n)."""
     differences = np.abs(rates[:, None, :] - rates[None, :, :])
-    return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -N_LAST_STEPS:].mean(axis=2)))
+    return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -4:].mean(axis=2)))
 
 
 def _distances(run: LoggedRun, log: Log, end: int) -> tuple[float, float, str]:

@@ -11,7 +11,7 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.training import apart
 from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.forecasting.intervals import LEVEL
+from toposcope.forecasting.held_out import LEVEL
 from toposcope.report.backtest import BacktestMaterial, lead, score_columns, seen
 from toposcope.report.document import Block, Picture, csv, say
 from toposcope.report.section import ReportSection

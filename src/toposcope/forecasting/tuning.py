@@ -1,0 +1,104 @@
+"""What was tuned on data, or chosen after measurements, in one table: each constant with what it was tuned on.
+
+The published runs are three collections of language models (``mpl``, ``schaipp``, ``xlstm_llama``), the small families
+seven kinds of small networks (``benchmarks/small_families.py``), the odd families those of
+``benchmarks/forecast_odd_runs.py``. Where no source is named, a value was set once, by looking at runs of its kind.
+"""
+
+import numpy as np
+
+# Laws of one run: docs/forecasters.md
+LATE_SHARE = 0.7  # late share of what was seen that a law is fitted to; published runs
+MAX_SPIKE = 5.0  # times the median of the window; a larger loss counts as this
+PRIOR, PRIOR_SPREAD = 0.19, 0.06  # nats, of the gain c of a whole cool-down; published runs
+PRIOR_SHARE = PRIOR / 3.1  # of the loss, where it is not in nats: the prior over the usual loss of a language model
+MIN_PRIOR_SHARE, MAX_PRIOR_SHARE = 0.015, 0.1  # of the loss: outside, a loss in nats is not that of a language model
+MAX_PRIOR_SLOPES = 4.0  # slopes of the run: a larger prior is not of a run that falls as language models do
+SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25  # of the slope: c of any other run; small families
+SIBLING_SHARE = 0.9  # late share of a complete sibling that its own coefficients are fitted to
+MIN_DECAY = 0.5  # share of the peak: a sibling whose rate falls by less holds no information on c
+MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5  # shares of the run and of the decay of its rate from which c is fitted
+COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0  # d and b; best of five pairs at 20 and 30% of published runs
+MIN_LOG_LIKELIHOOD_RATIO = 2.0  # by which the siblings' best gain must beat the smallest one
+MAX_SHAPE_DIFFERENCE = 0.05  # mean difference, over the peak, of two schedules that count as the same
+MIN_LEVEL_SPREAD = 0.02  # of the siblings' ln L(f); with less the slope of the template is 1
+
+# The stack: docs/forecasters.md; all on published runs with sizes held out
+MAX_DEVIATIONS = 3.0  # standard deviations; features further out are clipped
+LEVERAGE_FACTOR = 5.0  # sqrt(1 + 5 leverage) widens intervals; chance alone would ask for 1
+MIN_STRENGTH = 3.0  # of the ridge in the leverage
+MAX_COUNTED_ERROR = 0.05  # in choosing the strength, an error that is larger counts as this
+STACK_SLOPE_SHARE = 0.5  # late share of what was seen over which slopes of features are taken
+
+# Intervals without siblings: docs/methods/forecasting.md
+CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen
+UNSEEN = 0.25
+"""Half width over ln(T / t) for what nothing before shows: the 90% quantile of what errors were beyond all else, at the
+worst fraction, over seven synthetic families and six kinds of small trainings, each counting the same."""
+MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
+"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
+scratch, where its log begins by this step."""
+MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal; odd families
+MAX_RISE, NOISE_RANGE = 1.1, 4.0  # the last level over the lowest, and its noise, beyond which a loss has risen
+MAX_SPEED_UP = 2  # of a validation loss that rises
+FEW_ROWS_NOISE = 0.1  # share of the loss that the noise of fewer than five rows is taken to be
+
+# Stages and courses that no law describes: docs/methods/forecasting.md; all on odd families
+STAGE_WINDOW = 0.08  # share of the rows on either side of a jump to which lines are fitted
+MIN_JUMP, JUMP_NOISE = 0.04, 8.0  # of ln(loss), and standard errors of its noise: a new stage
+MIN_SUDDEN = 0.5  # share of a jump that three rows on either side show; of a slope less
+MIN_JUMP_LEFT = 0.3  # share of a jump that is left at the end; of a spike less
+MAX_RATE_JUMP = 0.05  # share of the peak; a larger change of the learning rate explains a jump
+MAX_EPOCH_DIFFERENCE = 0.15  # relative, of the distances between the beginnings of epochs
+MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2  # of ln(loss), its noise, and their number: losses that go up and down
+MIN_SHARE_ABOVE = 0.3  # share of the blocks in which such a loss lies above its first value
+PLATEAU_SHARE, MAX_PLATEAU_CHANGE = 0.3, 0.15  # blocks of a plateau, and its change over the fall after it
+MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.5, 0.3  # that fall in ln(loss), and the share of blocks that it takes
+
+# Learning rates: docs/schedules.md; on the schedules of 349 published runs
+MAX_SHAPE_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
+MAX_END_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end
+END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
+MIN_SPIKE, SPIKE_SHARE = 1.2, 0.002  # times the median around it, in few rows: an error of the log
+MAX_SIBLING_MISFIT = 0.02  # root mean square difference of a sibling that agrees, over the range of the rates
+MAX_APART = 0.02  # mean difference, over the peak, of schedules that go on alike
+TAIL_DIFFERENCES, TAIL_QUANTILES = (1e-4, 1e-3), (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Over the peak, of rates that end alike; and of the numbers of steps over which pairs of siblings do so."""
+MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leaves no more
+
+# Logs of one run: docs/forecast.md; 50 published runs and 6,000 pairs of different ones
+MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
+MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may have been written twice, or damaged
+MIN_SEED_DIFFERENCE, MAX_SEED_DIFFERENCE = 2e-4, 2e-3  # share of the loss by which a seed alone changes it
+SHARED_NOISE = 0.5  # share of its noise by which a run differs from one of the same batches in the same order
+
+# Scaling laws and decisions: docs/methods/scaling.md, docs/decision.md
+EXPONENT_PRIOR = (float(np.log(0.3)), 1.0)  # of ln of an exponent, mean and deviation: 0.1 to 0.8, as published
+ASSUMED_SCATTER, ASSUMED_RUNS = 0.005, 2.0  # nats, of runs about their law; degrees of freedom that it counts for
+MIN_BOOTSTRAP_RUNS, MIN_CURVES = 10, 30
+"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
+curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
+MAX_EXTRAPOLATION = 10.0  # times the compute of the points; beyond, the form of the law itself is in doubt
+MAX_SIZE_SPAN = 30.0  # ends of the interval of the best size over each other; beyond, the points do not determine it
+MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
+CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
+MIN_SIZE_RATIO, MAX_SUNK_SHARE = 1.3, 0.95  # of a pair of runs: closer sizes, or less to spend, leave little to decide
+
+# Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
+SCORE_ERROR, LOSS_ERROR = 0.01, 0.01  # what a law misses a score, and ln of a loss, by: the unit of its residuals
+CEILING = (3.0, 1.0)  # prior of the log-odds of the highest score: 95%, one deviation 87 to 98%
+MOVEMENT_ERROR = 0.2  # what a law may miss of the change that it predicts from the nearest runs, as a deviation
+MIN_DISTANCE = float(np.log(2))  # of held-out runs: nearer errors are noise, and show no drift of the law
+CORRECTION_RIDGE = 1e-3  # residuals that together are no larger are no reason to correct others
+MIN_GAIN, MIN_FOLD_SHARE = 0.1, 0.75  # by which, and in how many folds, a method must err less to replace the first
+MIN_OWN_GAIN = 0.5  # by which it must err less on one task, and in each of its folds, to replace it there
+LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
+MIN_STANDARD_ERRORS, MIN_ABOVE_CHANCE = 3.0, 3  # by which a score must leave chance, and runs that must
+MAX_RESIDUAL, MAX_RESIDUAL_SHARE = 3.0, 0.1  # of a law, in noise and in the range of scores: the runs disagree
+MAX_REACH = 2.0  # how far beyond the ladder's compute: so many times what sizes and tokens span, in logarithms
+MAX_WIDTH = 0.5  # of an interval, in what is left above chance
+MIN_PLATEAU_RISE = 10.0  # deviations of a plateau by which the best score shows that it is chance
+MAX_LOSS_REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
+MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2  # of the ladder's losses from the law of the points; if the user names it
+MIN_HELD_OUT_REACH = 1.2  # of the compute of a held-out run over the largest that it is predicted from
+DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above show what its law misses beyond its runs
