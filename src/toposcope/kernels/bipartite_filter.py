@@ -1,12 +1,9 @@
 """The heavy entries of a matrix, above a threshold that a sample suggests, and Kruskal's algorithm on them.
 
-Cost: one pass that compares runs of entries with a threshold, O(k) for the k entries above it.
-Source: the sort is by digits, least significant first (Knuth 1998, The Art of Computer Programming 3, 5.2.5).
-
-Kruskal's algorithm on the heavy entries of a matrix, and on all entries of the value where these end.
-
-Cost: O(k) finds for k heavy entries; where very many entries equal the threshold, at most one pass.
-Source: Kruskal 1956.
+Cost: one pass that compares runs of entries with a threshold, O(k) for the k entries above it; where very many entries
+equal the threshold, at most one pass more.
+Source: Kruskal 1956; the sort is by digits, least significant first (Knuth 1998, The Art of Computer Programming 3,
+5.2.5).
 """
 
 from typing import Any, NamedTuple
@@ -17,22 +14,14 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.magnitudes import Entries, Keys
 from toposcope.kernels.sets import ONE, WORD, ZERO, Parents, bits_above, find, join, lowest_bit
-
-SURVIVORS_PER_VERTEX = 3.0
-"""Entries to collect for each vertex: 6 incident to each, so that about e^-6 of the vertices stay unjoined."""
-
-N_SAMPLED_ABOVE = 32
-"""Entries of the sample above the threshold; as many at or below it are kept, to see whether they equal it."""
-
-N_SAMPLED_TOGETHER = 32  # neighbours sampled at each position
-
-RUN = 256
-"""Entries of a row that are compared together where rows are read again: few hold one that matters, and is sought."""
-
-N_WORDS = 64  # words of comparisons that are made before the entries above are taken out of them
-
-MAX_SHORT_SORT = 1 << 12
-"""Up to so many survivors are sorted by digits of 8 bits, more by digits of 12, whose counts take more room."""
+from toposcope.kernels.tuning import (
+    KEY_RUN,
+    MAX_SHORT_SORT,
+    N_SAMPLED_ABOVE,
+    N_SAMPLED_TOGETHER,
+    N_WORDS,
+    SURVIVORS_PER_VERTEX,
+)
 
 Index = NDArray[np.integer[Any]]
 
@@ -245,10 +234,10 @@ def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int
     for i in range(m):
         row = row_of(matrix, i, wide(1), scratch)
         root = find(parent, i)
-        for c in range(0, n, RUN):
+        for c in range(0, n, KEY_RUN):
             if n_column_trees == 1 and holds_column[root]:
                 break
-            run, labels = row[c : c + RUN], label[c : c + RUN]
+            run, labels = row[c : c + KEY_RUN], label[c : c + KEY_RUN]
             hit = False
             for j in range(len(run)):
                 hit |= ((run[j] & mask) == value) & (labels[j] != root)

@@ -1,26 +1,17 @@
 """Maximum spanning tree of the complete bipartite graph of a dense matrix, in little more than one pass over it.
 
-Kruskal's algorithm on the few entries that matter, Boruvka's for what these leave unjoined:
-
 1. A sample gives a threshold that about 3 (m + n) entries exceed, and one pass collects these.
-2. Sorted, they join nearly all vertices in one giant component. Where the threshold is the value of very many entries
-   (quantised weights), these are streamed in next, in any order.
+2. Kruskal's algorithm on them joins nearly all vertices in one giant component. Where very many entries equal the
+   threshold (quantised weights), these are streamed in next, in any order.
 3. The components left outside (dead rows, rows on a small scale) each choose their heaviest leaving entry by reading
-   their own rows and columns alone, in rounds; the giant never chooses.
+   their own rows and columns alone, in Boruvka's rounds, which at least halve their number; the giant never chooses.
 
-Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: what is left of the
-picks still lies in a maximum spanning tree, since every edge of such a cycle is as heavy as any that leaves the
-component that chose it.
+Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: every edge of such a
+cycle is as heavy as any that leaves the component that chose it, so the rest still lies in a maximum spanning tree.
 
-Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory beside the matrix, which is read in
+Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory next to the matrix, which is read in
 place. A small matrix takes Prim's algorithm.
 Source: Kruskal 1956, Boruvka 1926, Prim 1957; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
-
-Boruvka's rounds on the components of a bipartite forest: each but the largest picks its heaviest leaving edge.
-
-Cost: a round reads the rows and columns of the vertices outside the largest component, at most one pass; the number of
-components outside at least halves.
-Source: Boruvka 1926.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,31 +21,24 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from toposcope.kernels.bipartite_filter import (
-    RUN,
-    SURVIVORS_PER_VERTEX,
-    Heavy,
-    Index,
-    heavy_entries,
-    join_heavy,
-    row_of,
-    scratch_for,
-)
+from toposcope.kernels.bipartite_filter import Heavy, Index, heavy_entries, join_heavy, row_of, scratch_for
 from toposcope.kernels.bipartite_prim import prim_keys
 from toposcope.kernels.compiled import compiled, wide
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.sets import Parents, find, join
+from toposcope.kernels.tuning import (
+    KEY_RUN,
+    MAX_PRIM_VERTICES,
+    MIN_COLUMNS_PER_LOOKUP,
+    MIN_ENTRIES_BY_STEP,
+    MIN_ENTRIES_PER_THREAD,
+    SUM_LANES,
+    SURVIVORS_PER_VERTEX,
+)
 from toposcope.typing import Vector
 
-MIN_COLUMNS_PER_LOOKUP = 16
-"""Columns outside are looked up one by one where there is at most one of them to so many columns."""
-MAX_PRIM_VERTICES = 600  # up to so many vertices, Prim's algorithm is as fast
-MIN_ENTRIES_PER_THREAD = 1 << 18  # fewer entries than this are not worth another thread
-MIN_ENTRIES_BY_STEP = 1 << 22
-"""From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
 Block = tuple[int, int]
 Result = TypeVar("Result")
-LANES = 8  # sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often
 
 
 class Components(NamedTuple):
@@ -124,8 +108,8 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
             continue
         own_needed = choices.keys[own] if own != 0 else mask
         row = row_of(matrix, i, wide(1), scratch)
-        for c in range(0, matrix.n, RUN):
-            run, numbers, needs = row[c : c + RUN], forest.columns[c : c + RUN], needed[c : c + RUN]
+        for c in range(0, matrix.n, KEY_RUN):
+            run, numbers, needs = row[c : c + KEY_RUN], forest.columns[c : c + KEY_RUN], needed[c : c + KEY_RUN]
             hit = False
             for j in range(len(run)):
                 key = run[j] & mask
@@ -270,9 +254,9 @@ def death_sums(weights: Vector, scale: float, p: float, counted: bool) -> DeathS
     deaths = weights / scale
     largest = 1.0 if counted else 1.0 - deaths[-1]
     unit = largest if largest > 0 else 1.0
-    totals, powers = np.zeros(LANES), np.zeros(LANES)
-    for start in range(0, len(deaths), LANES):
-        for lane in range(min(LANES, len(deaths) - start)):
+    totals, powers = np.zeros(SUM_LANES), np.zeros(SUM_LANES)
+    for start in range(0, len(deaths), SUM_LANES):
+        for lane in range(min(SUM_LANES, len(deaths) - start)):
             persistence = 1.0 - deaths[start + lane]
             relative = persistence / unit
             totals[lane] += persistence
