@@ -276,7 +276,7 @@ def test_processes_of_a_pool_know_the_package(site: Path, work: Path) -> None:
         ("probes", "from toposcope.probes.rips import RipsProbe", ("measure", "checkpoints"), "holds nothing to add"),
         (
             "needs",
-            "from toposcope.extend import Need\nNEED = Need('model', print, print)",
+            "from toposcope.extend import Input\nINPUT = Input('model', print, print)",
             ("measure", "checkpoints"),
             "the name 'model' is taken by toposcope",
         ),

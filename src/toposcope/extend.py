@@ -12,10 +12,11 @@ from toposcope.lazy import lazy_imports
 __all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Matrix", "Indices", "Steps"]
 __all__ += ["write_bytes", "to_csv", "compiled"]
 # a probe
-__all__ += ["Probe", "Subject", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value", "NETWORK", "POOLED"]
+__all__ += ["Probe", "ProbeInput", "Subject", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value"]
+__all__ += ["NETWORK", "POOLED"]
 __all__ += ["RipsProbe", "NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
 # an input of probes
-__all__ += ["Need", "RunContext", "Origin", "Checkpoint"]
+__all__ += ["Input", "Need", "RunContext", "Origin", "Checkpoint"]
 # a checkpoint format
 __all__ += ["Entry", "Listing", "Inside", "Key", "contiguous", "as_array", "CheckpointError"]
 # a source of checkpoints
@@ -119,8 +120,19 @@ if TYPE_CHECKING:
     from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
     from toposcope.monitor.sinks.sink import Sink
     from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature, Kind
-    from toposcope.probes.needs import Need, RunContext
-    from toposcope.probes.probe import NOISE, POOLED, Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+    from toposcope.probes.needs import Input, Need, RunContext
+    from toposcope.probes.probe import (
+        NOISE,
+        POOLED,
+        Failure,
+        Measurement,
+        Probe,
+        ProbeInput,
+        Subject,
+        Value,
+        each_layer,
+        stacked,
+    )
     from toposcope.probes.rips import RipsProbe
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent

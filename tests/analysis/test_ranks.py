@@ -21,7 +21,8 @@ from toposcope.analysis.ranks import (
     ranks,
     single_draws,
 )
-from toposcope.kernels.resampled_ranks import LANES, resampled_spearman
+from toposcope.kernels.resampled_ranks import resampled_spearman
+from toposcope.kernels.tuning import RANK_LANES
 
 RNG = np.random.default_rng(7)
 Vector = NDArray[np.float64]
@@ -173,10 +174,10 @@ def test_resampled_rho_is_scipys(n: int, distinct: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, distinct, (2, n)).astype(np.int64), rng.integers(0, distinct + 3, n).astype(np.int64)
     dense = np.array([np.unique(row, return_inverse=True)[1] for row in (*x, y)], dtype=np.int64)
-    draws = single_draws(n, LANES + 3, seed)
+    draws = single_draws(n, RANK_LANES + 3, seed)
     found = resampled_spearman(dense[:2], dense[2], draws)
     for f in range(2):
-        for r, drawn in [*enumerate(draws)][:: LANES // 8]:
+        for r, drawn in [*enumerate(draws)][:: RANK_LANES // 8]:
             a, b = x[f][drawn], y[drawn]
             if np.ptp(a) == 0 or np.ptp(b) == 0:
                 assert np.isnan(found[f, r])

@@ -1,6 +1,5 @@
 """Low-rank adapters are read as the change of a weight that they stand for, or refused."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,13 +14,12 @@ from property_examples import examples
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from toposcope.checkpoints import Checkpoint, formats
+from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.adapters import Adapted, combined
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import in_memory
-from toposcope.checkpoints.sources import CheckpointError, LocalSource
+from toposcope.checkpoints.sources import CheckpointError
 
-WILD = Path(__file__).parents[3] / "shared" / "data" / "wild" / "checkpoints"
 LORA = {"peft_type": "LORA", "r": 4, "lora_alpha": 16}
 PEFT = "base_model.model."
 
@@ -258,18 +256,6 @@ def test_a_checkpoint_without_adapters_is_left_alone() -> None:
     assert all(given is kept for given, kept in zip(entries, found.entries, strict=True))
     assert not (found.how)
     assert not (found.refused)
-
-
-@pytest.mark.skipif(not WILD.exists(), reason="the sample checkpoints are not there")
-@pytest.mark.parametrize("step", [10, 30])
-def test_samples(step: int) -> None:
-    folder = WILD / "lora" / f"checkpoint-{step}"
-    source = LocalSource(folder / "adapter_model.safetensors")
-    config = json.loads((folder / "adapter_config.json").read_text())
-    found = combined(formats.entries(source.spec, source.files()), config)
-    assert [entry.name for entry in found.entries] == [f"transformer.h.{k}.attn.c_attn.weight" for k in range(3)]
-    assert all(entry.shape == (144, 48) for entry in found.entries)
-    assert not found.refused
 
 
 @pytest.mark.parametrize("names", [("lora_a", "lora_b"), ("lora_A1", "lora_B1")])

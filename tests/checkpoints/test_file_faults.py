@@ -224,10 +224,18 @@ def indexed(folder: Path, change: Callable[[dict[str, Any]], None], suffix: str 
     return path, file
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\0b", "..", "a\\b", "a\nb", "\ud800"])
-def test_an_index_that_leads_elsewhere(name: str, tmp_path: Path) -> None:
-    folder, file = indexed(tmp_path, lambda index: index["weight_map"].update({"head.weight": name}))
-    assert problem_of(folder, at=file) in (["unsafe"] if name != "\ud800" else ["damaged", "unsafe"])
+NAMES_ELSEWHERE = ["../x", "/etc/passwd", "a/b", "./x", "a\0b", "..", ".", "", "a\\b", "a\nb", "x" * 300, "\ud800", 1]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("name", NAMES_ELSEWHERE, ids=ascii)
+def test_an_index_that_leads_elsewhere(name: Any, suffix: str, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "a"):  # the file is there and would be a good shard
+        place.mkdir(exist_ok=True)
+        save_file(family_weights(), place / "x")
+    folder, file = indexed(tmp_path, lambda index: index["weight_map"].update({"head.weight": name}), suffix)
+    kinds = ["damaged", "unsafe"] if name == "\ud800" else ["damaged"] if name == 1 else ["unsafe"]
+    assert problem_of(folder, at=file) in kinds
 
 
 def test_an_index_and_shards_that_disagree(tmp_path: Path) -> None:
@@ -237,11 +245,14 @@ def test_an_index_and_shards_that_disagree(tmp_path: Path) -> None:
     def stray(index: dict[str, Any]) -> None:
         del index["weight_map"]["head.weight"]
 
+    def promised(index: dict[str, Any]) -> None:
+        index["weight_map"]["layers.2.head.weight"] = index["weight_map"]["head.weight"]
+
     def swapped(index: dict[str, Any]) -> None:
         first, second = sorted(set(index["weight_map"].values()))
         index["weight_map"]["head.weight"] = first if index["weight_map"]["head.weight"] == second else second
 
-    for change, kind in ((missing, "missing shard"), (stray, "index"), (swapped, "index")):
+    for change, kind in ((missing, "missing shard"), (stray, "index"), (swapped, "index"), (promised, "index")):
         (tmp_path / change.__name__).mkdir()
         folder, _ = indexed(tmp_path / change.__name__, change)
         assert problem_of(folder, *([] if change is missing else ["head.weight"])) == kind

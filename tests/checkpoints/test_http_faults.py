@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from property_examples import examples
 from range_server import RangeServer, running
-from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
 from toposcope.checkpoints.sources import CheckpointError, StoredFile, http_requests, roots
+from toposcope.checkpoints.tuning import MAX_TRIES
 from toposcope.errors import ToposcopeError
 
 MB = 1_000_000
@@ -70,8 +70,8 @@ def test_a_cut_range_is_resumed_where_it_was_cut(server: RangeServer) -> None:
 def test_a_connection_that_is_cut_every_time_is_given_up(server: RangeServer) -> None:
     file = opened(server)
     server.conduct.cut_after, server.conduct.n_cuts = 1000, 10**9
-    refused(file, "unreachable", "the connection was cut at byte", f"{http_requests.MAX_TRIES} times", "again later")
-    assert len(server.requests) == 1 + http_requests.MAX_TRIES
+    refused(file, "unreachable", "the connection was cut at byte", f"{MAX_TRIES} times", "again later")
+    assert len(server.requests) == 1 + MAX_TRIES
     # Where each try brings a good part, it goes on.
     server.conduct.cut_after = MB
     assert file.read(0, SIZE).tobytes() == CONTENT
@@ -80,10 +80,10 @@ def test_a_connection_that_is_cut_every_time_is_given_up(server: RangeServer) ->
 @pytest.mark.parametrize(("status", "headers"), [(429, {"Retry-After": "0"}), (503, {}), (500, {}), (408, {})])
 def test_a_server_that_is_busy_is_asked_again(server: RangeServer, status: int, headers: dict[str, str]) -> None:
     file = opened(server)
-    server.conduct.statuses = [(status, headers)] * (http_requests.MAX_TRIES - 1)
+    server.conduct.statuses = [(status, headers)] * (MAX_TRIES - 1)
     assert file.read(5, 5 * MB).tobytes() == CONTENT[5 : 5 * MB]
-    server.conduct.statuses = [(status, headers)] * http_requests.MAX_TRIES
-    refused(file, "unreachable", f"the server answers {status}, {http_requests.MAX_TRIES} times")
+    server.conduct.statuses = [(status, headers)] * MAX_TRIES
+    refused(file, "unreachable", f"the server answers {status}, {MAX_TRIES} times")
 
 
 def test_the_wait_is_what_the_server_asks_for(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,18 +191,11 @@ def test_more_is_asked_for_than_the_file_holds(server: RangeServer) -> None:
     assert not server.sent
 
 
-def test_a_header_that_claims_to_be_endless(server: RangeServer) -> None:
-    content = (1 << 60).to_bytes(8, "little") + b"{}"
-    (server.folder / "step1.safetensors").write_bytes(content)
-    with pytest.raises(ToposcopeError, match="does not begin as a safetensors file does"):
-        series(f"{server.url}/step1.safetensors", access=Access(keep=0))[0].layers()
-
-
 def test_a_server_that_falls_silent(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     file = opened(server)
-    monkeypatch.setattr(http_requests, "TIMEOUT", 0.02)
+    monkeypatch.setattr(http_requests, "TIMEOUT", 0.1)
     server.conduct.pause = 2.0
-    refused(file, "unreachable", "no answer in time at byte 5", f"{http_requests.MAX_TRIES} times")
+    refused(file, "unreachable", "no answer in time at byte 5", f"{MAX_TRIES} times")
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, str(1 << 63), "-1", "many"])
@@ -230,20 +223,3 @@ def test_redirects_without_end_or_to_no_server(server: RangeServer) -> None:
         server.conduct.statuses = [(302, {"Location": target})] * 30
         refused(file, "unreachable")
         server.conduct.statuses = []
-
-
-def test_one_damaged_checkpoint_does_not_stop_the_others(server: RangeServer, tmp_path: Path) -> None:
-    (server.folder / "a.bin").unlink()
-    for step in range(4):
-        WRITERS["safetensors"](server.folder, step, family_weights(step))
-    checkpoints = series(f"{server.url}/", access=Access(folder=tmp_path / "kept"))
-    (server.folder / "step_000001.safetensors").write_bytes(b"damaged")
-    done, told = [], []
-    for checkpoint in checkpoints:
-        try:
-            done.append(checkpoint.content_hash())
-        except ToposcopeError as error:
-            told.append(str(error))
-    assert len(set(done)) == 3
-    assert len(told) == 1
-    assert "step_000001.safetensors" in told[0]

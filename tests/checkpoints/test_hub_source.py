@@ -45,11 +45,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server  # type: ignore[misc]
 
 
-@pytest.fixture
-def access(tmp_path: Path) -> Access:
-    return Access(folder=tmp_path / "kept")
-
-
 def test_revisions_are_a_series(model: Hub, access: Access) -> None:
     opened = series("hf:owner/name@step*", access=access)
     assert opened.steps == [0, 1000, 2000]
@@ -135,19 +130,6 @@ def test_what_lies_beside_a_file_and_three_folders_down(model: Hub, access: Acce
     source = series("hf:owner/name", access=access).source
     assert source is not None
     assert {"a/b/c/seen.txt"} == {name for name in source.files() if name.startswith("a/")}
-
-
-@pytest.mark.slow
-def test_one_tensor_moves_little_more_than_itself(model: Hub, access: Access) -> None:
-    weights = {f"layers.{k}.mlp.fc1.weight": torch.randn(2048, 2048) for k in range(3)}
-    for step, name in ((1, "stepN safetensors"), (2, "checkpoint-N sharded safetensors")):
-        WRITERS[name](model.folder, step, weights)
-    for branch in ("step1", "checkpoint-2"):
-        (checkpoint,) = series(f"hf:owner/name@{branch}", access=access)
-        before = model.storage.sent + model.sent
-        layer = checkpoint.layers()[1]
-        assert torch.equal(tensor_of(layer), weights[layer.name])
-        assert 2048 * 2048 * 4 <= model.storage.sent + model.sent - before < 17 * MB
 
 
 def test_equal_files_of_two_revisions_are_fetched_once(model: Hub, access: Access) -> None:

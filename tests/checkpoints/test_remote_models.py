@@ -21,11 +21,6 @@ transformers = pytest.importorskip("transformers")
 TEXT = "the cat sat on the mat and ran off to see what lay beyond " * 5
 
 
-@pytest.fixture
-def access(tmp_path: Path) -> Access:
-    return Access(folder=tmp_path / "kept")
-
-
 def write_model(folder: Path) -> None:
     """A tiny GPT-NeoX with its tokenizer."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from small_checkpoints import family_weights, refused
 
-from toposcope.checkpoints import series
+from toposcope.checkpoints import Checkpoint, series
 
 
 def saved(path: Path, step: int = 0) -> None:
@@ -88,21 +88,7 @@ def test_several_runs_are_named(tmp_path: Path) -> None:
         series(tmp_path)
 
 
-def test_a_folder_of_deepspeed(tmp_path: Path) -> None:
-    for step in (100, 200):
-        folder = tmp_path / f"global_step{step}"
-        folder.mkdir()
-        torch.save({"module": family_weights(), "global_steps": step}, folder / "mp_rank_00_model_states.pt")
-        for rank in range(3):
-            name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-            torch.save({"optimizer_state_dict": {}}, folder / name)
-    (tmp_path / "latest").write_text("global_step200")
-    opened = series(tmp_path)
-    assert opened.steps == [100, 200]
-    assert len(opened[0].analysed()) == 9
-
-
-@pytest.mark.parametrize("names", [[], ["checkpoints/config.json"], ["notes.txt", "a/b/c.json"]])
+@pytest.mark.parametrize("names", [[], ["checkpoints/config.json"], ["notes.txt", "a/b/c.json", ".hidden.pt"]])
 def test_an_empty_run_says_what_was_expected(names: list[str], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,3 +120,15 @@ def test_the_step_of_the_one_checkpoint_of_a_run(place: str, tmp_path: Path) -> 
     saved(tmp_path / place / "epoch=0-step=100.ckpt", 100)
     assert series(tmp_path).steps == [100]
     assert series(tmp_path / place).steps == [100]
+
+
+def test_the_folder_of_accelerate_is_its_first_model(tmp_path: Path) -> None:
+    save_file(family_weights(), tmp_path / "model.safetensors")
+    save_file(family_weights(1), tmp_path / "model_1.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl"):
+        torch.save({"shadow_params": [torch.ones(3, 3)]}, tmp_path / name)
+    (checkpoint,) = series(tmp_path)
+    assert [entry.name for entry in checkpoint.entries] == [
+        e.name for e in Checkpoint(tmp_path / "model.safetensors", 0).entries
+    ]
+    assert checkpoint.notes == ["also holds other models: model_1.safetensors; name the file to read one"]

@@ -66,15 +66,6 @@ def test_steps_are_sorted_as_numbers(names: str, tmp_path: Path) -> None:
     assert [Path(checkpoint.location).name for checkpoint in found] == [names.format(step) for step in STEPS]
 
 
-def test_formats_may_be_mixed(tmp_path: Path) -> None:
-    for step, write in enumerate(WRITERS.values()):
-        write(tmp_path, step, family_weights(seed=step))
-    found = series(tmp_path)
-    assert found.steps == list(range(len(WRITERS)))
-    for checkpoint in found:
-        assert torch.equal(checkpoint.tensors()["head.weight"], family_weights(seed=checkpoint.step)["head.weight"])
-
-
 def test_a_run_of_ours(tmp_path: Path) -> None:
     write_run(tmp_path / "small-1" / "checkpoints", write_safetensors)
     touch(tmp_path / "small-1", "log.csv", "config.json", "state.safetensors", "state.pt")
@@ -89,46 +80,6 @@ def test_a_study_of_one_run(tmp_path: Path) -> None:
     touch(tmp_path, "study.toml")
     touch(tmp_path / "runs" / "not-begun", "log.csv")
     assert_is_the_run(series(tmp_path))
-
-
-def test_a_study_of_several_runs_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "study.toml")
-    for run in ("small-1", "small-2"):
-        touch(tmp_path / "runs" / run / "checkpoints", "step_1.pt")
-    with refused(tmp_path, "small-1, small-2", "2 runs", str(tmp_path / "runs")):
-        series(tmp_path)
-
-
-def test_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        touch(tmp_path / name, "run.json", "state.safetensors")
-        touch(tmp_path / name / "checkpoints", "step_1.pt")
-    with refused(tmp_path, "a folder of 2 runs, among them a, b; name one, such as", str(tmp_path / "a")):
-        series(tmp_path)
-
-
-def test_a_study_without_checkpoints_of_its_own_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "study.toml")
-    with refused(tmp_path, "keeps no checkpoints itself", "name the folder that they are saved in"):
-        series(tmp_path)
-
-
-def test_files_without_a_step_are_ignored_and_listed(tmp_path: Path) -> None:
-    touch(tmp_path, "step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "notes.txt", "config.json", ".step_3.pt")
-    found = series(tmp_path)
-    assert found.steps == [1, 2]
-    assert list(found.ignored) == ["best.pt", "last.ckpt"]
-
-
-def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
-    for step in (500, 1000):
-        model_folder(".safetensors")(tmp_path, step, family_weights(seed=step))
-    save_file(family_weights(), tmp_path / "model.safetensors")
-    touch(tmp_path, "training_args.bin", "config.json")
-    touch(tmp_path / "runs" / "Jan01", "events.out")
-    found = series(tmp_path)
-    assert found.steps == [500, 1000]
-    assert list(found.ignored) == ["model.safetensors"]
 
 
 def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
@@ -153,11 +104,6 @@ def test_one_checkpoint_alone(write: Writer, tmp_path: Path) -> None:
     assert found.steps == [300]
     assert (found.name, found.spec, found[0].location) == (path.name, str(path), str(path))
     assert torch.equal(tensor_of(found[0].analysed()[0]), family_weights(seed=300)["head.weight"])
-
-
-@every_format
-def test_a_folder_of_one_checkpoint(write: Writer, tmp_path: Path) -> None:
-    write(tmp_path, 300, family_weights())
     assert series(tmp_path).steps == [300]
 
 
@@ -213,13 +159,6 @@ def test_listing_is_quick(name: str, tmp_path: Path) -> None:
     assert count == 12 * 150
 
 
-def test_a_model_folder_with_what_a_trainer_leaves_beside_it(tmp_path: Path) -> None:
-    folder = model_folder(".safetensors")(tmp_path, 500, family_weights())
-    touch(folder, "rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
-    assert series(folder).steps == [500]
-    assert series(folder)[0].location == str(folder)
-
-
 @pytest.mark.parametrize(
     ("folder", "names", "weights"),
     [
@@ -249,13 +188,6 @@ def test_a_folder_that_holds_one_file_of_weights(folder: str, names: list[str], 
         assert (checkpoint.step, checkpoint.location) == (100, str(where))
         if not (where / "config.json").exists():
             assert [layer.name for layer in checkpoint.analysed()] == ANALYSED
-
-
-@pytest.mark.parametrize("names", [["a.pt", "b.pt"], ["optim.pt", "train.pt"], ["w-00001-of-00002.pt", "c.json"]])
-def test_a_folder_of_several_files_of_weights_or_none_is_no_checkpoint(names: list[str], tmp_path: Path) -> None:
-    touch(tmp_path / "step_1", *names)
-    with refused(tmp_path, "none with a step in its name" if "a.pt" in names else "no checkpoints"):
-        series(tmp_path)
 
 
 # Links
@@ -316,6 +248,8 @@ def test_a_folder_that_may_not_be_read_spares_the_others(tmp_path: Path, monkeyp
 
 # Where a run keeps its checkpoints
 
+OF_A_TRAINER = ("rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
+
 
 @pytest.mark.parametrize(
     ("names", "steps", "ignored"),
@@ -327,6 +261,8 @@ def test_a_folder_that_may_not_be_read_spares_the_others(tmp_path: Path, monkeyp
         (["checkpoints/step_2.pt", "checkpoint/step_3.pt"], [2], ["checkpoint"]),
         (["model.safetensors.index.json", "checkpoints/step_2.pt"], [2], ["model.safetensors.index.json"]),
         (["last.pt", "checkpoint/model.safetensors", "checkpoint/config.json"], [0], ["last.pt"]),
+        (["step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "a.txt", ".step_3.pt"], [1, 2], ["best.pt", "last.ckpt"]),
+        ([f"checkpoint-5/{name}" for name in ("model.safetensors", *OF_A_TRAINER)], [5], []),
     ],
 )
 def test_what_lies_beside_a_folder_of_checkpoints(
@@ -352,11 +288,6 @@ def test_a_path_as_text_with_a_home_or_relative(tmp_path: Path, monkeypatch: pyt
         assert_is_the_run(found)
 
 
-def test_a_model_folder_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(model_folder(".safetensors")(tmp_path, 500, family_weights()))
-    assert series(".").steps == [500]
-
-
 def test_opening_a_series_opens_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def entries(path: Path) -> None:
         raise AssertionError(f"{path} was opened")
@@ -366,41 +297,21 @@ def test_opening_a_series_opens_no_checkpoint(tmp_path: Path, monkeypatch: pytes
     assert series(tmp_path).steps == STEPS
 
 
-def test_a_damaged_checkpoint_spares_the_others(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    damaged = tmp_path / "step_000040.pt"
-    damaged.write_bytes(b"")
-    found = series(tmp_path)
-    assert found.steps == STEPS
-    with refused(damaged):
-        found[2].analysed()
-    assert [layer.name for layer in found[3].analysed()] == ANALYSED
-
-
 # A series is a sequence
 
 
 def test_slices(tmp_path: Path) -> None:
     touch(tmp_path, "best.pt", *(f"step_{step}.pt" for step in STEPS))
     whole = series(tmp_path)
+    assert isinstance(whole, Sequence)
+    assert whole[0] == Checkpoint(tmp_path / "step_0.pt", 0)
+    with pytest.raises(IndexError):
+        whole[len(STEPS)]
     for part in (slice(2), slice(1, -1), slice(None, None, 2), slice(-2, None), slice(None, None, -1), slice(9, None)):
         found = whole[part]
         assert isinstance(found, Series)
         assert found.steps == STEPS[part]
         assert (found.name, found.spec, found.ignored) == (whole.name, whole.spec, whole.ignored)
-
-
-def test_a_sequence_of_checkpoints(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"step_{step}.pt" for step in STEPS))
-    found = series(tmp_path)
-    assert isinstance(found, Sequence)
-    assert len(found) == len(STEPS)
-    assert found[0] == Checkpoint(tmp_path / "step_0.pt", 0)
-    assert found[-1].step == 20000
-    assert [checkpoint.step for checkpoint in reversed(found)] == STEPS[::-1]
-    assert found[2] in found
-    with pytest.raises(IndexError):
-        found[len(STEPS)]
 
 
 def test_one_line_for_a_series_and_a_checkpoint(tmp_path: Path) -> None:
@@ -415,46 +326,40 @@ def test_one_line_for_a_series_and_a_checkpoint(tmp_path: Path) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("step_1.pt", "step_000001.pt"),
-        ("step_1.pt", "step_1.safetensors"),
-        ("checkpoint-1.pt", "step1.pt"),
-    ],
-)
-def test_two_checkpoints_of_one_step_are_refused(first: str, second: str, tmp_path: Path) -> None:
-    touch(tmp_path, "step_0.pt", first, second, "step_2.pt")
-    with refused(tmp_path, first, second, "step 1;"):
+REFUSED: dict[str, tuple[list[str], list[str]]] = {
+    "a study of several runs": (
+        ["study.toml", "runs/small-1/checkpoints/step_1.pt", "runs/small-2/checkpoints/step_1.pt"],
+        ["small-1, small-2", "2 runs", "runs/NAME"],
+    ),
+    "a folder of runs": (
+        [f"{run}/{name}" for run in "ab" for name in ("run.json", "state.safetensors", "checkpoints/step_1.pt")],
+        ["a folder of 2 runs, among them a, b; name one, such as"],
+    ),
+    "a study without checkpoints": (["study.toml"], ["keeps no checkpoints itself", "name the folder that they are"]),
+    "several without a step": (["best.pt", "last.pt"], ["2 checkpoints", "none with a step", "step_000100"]),
+    "several files of weights in a folder": (["step_1/a.pt", "step_1/b.pt"], ["none with a step in its name"]),
+    "a folder of an optimizer": (["step_1/optim.pt", "step_1/train.pt"], ["no checkpoints"]),
+    "one shard": (["step_1/w-00001-of-00002.pt", "step_1/c.json"], ["no checkpoints"]),
+    "one step, padded": (["step_0.pt", "step_1.pt", "step_000001.pt"], ["step_1.pt", "step_000001.pt", "step 1;"]),
+    "one step, two formats": (["step_1.pt", "step_1.safetensors"], ["step_1.pt", "step_1.safetensors", "step 1;"]),
+    "one step, two words": (["checkpoint-1.pt", "step1.pt", "step_2.pt"], ["checkpoint-1.pt", "step1.pt", "step 1;"]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused(what: str, tmp_path: Path) -> None:
+    names, words = REFUSED[what]
+    for name in names:
+        touch((tmp_path / name).parent, Path(name).name)
+    with refused(tmp_path, *words):
         series(tmp_path)
 
 
-@pytest.mark.parametrize("names", [[], ["notes.txt", "config.json", ".hidden.pt"]])
-def test_a_folder_without_checkpoints_is_refused(names: list[str], tmp_path: Path) -> None:
-    touch(tmp_path / "run", *names)
-    with refused(tmp_path / "run", "no checkpoints", ".safetensors"):
-        series(tmp_path / "run")
-    (tmp_path / "run" / "checkpoints").mkdir()
-    with refused(tmp_path / "run", "no checkpoints"):
-        series(tmp_path / "run")
-
-
-def test_several_checkpoints_without_a_step_are_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "best.pt", "last.pt")
-    with refused(tmp_path, "2 checkpoints", "none with a step", "step_000100"):
-        series(tmp_path)
-
-
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    for name in ("gone", "gone.pt"):
-        with refused(tmp_path / name, "no such file or folder"):
-            series(tmp_path / name)
-
-
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "step_1.json")
-    with refused(tmp_path / "step_1.json", "no checkpoints", ".safetensors"):
-        series(tmp_path / "step_1.json")
+    for name, words in (("gone", "no such file"), ("gone.pt", "no such file"), ("step_1.json", "no checkpoints")):
+        with refused(tmp_path / name, words):
+            series(tmp_path / name)
 
 
 @pytest.mark.reference

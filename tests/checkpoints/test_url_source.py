@@ -29,11 +29,6 @@ def server(served: Path) -> Iterator[RangeServer]:
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> Access:
-    return Access(folder=tmp_path / "kept")
-
-
-@pytest.fixture
 def bucket() -> Iterator[str]:
     filesystem = fsspec.filesystem("memory")
     yield "memory://bucket/series"
@@ -225,7 +220,7 @@ def test_credentials_come_from_netrc_and_go_to_no_other_host(
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("https://me:secret@example.com/a.pt", "belong into ~/.netrc"),
+        ("https://me:secret@example.com/a.pt", "belong in ~/.netrc"),
         ("https://example.com/a.pt?X-Amz-Signature=secret", "a token or a signature"),
         ("https://example.com/a.pt#secret", "holds a query or fragment"),
         ("https://:1/secret", "without a host"),

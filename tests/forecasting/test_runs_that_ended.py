@@ -1,7 +1,6 @@
 """What becomes of runs that diverged, ended early or log another loss than the one that is forecast."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,16 +49,6 @@ def test_the_part_before_a_divergence_is_healthy() -> None:
     assert before is not None
     assert before.diverged is None
     assert forecast(before).default is not None
-
-
-def test_the_headline_names_the_other_losses() -> None:
-    log = replace(made("0"), target="eval_web_loss", peers=("eval_code_loss", "eval_g0_loss")).until(500)
-    assert log is not None
-    words = forecast(log).headline()
-    assert words.startswith("final validation loss ")
-    assert "), column 'eval_web_loss' (also logged: 'eval_code_loss', 'eval_g0_loss'); default: " in words
-    many = replace(log, peers=tuple("abcdef"))
-    assert "(also logged: 'a', 'b', 'c', 'd' and 2 more); " in forecast(many).headline()
 
 
 @pytest.fixture

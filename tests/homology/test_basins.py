@@ -16,15 +16,12 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import (
     Profile,
     average_persistence,
-    bottleneck,
     profile_graph,
     profile_grid,
     saddle_minimum_distance,
     sublevel_graph,
     sublevel_grid,
-    wasserstein,
 )
-from toposcope.homology.diagram import Diagram
 
 Array = NDArray[np.float64]
 Edges = list[tuple[int, int]]
@@ -149,21 +146,7 @@ def test_of_many_basins_the_most_persistent_are_measured() -> None:
     assert repr(found) == f"Profile(5 of {found.n_basins} basins, 400 vertices)"
 
 
-@pytest.mark.slow
-def test_a_profile_is_bit_equal_when_repeated() -> None:
-    grid = np.random.default_rng(0).normal(size=(31, 17))
-    first, second = profile_grid(grid), profile_grid(grid.copy())
-    assert first.widths.tobytes() == second.widths.tobytes()
-    assert first.plot().render("svg") == second.plot().render("svg")
-
-
 @pytest.mark.parametrize("options", [{"n_levels": 1}, {"max_basins": 0}, {"connectivity": "6"}, {"n_levels": 2.5}])
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(ToposcopeError, match=next(iter(options))):
         profile_grid(np.eye(3), **options)
-
-
-def test_distances_between_the_diagrams_of_planes() -> None:
-    first, second = Diagram(np.array([[0.0, 1], [0, 3]]), 0), Diagram(np.array([[0, 1.2], [0.5, 2.5]]), 0)
-    assert_allclose(bottleneck(first, second), 0.5)
-    assert_allclose(wasserstein(first, second, order=1), 0.7)

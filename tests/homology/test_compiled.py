@@ -51,3 +51,18 @@ def test_a_folder_that_goes_away_stops_no_call(package: Path, tmp_path: Path) ->
     code = f"import loops.outer, shutil, pathlib; shutil.rmtree({str(folder)!r}); pathlib.Path({str(folder)!r}).touch()"
     process = begin(package, f"{code}; print(loops.outer.outer())", NUMBA_CACHE_DIR=str(folder))
     assert (process.communicate()[0], process.returncode) == ("7\n", 0)
+
+
+@pytest.mark.slow
+def test_code_on_disk_is_used_until_a_callee_in_another_file_changes(package: Path) -> None:
+    header = "from loops.compiled import compiled\n"
+    text = f"{header}from loops.inner import inner\n@compiled\ndef outer(): return 2 * inner()\n"
+    (package / "loops" / "outer.py").write_text(text, encoding="ascii")
+
+    def run(value: int) -> list[str]:
+        inner = f"{header}@compiled\ndef inner(): return {value}\n"
+        (package / "loops" / "inner.py").write_text(inner, encoding="ascii")
+        # Python's own compiled modules are told from changed sources by the second and the size alone.
+        return begin(package, CALL.replace("misses", "hits")).communicate()[0].split()
+
+    assert [run(1), run(1), run(3)] == [["2", "0"], ["2", "1"], ["6", "0"]]

@@ -16,15 +16,11 @@ from torch import Tensor
 
 import toposcope
 from toposcope.kernels import device_bipartite_tree, device_search
-from toposcope.kernels.boruvka import N_LISTED, Neighbours, difference_search
-from toposcope.kernels.device_bipartite_tree import (
-    KEY_TYPES,
-    Forest,
-    SortedEdges,
-    device_tree_weights,
-)
+from toposcope.kernels.boruvka import Neighbours, difference_search
+from toposcope.kernels.device_bipartite_tree import KEY_TYPES, Forest, SortedEdges, device_tree_weights
 from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
 from toposcope.kernels.prim import prim_squares
+from toposcope.kernels.tuning import DEVICE_BLOCK_ENTRIES, DEVICE_BOUNDS_BYTES, DEVICE_SURVIVORS_PER_VERTEX, N_LISTED
 
 moderate = examples(100)
 DTYPES = list(KEY_TYPES)
@@ -62,10 +58,10 @@ def test_small_trees_are_exact(device: str, W: NDArray[Any], dtype: torch.dtype)
     assert_exact(weights, tensor)
 
 
-@pytest.mark.parametrize("block", [10000, device_bipartite_tree.BLOCK_ENTRIES])
+@pytest.mark.parametrize("block", [10000, DEVICE_BLOCK_ENTRIES])
 @pytest.mark.parametrize("name", LARGE_MATRICES)
 def test_hard_trees_are_exact(device: str, name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_bipartite_tree, "BLOCK_ENTRIES", block)
+    monkeypatch.setattr(device_bipartite_tree, "DEVICE_BLOCK_ENTRIES", block)
     for dtype in DTYPES:
         tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device, dtype)
         assert_exact(device_tree_weights(tensor), tensor)
@@ -120,7 +116,7 @@ def test_a_sample_that_misleads_costs_no_memory(device: str, name: str, monkeypa
     monkeypatch.setattr(device_bipartite_tree, "_join", join)
     tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device)
     assert_exact(device_tree_weights(tensor), tensor)
-    assert max(joined_along) <= 2 * device_bipartite_tree.SURVIVORS_PER_VERTEX * (290 + 170)
+    assert max(joined_along) <= 2 * DEVICE_SURVIVORS_PER_VERTEX * (290 + 170)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
@@ -190,10 +186,10 @@ def test_difference_search_lists_the_nearest(device: str, question: Any) -> None
     assert_array_equal(found.beyond, expected.beyond)
 
 
-@pytest.mark.parametrize("block_bytes", [1 << 15, device_search.BLOCK_BYTES])
+@pytest.mark.parametrize("block_bytes", [1 << 15, DEVICE_BOUNDS_BYTES])
 @pytest.mark.parametrize("name", LARGE_CLOUDS)
 def test_large_searches(device: str, name: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_search, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(device_search, "DEVICE_BOUNDS_BYTES", block_bytes)
     points = large_cloud(name, 200, 20)
     rng = np.random.default_rng(4)
     labels, rows = rng.integers(0, 5, 200).astype(np.int32), np.flatnonzero(rng.random(200) < 0.3)

@@ -62,12 +62,6 @@ def test_gaussian_points_of_a_subspace() -> None:
     assert two_nn(points).dimension == pytest.approx(10, rel=0.1)
 
 
-def test_a_swiss_roll_is_a_surface() -> None:
-    generator = np.random.default_rng(0)
-    t, height = 5 + 10 * generator.random(3000), 20 * generator.random(3000)
-    assert two_nn(np.column_stack([t * np.cos(t), height, t * np.sin(t)])).dimension == pytest.approx(2, rel=0.05)
-
-
 @moderate
 @given(seeds, st.integers(3, 60), st.integers(1, 8), st.sampled_from([0.0, 0.1, 0.5, 0.9]))
 def test_plain_implementation(seed: int, n: int, d: int, discard: float) -> None:

@@ -1,33 +1,24 @@
 """The kernels alone, where the functions that call them cannot be used to test them."""
 
-import shutil
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hard_cases import clouds, matrices
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 from property_examples import examples
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
-from scipy.spatial.distance import cdist
 
 from toposcope.kernels import bipartite_tree, compiled
-from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, heavy_entries
-from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES, bipartite_tree_keys
-from toposcope.kernels.farthest import farthest_order
+from toposcope.kernels.bipartite_tree import bipartite_tree_keys, heavy_entries
 from toposcope.kernels.magnitudes import Magnitudes
-from toposcope.kernels.pairwise import distance_matrix, pair_distance
-from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import bits_above, empty_tree, find, join, largest, toggle
+from toposcope.kernels.tuning import MAX_PRIM_VERTICES, SURVIVORS_PER_VERTEX
 
 moderate = examples(100)
 
@@ -112,19 +103,6 @@ def hard_case(kind: str, m: int, n: int) -> NDArray[np.float64]:
 
 
 KINDS = ["normal", "ternary", "equal", "zeros", "dead", "scales", "blocks", "ascending"]
-
-
-@moderate
-@given(matrices())
-def test_tree_keys_are_entries(W: NDArray[Any]) -> None:
-    matrix = magnitudes(W)
-    keys = bipartite_tree_keys(matrix)
-    assert keys.dtype.itemsize == W.dtype.itemsize
-    assert keys.shape == (sum(W.shape) - 1,)
-    weights = set(matrix.values(keys).tolist())
-    assert weights <= set(np.abs(W).ravel().tolist())
-    # The heaviest edge of every row and of every column is in some maximum spanning tree, so its weight is here.
-    assert set(np.abs(W).max(axis=0).tolist()) | set(np.abs(W).max(axis=1).tolist()) <= weights
 
 
 @pytest.mark.slow
@@ -252,14 +230,6 @@ def test_worst_case_of_many_rounds(filtered: bool) -> None:
     assert_array_equal(np.sort(matrix.values(tree)), np.sort(steps))
 
 
-def test_tree_of_a_memory_map(tmp_path: Path) -> None:
-    W = hard_case("normal", 400, 300).astype(np.float32)
-    np.save(tmp_path / "W.npy", W)
-    mapped = np.load(tmp_path / "W.npy", mmap_mode="r")
-    for view in (mapped, mapped.T, mapped[::-1, 50:]):
-        assert_array_equal(tree_weights(view), tree_weights(np.array(view)))
-
-
 def test_bfloat16_and_not_finite_keys() -> None:
     bits = (hard_case("normal", 350, 300).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     matrix = Magnitudes.of(bits, "bfloat16")
@@ -273,27 +243,6 @@ def test_bfloat16_and_not_finite_keys() -> None:
         matrix = magnitudes(bad)
         assert bipartite_tree_keys(matrix).max() == matrix.entries.mask
         assert matrix.n_not_finite() == 301
-
-
-@pytest.mark.slow
-def test_compiled_code_on_disk_is_used_until_a_callee_in_another_file_changes(tmp_path: Path) -> None:
-    package = tmp_path / "loops"
-    package.mkdir()
-    shutil.copy(compiled.__file__, package)
-    header = "from loops.compiled import compiled\n"
-    (package / "outer.py").write_text(
-        f"{header}from loops.inner import inner\n@compiled\ndef outer(): return 2 * inner()\n", encoding="ascii"
-    )
-
-    def run(value: int) -> list[str]:
-        (package / "inner.py").write_text(f"{header}@compiled\ndef inner(): return {value}\n", encoding="ascii")
-        code = "from loops.outer import outer; print(outer(), sum(outer.stats.cache_hits.values()))"
-        # Python's own compiled modules are told from changed sources by the second and the size alone.
-        return subprocess.run(
-            [sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout.split()
-
-    assert [run(1), run(1), run(3)] == [["2", "0"], ["2", "1"], ["6", "0"]]
 
 
 @moderate
@@ -324,31 +273,3 @@ def test_bits_of_a_word_tell_which_numbers_exceed_a_threshold(
     threshold = dtype(data.draw(st.sampled_from([*(few & mask).tolist(), bounds.min, bounds.max])))
     word = int(word_above(keys, start, mask, threshold))
     assert [word >> k & 1 for k in range(64)] == ((keys[start:] & mask) > threshold).tolist()
-
-
-@moderate
-@given(clouds(max_points=20), st.integers(1, 20), st.data())
-def test_farthest_points_taken_on_trial_are_those_taken_one_by_one(
-    points: Any, count: int, data: st.DataObject
-) -> None:
-    count = min(count, len(points))
-    first = data.draw(st.integers(0, len(points) - 1))
-    points = np.ascontiguousarray(points)
-    indices, squares = farthest_order(points, first, count)
-    nearest, farthest = np.full(len(points), np.inf), first
-    for k in range(count):
-        assert indices[k] == farthest
-        nearest = np.minimum(nearest, [squared_distance(point, points[farthest]) for point in points])
-        nearest[farthest] = -1
-        farthest = int(nearest.argmax())
-        assert squares[k] == max(nearest[farthest], 0)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
-@pytest.mark.parametrize("d", [1, 3, 16, 5000])
-def test_a_distance_depends_on_its_two_points_alone(n: int, d: int) -> None:
-    points = np.random.default_rng([n, d]).normal(size=(n, d))
-    matrix = distance_matrix(points)
-    assert_allclose(matrix, cdist(points, points), rtol=1e-13, atol=0)
-    assert_array_equal(matrix, [[pair_distance(points, i, j) for j in range(n)] for i in range(n)])
-    assert_array_equal(distance_matrix(points[::-1].copy()), matrix[::-1, ::-1])

@@ -135,14 +135,6 @@ def _many_parts(distances: Array, cap: float) -> Any:
     return [*(float(length) for length in lengths if length < cap), cap]
 
 
-@moderate
-@given(st.one_of(matrices, integers), st.randoms(use_true_random=False))
-def test_the_order_of_points_does_not_matter(matrix: Array, random: Any) -> None:
-    order = np.arange(len(matrix))
-    random.shuffle(order)
-    assert_array_equal(loop_diagram(matrix[np.ix_(order, order)]).pairs, loop_diagram(matrix).pairs)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CLOUD_KINDS)
 @pytest.mark.parametrize(("n", "d"), [(60, 1), (150, 2), (200, 10), (250, 300)])

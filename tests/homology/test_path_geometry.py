@@ -1,7 +1,6 @@
 """Paths from their distances: random walks, scalings, diffusion potentials, each against another derivation."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -244,47 +243,6 @@ def test_two_points_have_no_neighbourhoods() -> None:
 
 
 # The dimension of a path
-
-
-def sierpinski(n: int, generator: np.random.Generator) -> Array:
-    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)]])
-    points = np.zeros((n, 2))
-    for _ in range(40):
-        points = (points + corners[generator.integers(0, 3, n)]) / 2
-    return points
-
-
-def sphere(n: int, generator: np.random.Generator) -> Array:
-    points = generator.normal(size=(n, 3))
-    return np.asarray(points / np.linalg.norm(points, axis=1, keepdims=True))
-
-
-KNOWN: dict[str, tuple[Callable[[int, np.random.Generator], Array], float, float]] = {
-    # The dimension, and how far the estimate from 1,000 points, sizes of 50 to 250, may lie from it.
-    "line": (lambda n, g: np.arange(n)[:, None] / n, 1.0, 0.03),
-    "sierpinski": (sierpinski, 1.58, 0.08),
-    "sphere": (sphere, 2.03, 0.1),
-    "walk": (lambda n, g: np.cumsum(g.normal(size=(n, 100)), axis=0), 2.08, 0.15),
-}
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", KNOWN)
-def test_known_dimensions_from_distances(name: str) -> None:
-    make, dimension, tolerance = KNOWN[name]
-    D = distances(make(1000, np.random.default_rng(0)))
-    (found,) = ph_dimension(D, metric="precomputed", alpha=1.0, sizes=[50, 63, 79, 100, 125, 158, 199, 250]).estimates
-    assert found.dimension == pytest.approx(dimension, abs=tolerance)
-    low, high = found.interval
-    assert low < found.dimension < high < low + 0.2 * dimension
-    # To first order the interval is the quantile of Student's t at 20 draws a size, or more, on either side.
-    assert 3.9 < (high - low) / found.standard_error < 4.3
-    assert found.alpha_too_large == (found.dimension <= 1)
-
-
-def test_the_warning_of_a_dimension_that_alpha_exceeds() -> None:
-    with pytest.warns(UserWarning, match="alpha below the dimension"):
-        ph_dimension(distances(np.arange(100.0)[:, None]), metric="precomputed", alpha=1.25)
 
 
 @few

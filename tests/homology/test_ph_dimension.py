@@ -71,7 +71,10 @@ def test_known_dimensions(name: str) -> None:
     assert low < true + 0.05
     assert all(low < dimension < high for dimension in dimensions(result))
     assert result.interval[0] < result.dimension < result.interval[1]
-    assert result.interval[1] - result.interval[0] < 0.2 * true
+    low, high = result.interval
+    assert high - low < 0.2 * true
+    # To first order the interval is the quantile of Student's t at 20 draws a size, or more, on either side.
+    assert 3.9 < (high - low) / result.estimates[0].standard_error < 4.3
 
 
 @quietly
@@ -163,12 +166,6 @@ def test_isometries_are_no_matter(seed: int) -> None:
     assert_allclose([e.slope for e in got.estimates], [e.slope for e in expected.estimates], rtol=1e-9, atol=1e-11)
 
 
-@quietly
-def test_float32_is_read_as_is() -> None:
-    points = np.random.default_rng(6).random((60, 2)).astype(np.float32)
-    assert dimensions(ph_dimension(points)) == dimensions(ph_dimension(points.astype(np.float64)))
-
-
 # Randomness
 
 
@@ -258,12 +255,6 @@ def test_sums_that_do_not_grow() -> None:
     assert math.isnan(estimate.r_squared)
 
 
-@quietly
-def test_some_duplicates_are_no_error() -> None:
-    points = np.random.default_rng(10).random((60, 2))
-    assert math.isfinite(ph_dimension(np.concatenate([points, points[:20]])).dimension)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("alpha", [1e-6, 300.0])
 def test_extreme_powers_stay_in_range(alpha: float) -> None:
@@ -284,14 +275,8 @@ def test_extreme_powers_stay_in_range(alpha: float) -> None:
         (np.concatenate([np.zeros((99, 1)), [[1.0]]]), r"equal points only, shape \(100, 1\)"),
         (np.random.default_rng(0).random((49, 2)), r"at least 50 points, got shape \(49, 2\)"),
         (np.empty((0, 2)), "empty"),
-        (np.empty((60, 0)), "empty"),
-        (np.arange(60.0), "2-D"),
         (np.arange(60)[:, None], "floating-point entries, got int64"),
-        (np.ones((60, 2), complex), "complex"),
-        (np.full((60, 2), "a"), "floating-point"),
         (np.full((60, 2), np.nan), "NaN"),
-        (np.full((60, 2), np.inf), "infinite"),
-        (None, "2-D|floating"),
     ],
 )
 def test_bad_points_are_refused(points: Any, message: str) -> None:
@@ -302,10 +287,9 @@ def test_bad_points_are_refused(points: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        *[("alpha", value) for value in (0, -1, math.nan, math.inf, (), (1, 0), "1", None, ("a",))],
+        *[("alpha", value) for value in (0, math.inf, (), (1, 0), "1")],
         *[("sizes", value) for value in (10, (10, 20), (10, 10, 20), (1, 10, 20), (10, 20, 61), (10.0, 20, 30), "abc")],
-        *[("n_draws", value) for value in (1, 2.0, None)],
-        *[("seed", value) for value in (-1, 0.5, None)],
+        *[("n_draws", 1), ("seed", -1), ("metric", "cosine")],
     ],
 )
 def test_bad_options_are_refused(option: str, value: Any) -> None:

@@ -114,11 +114,6 @@ def test_h0_of_a_line_is_its_gaps(places: list[int]) -> None:
         assert len(h1.pairs) == 0
 
 
-def test_mixed_scales_in_one_cloud() -> None:
-    points = np.array([[0.0], [1.0], [1e100]])
-    assert_array_equal(rips(points, max_dimension=0)[0].pairs[:, 1], [1, 1e100])
-
-
 def test_extremely_mixed_scales_in_one_cloud() -> None:
     # Below 1e-154 of the largest coordinate a length counts as zero, as documented; the bar itself stays.
     points = np.array([[0.0, 0.0], [1.0, 0.0], [1e200, 0.0]])
@@ -153,15 +148,6 @@ def test_generic_clouds_bar_by_bar(n: int, d: int, seed: int) -> None:
         assert_allclose(got[k].pairs, ordered(finite(expected[k])), rtol=1e-12, atol=0)
         # ripser computes in float32, where a very short bar may come or go.
         assert exact_bottleneck(got[k].pairs, finite(by_ripser[k].astype(np.float64))) <= 1e-6 * distances(points).max()
-
-
-@moderate
-@given(clouds(max_points=10))
-def test_ripser_agrees(points: Array) -> None:
-    by_ripser = ripser(distances(points), maxdim=2, distance_matrix=True)["dgms"]
-    tolerance = 1e-6 * distances(points).max()
-    for diagram, bars in zip(rips(points, max_dimension=2), by_ripser, strict=True):
-        assert exact_bottleneck(diagram.pairs, finite(np.reshape(bars, (-1, 2)).astype(np.float64))) <= tolerance
 
 
 @pytest.mark.parametrize("n", [4, 5, 6, 9, 12, 20])
@@ -243,21 +229,6 @@ def test_a_capped_filtration_is_that_of_the_simplex_tree(points: Array, data: st
     assert len(got[0].pairs) + got[0].n_truncated == len(points) - 1
 
 
-def test_the_unit_square_at_its_caps() -> None:
-    square = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    diagonal = math.sqrt(2)
-    expected = {
-        0.0: ([0, 3], [0, 0]),
-        np.nextafter(1, 0): ([0, 3], [0, 0]),
-        1.0: ([3, 0], [0, 1]),
-        np.nextafter(diagonal, 0): ([3, 0], [0, 1]),
-        diagonal: ([3, 0], [1, 0]),
-        np.inf: ([3, 0], [1, 0]),
-    }
-    for cap, counts in expected.items():
-        assert [[len(d.pairs), d.n_truncated] for d in rips(square, threshold=cap)] == [*counts]
-
-
 @pytest.mark.parametrize("cap", [0, 1, 2])
 def test_a_whole_number_is_a_cap(cap: int) -> None:
     points = np.random.default_rng(8).normal(size=(12, 2))
@@ -275,7 +246,7 @@ def test_a_power_of_two_scales_every_digit(points: Array, exponent: int) -> None
     assert_same(scaled, expected)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1e30, 1e200, 1e300])
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e300])
 def test_tiny_and_huge_clouds(scale: float) -> None:
     points = np.random.default_rng(6).normal(size=(25, 2))
     cap = 1.0
@@ -287,21 +258,10 @@ def test_tiny_and_huge_clouds(scale: float) -> None:
     assert landmarks.cover_radius == pytest.approx(rips(points, max_points=9)[1].cover_radius * scale, rel=1e-12, abs=0)
 
 
-def test_subnormal_clouds() -> None:
-    line = np.array([[0.0], [5e-324], [2e-323]])
-    assert_array_equal(rips(line, max_dimension=0)[0].pairs[:, 1], [5e-324, 1.5e-323])
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_huge_cap_on_a_tiny_cloud() -> None:
     points = np.random.default_rng(6).normal(size=(10, 2)) * 1e-200
     assert_same(rips(points, threshold=1e300), rips(points))
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_distance_beyond_the_largest_float_is_refused() -> None:
-    with pytest.raises(ToposcopeError, match="points"):
-        rips(np.array([[1.7e308], [-1.7e308]]), max_dimension=0)
 
 
 # Invariance
@@ -323,44 +283,6 @@ def test_isometries_without_rounding(points: Array, shift: int, data: st.DataObj
     assert_same(rips(points + float(shift), max_dimension=2), expected)
     assert_same(rips(-points[:, axes], max_dimension=2), expected)
     assert_same(rips(np.pad(points, ((0, 0), (0, 2))), max_dimension=2), expected)
-
-
-@moderate
-@given(clouds(max_points=10), st.integers(0, 2**32))
-def test_rotations(points: Array, seed: int) -> None:
-    d = points.shape[1]
-    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
-    tolerance = 1e-14 * max(1.0, float(np.abs(points).max())) * d
-    for before, after in zip(rips(points, max_dimension=2), rips(points @ rotation, max_dimension=2), strict=True):
-        assert exact_bottleneck(before.pairs, after.pairs) <= tolerance
-
-
-def test_every_kind_of_array() -> None:
-    points = np.random.default_rng(9).normal(size=(15, 4)).astype(np.float32)
-    expected = rips(points.astype(np.float64), max_dimension=2)
-    wide = np.zeros((30, 12), np.float32)
-    wide[::2, ::3] = points
-    tensor = torch.from_numpy(points)
-    kinds = (
-        points,
-        wide[::2, ::3],
-        points.tolist(),
-        np.asfortranarray(points),
-        tensor,
-        tensor.clone().requires_grad_(),
-    )
-    for kind in kinds:
-        assert_same(rips(kind, max_dimension=2), expected)
-    coarse = tensor.bfloat16()
-    assert_same(rips(coarse), rips(coarse.double()))
-    assert_same(rips(tensor.T), rips(points.T.copy()))
-
-
-def test_the_cloud_is_left_alone() -> None:
-    points = np.random.default_rng(9).normal(size=(15, 4))
-    before = points.copy()
-    rips(points, max_dimension=2, max_points=7)
-    assert_array_equal(points, before)
 
 
 # Landmarks
@@ -385,33 +307,6 @@ def test_farthest_points(points: Array, data: st.DataObject) -> None:
         assert cover_radius == 0
     if len(np.unique(points, axis=0)) == len(points):
         assert len(set(landmarks.tolist())) == count
-
-
-@moderate
-@given(clouds(max_points=14), st.data())
-def test_landmarks_carry_their_bound(points: Array, data: st.DataObject) -> None:
-    assume(len(points) > 2)
-    count = data.draw(st.integers(1, len(points) - 1))
-    h0, h1 = rips(points, max_points=count)
-    landmarks, cover_radii = farthest_points(points, count)
-    cover_radius = cover_radii[-1]
-    exact = rips(points)
-    assert_same([h0], exact[:1])
-    assert h1.cover_radius == pytest.approx(cover_radius, rel=1e-14, abs=0)
-    assert_array_equal(h1.pairs, rips(points[landmarks])[1].pairs)
-    rounding = 1e-14 * np.abs(points).max()
-    assert exact_bottleneck(h1.pairs, exact[1].pairs) <= 2 * cover_radius + rounding
-
-
-@pytest.mark.parametrize("count", [5, 20, 60, 119])
-def test_landmarks_of_a_noisy_circle(count: int) -> None:
-    rng = np.random.default_rng(11)
-    angles = rng.uniform(0, 2 * np.pi, 120)
-    points = np.column_stack([np.cos(angles), np.sin(angles)]) + 0.05 * rng.normal(size=(120, 2))
-    landmarks, exact = rips(points, max_points=count)[1], rips(points, max_points=120)[1]
-    assert exact.cover_radius == 0
-    assert landmarks.cover_radius > 0
-    assert exact_bottleneck(landmarks.pairs, exact.pairs) <= 2 * landmarks.cover_radius
 
 
 def test_enough_room_means_all_points() -> None:
@@ -486,16 +381,8 @@ def test_bad_clouds_are_refused_in_one_line(points: Any, quoted: str) -> None:
     ("option", "value"),
     [
         ("max_dimension", -1),
-        ("max_points", 0),
-        ("max_points", -5),
-        ("threshold", -1e-300),
-        ("threshold", -np.inf),
-        ("threshold", np.nan),
-        ("max_dimension", 1.5),
-        ("max_dimension", None),
-        ("max_points", 2.5),
-        ("threshold", None),
-        ("threshold", "2"),
+        *[("max_points", value) for value in (0, 2.5)],
+        *[("threshold", value) for value in (-1e-300, np.nan, None)],
     ],
 )
 def test_bad_options_are_refused_in_one_line(option: str, value: Any) -> None:

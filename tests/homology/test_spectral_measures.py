@@ -17,12 +17,7 @@ from property_examples import examples
 from scipy.stats import entropy, ortho_group
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import (
-    Moments,
-    SpectralMeasures,
-    measures_of_singular_values,
-    spectral_measures,
-)
+from toposcope.homology import Moments, SpectralMeasures, measures_of_singular_values, spectral_measures
 
 MODULE = import_module("toposcope.homology.spectral_measures")  # the function has its name
 SPECTRAL = ("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank")
@@ -112,24 +107,6 @@ def test_unit_matrix(d: int) -> None:
     centred = spectral_measures(np.eye(d))
     assert centred.rankme == pytest.approx(d - 1 if d > 1 else math.nan, rel=1e-12, nan_ok=True)
     assert centred.anisotropy == pytest.approx(0 if d > 1 else math.nan, abs=1e-15, nan_ok=True)
-
-
-@pytest.mark.parametrize("gamma", [0.1, 0.25, 0.5])
-def test_entropy_rank_of_gaussian_points(gamma: float) -> None:
-    d = 300
-    found = spectral_measures(np.random.default_rng(0).normal(size=(round(d / gamma), d)))
-    # The entropy of the Marchenko-Pastur law: exp(-gamma / 2) of d.
-    assert found.effective_rank / d == pytest.approx(math.exp(-gamma / 2), rel=0.01)
-
-
-def test_uneven_octaves_count_alike() -> None:
-    # The slope is that of a weighted fit, not of the many last ranks: 1 up to rank 8, then 3.
-    ranks = np.arange(1, 65)
-    eigenvalues = np.where(ranks <= 8, 1 / ranks, (1 / 8) * (8 / ranks) ** 3)
-    found = measures_of_singular_values(np.sqrt(eigenvalues))["eigenspectrum_decay"]
-    x, y = np.log(ranks[:32]), np.log(eigenvalues[:32])
-    assert found == pytest.approx(-np.polyfit(x, y, 1, w=ranks[:32] ** -0.5)[0], rel=1e-12)
-    assert found < -np.polyfit(x, y, 1)[0]
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30), st.floats(1e-200, 1e200), st.randoms())

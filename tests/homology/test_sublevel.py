@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges
 from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 
 Array = NDArray[np.float64]
@@ -26,11 +25,7 @@ Edges = NDArray[np.int64]
 Connectivity = Literal["4", "8", "freudenthal"]
 
 CONNECTIVITIES: tuple[Connectivity, ...] = get_args(Connectivity)
-FORWARD = {
-    "4": [(0, 1), (1, 0)],
-    "8": [(0, 1), (1, 0), (1, 1), (1, -1)],
-    "freudenthal": [(0, 1), (1, 0), (1, 1)],
-}
+FORWARD = {"4": [(0, 1), (1, 0)], "8": [(0, 1), (1, 0), (1, 1), (1, -1)], "freudenthal": [(0, 1), (1, 0), (1, 1)]}
 
 thorough = examples(300)
 moderate = examples(150)
@@ -179,14 +174,6 @@ def test_every_ring_around_a_vertex(connectivity: Connectivity) -> None:
         assert_is(found, grid, *by_full_sort(grid.ravel(), edges))
 
 
-@pytest.mark.parametrize("connectivity", CONNECTIVITIES)
-@pytest.mark.parametrize("n_levels", [4, 30, 10**6])
-def test_larger_grids_by_full_sort(connectivity: Connectivity, n_levels: int) -> None:
-    grid = np.random.default_rng(n_levels).integers(n_levels, size=(29, 31)).astype(float)
-    expected = by_full_sort(grid.ravel(), grid_edges(grid.shape, connectivity))
-    assert_is(sublevel_grid(grid, connectivity=connectivity), grid, *expected)
-
-
 @thorough
 @given(graphs())
 @example((np.zeros(1), np.zeros((0, 2), np.int64)))
@@ -205,30 +192,7 @@ def test_the_order_of_edges_does_not_matter(graph: tuple[Array, Edges], random: 
     assert_same(sublevel_graph(values, mixed), sublevel_graph(values, edges))
 
 
-@pytest.mark.slow
-@moderate
-@given(grids())
-def test_a_grid_is_the_graph_of_its_edges(grid: Array) -> None:
-    for connectivity in CONNECTIVITIES:
-        as_graph = sublevel_graph(grid.ravel(), grid_edges(grid.shape, connectivity))
-        assert_same(sublevel_grid(grid, connectivity=connectivity), as_graph)
-
-
 # Against GUDHI
-
-
-@thorough
-@given(grids(longest=9))
-def test_grids_by_gudhi(grid: Array) -> None:
-    # A complex built from vertices joins them along the axes; one built from top cells, also those that share a corner.
-    for connectivity, cells in (("4", "vertices"), ("8", "top_dimensional_cells")):
-        complex_ = gudhi.CubicalComplex(**{cells: grid})
-        complex_.compute_persistence()
-        found = sublevel_grid(grid, connectivity="4" if connectivity == "4" else "8")
-        assert_array_equal(found.diagram.pairs, finite(complex_.persistence_intervals_in_dimension(0)))
-    found = sublevel_grid(grid, connectivity="freudenthal")
-    bars = simplex_tree_bars(grid.ravel(), grid_edges(grid.shape, "freudenthal"))
-    assert_array_equal(found.diagram.pairs, finite(bars))
 
 
 @pytest.mark.parametrize(("connectivity", "cells"), [("4", "vertices"), ("8", "top_dimensional_cells")])
@@ -239,16 +203,6 @@ def test_large_noise_by_gudhi(connectivity: Connectivity, cells: str, digits: in
     complex_.compute_persistence()
     found = sublevel_grid(grid, connectivity=connectivity)
     assert_array_equal(found.diagram.pairs, finite(complex_.persistence_intervals_in_dimension(0)))
-
-
-@thorough
-@given(graphs())
-def test_graphs_by_gudhi(graph: tuple[Array, Edges]) -> None:
-    values, edges = graph
-    bars = simplex_tree_bars(values, edges)
-    found = sublevel_graph(values, edges)
-    assert_array_equal(found.diagram.pairs, finite(bars))
-    assert_array_equal(np.sort(values[found.essential_minima]), np.sort(bars[np.isinf(bars[:, 1]), 0]))
 
 
 @pytest.mark.parametrize("n_levels", [5, 10**6])
@@ -278,12 +232,6 @@ def test_four_neighbours_give_himmelblau_a_fifth_minimum() -> None:
     assert_allclose(np.sort(found.diagram.lifetimes), [0.022042, 13.282268, 67.631770, 103.832294], atol=5e-7)
 
 
-def test_himmelblau_on_a_small_grid_that_is_not_square() -> None:
-    x, y = np.meshgrid(np.linspace(-6, 6, 25), np.linspace(-6, 6, 19), indexing="ij")
-    for connectivity in CONNECTIVITIES:
-        assert len(sublevel_grid(himmelblau(x, y), connectivity=connectivity).minima) + 1 == 4
-
-
 @pytest.mark.parametrize("connectivity", CONNECTIVITIES)
 def test_rastrigin_camel_and_ackley(connectivity: Connectivity) -> None:
     x, y = square(5.12)
@@ -304,21 +252,6 @@ def test_rastrigin_camel_and_ackley(connectivity: Connectivity) -> None:
     )
     assert len(ackley.minima) + ackley.diagram.n_essential == 121
     assert_allclose(ackley.diagram.lifetimes.sum(), 125.502806, atol=5e-7)
-
-
-def test_repeating_a_call_is_bit_equal() -> None:
-    grid = np.random.default_rng(0).normal(size=(301, 201))
-    first, second = sublevel_grid(grid), sublevel_grid(grid.copy())
-    assert first.diagram.pairs.tobytes() == second.diagram.pairs.tobytes()
-    assert first.merges.tobytes() == second.merges.tobytes()
-
-
-def test_a_small_grid() -> None:
-    found = sublevel_grid([[1, 5, 2], [6, 9, 7], [3, 8, 4]], connectivity="4")
-    assert found.diagram.pairs.tolist() == [[2, 5], [3, 6], [4, 7]]
-    assert (found.minima.tolist(), found.saddles.tolist()) == ([2, 6, 8], [1, 3, 5])
-    assert found.merges.tolist() == [[0, 2, 1], [0, 6, 3], [0, 8, 5]]
-    assert found.essential_minima.tolist() == [0]
 
 
 def test_a_path() -> None:
@@ -506,114 +439,3 @@ def test_bad_edges(edges: Any, message: str) -> None:
 def test_bad_vertex_values(values: Any) -> None:
     with pytest.raises(ToposcopeError, match="values: "):
         sublevel_graph(values, [])
-
-
-# Graphs of points
-
-
-def squared_distances(points: Array) -> Array:
-    return np.asarray(((points[:, None] - points) ** 2).sum(axis=2))
-
-
-def as_set(edges: Edges) -> set[tuple[int, int]]:
-    """Edges as pairs, after a look at their form."""
-    assert edges.dtype == np.int64
-    assert edges.ndim == 2
-    pairs = [(a, b) for a, b in edges.tolist()]
-    assert pairs == sorted(set(pairs))
-    assert all(a < b for a, b in pairs)
-    return set(pairs)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_delaunay_circles_are_empty(seed: int) -> None:
-    points = np.random.default_rng(seed).normal(size=(12, 2))
-    expected = set()
-    for corners in itertools.combinations(range(12), 3):
-        a, b, c = points[list(corners)]
-        centre = a + np.linalg.solve(2 * np.array([b - a, c - a]), [(b - a) @ (b - a), (c - a) @ (c - a)])
-        others = np.delete(points, corners, axis=0)
-        if (((others - centre) ** 2).sum(axis=1) > (a - centre) @ (a - centre)).all():
-            expected |= set(itertools.combinations(corners, 2))
-    for scale in (1.0, 2.0**600, 2.0**-600):
-        assert as_set(delaunay_edges(points * scale)) == expected
-
-
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_delaunay_joins_nearest_neighbours(d: int) -> None:
-    points = np.random.default_rng(d).normal(size=(60, d))
-    squared = squared_distances(points) + np.diag(np.full(60, np.inf))
-    nearest = {(min(a, b), max(a, b)) for a, b in enumerate(squared.argmin(axis=1).tolist())}
-    assert nearest <= as_set(delaunay_edges(points))
-
-
-def test_delaunay_leaves_no_duplicate_alone() -> None:
-    points = np.random.default_rng(0).normal(size=(30, 2))
-    doubled = np.concatenate([points, points[:10], points[:10]])
-    found = sublevel_graph(np.zeros(50), delaunay_edges(doubled))
-    assert found.diagram.n_essential == 1
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        np.zeros((3, 2)),
-        np.zeros((9, 2)),
-        np.column_stack([np.arange(9.0), np.arange(9.0)]),
-        np.arange(9.0)[:, None],
-        np.zeros((4, 3)),
-        np.array([[np.nan, 1.0]] * 5),
-        np.zeros((5, 0)),
-        [[1, 2], [3, 4], [5, 7], [8, 1]],
-        "points",
-    ],
-)
-def test_bad_delaunay_points(points: Any) -> None:
-    with pytest.raises(ToposcopeError, match="points: ") as error:
-        delaunay_edges(points)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.filterwarnings("ignore:the graph of the")
-@pytest.mark.parametrize(("n", "d", "k"), [(2, 1, 1), (30, 1, 3), (40, 2, 5), (25, 7, 24), (30, 40, 2)])
-def test_nearest_neighbours_by_sorting(n: int, d: int, k: int) -> None:
-    points = np.random.default_rng(n + d + k).normal(size=(n, d))
-    nearest = squared_distances(points).argsort(axis=1)[:, 1 : k + 1]
-    expected = {(min(a, b), max(a, b)) for a, row in enumerate(nearest.tolist()) for b in row}
-    for scale in (1.0, 2.0**600, 2.0**-600):
-        assert as_set(nearest_neighbour_edges(points * scale, k)) == expected
-
-
-def test_nearest_neighbours_among_duplicates() -> None:
-    for copies in range(2, 7):
-        edges = as_set(nearest_neighbour_edges(np.repeat([[1.0, 2.0]], copies, axis=0), copies - 1))
-        assert edges == set(itertools.combinations(range(copies), 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        degree = np.bincount(np.ravel(nearest_neighbour_edges(np.zeros((40, 3)), 4)), minlength=40)
-    assert degree.min() >= 4
-
-
-def test_a_disconnected_graph_is_announced() -> None:
-    points = np.concatenate([np.arange(5.0), 100 + np.arange(5.0), 300 + np.arange(5.0)])[:, None]
-    with pytest.warns(UserWarning, match=r"2 nearest neighbours of 15 points falls into 3 components") as record:
-        edges = nearest_neighbour_edges(points, 2)
-    assert record[0].filename == __file__
-    found = sublevel_graph(np.arange(15.0), edges)
-    assert found.diagram.n_essential == 3
-    assert found.essential_minima.tolist() == [0, 5, 10]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert sublevel_graph(np.arange(15.0), nearest_neighbour_edges(points, 5)).diagram.n_essential == 1
-
-
-@pytest.mark.parametrize(("n", "k"), [(5, 0), (5, -1), (5, 5), (5, 1.5), (5, None), (1, 1)])
-def test_bad_k(n: int, k: Any) -> None:
-    with pytest.raises(ToposcopeError, match="k: expected"):
-        nearest_neighbour_edges(np.zeros((n, 2)), k)
-
-
-@pytest.mark.parametrize("points", [np.zeros((0, 2)), np.zeros(4), [[np.inf]], [[1j]]])
-def test_bad_points(points: Any) -> None:
-    with pytest.raises(ToposcopeError, match="points: "):
-        nearest_neighbour_edges(points, 1)

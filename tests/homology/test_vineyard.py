@@ -9,7 +9,7 @@ from property_examples import examples
 from scipy.optimize import linear_sum_assignment
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, bottleneck, matching, vineyard, wasserstein
+from toposcope.homology import Diagram, matching, vineyard, wasserstein
 
 moderate = examples(80)
 
@@ -50,14 +50,6 @@ def test_a_matching_is_the_cheapest(seed: int, k: int, n: int, order: int, on_a_
     assert found == pytest.approx(least_cost(first, second, order), rel=1e-9, abs=1e-15)
     assert found ** (1 / order) == pytest.approx(wasserstein(first, second, order), rel=1e-9, abs=1e-12)  # type: ignore[arg-type]
     assert_array_equal(partners, matching(first, second, order))  # type: ignore[arg-type]
-
-
-def test_two_diagrams_whose_distances_are_known() -> None:
-    first = Diagram(np.array([[0.0, 1.0], [0.0, 3.0]]), 0)
-    second = Diagram(np.array([[0.0, 1.2], [0.5, 2.5]]), 0)
-    assert bottleneck(first, second) == 0.5
-    assert wasserstein(first, second, 1) == pytest.approx(0.7)
-    assert_array_equal(matching(first, second, 1), [0, 1])
 
 
 def test_points_that_move_little_keep_their_vines() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hard_cases import large_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -103,16 +102,6 @@ def test_parts_are_measured_where_they_lie(layout: Any, per: Any, width: int, dt
             result = neural_persistence(same, rows=rows)
             assert_array_equal(result.deaths, expected.deaths)
             assert (result.mean, result.norm, result.scale) == (expected.mean, expected.norm, expected.scale)
-
-
-@pytest.mark.parametrize("kind", ["heavy tails", "int4", "dead rows and columns", "half zeros", "row scales", "zeros"])
-def test_rows_of_hard_matrices(kind: str) -> None:
-    W = large_matrix(kind, 700, 500).astype(np.float32)
-    rows = np.random.default_rng(2).permutation(700)[:400]
-    for same in (W, np.asfortranarray(W), np.repeat(W, 2, axis=1)[:, ::2]):
-        for n_threads in (1, 2):
-            result = neural_persistence(same, rows=rows, n_threads=n_threads)
-            assert_array_equal(result.deaths, neural_persistence(W[rows]).deaths)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Where a checkpoint's configuration and tokenizer are found, what a model depends on, and what without them."""
 
 import json
-import pickle
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -170,15 +169,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_reader_that_was_pickled_reads_the_same(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text(TEXT)
-    reader = Reader(*opened(model), partial(read_saved_text, tmp_path / "text"))
-    expected = total(reader)
-    again = pickle.loads(pickle.dumps(reader))  # noqa: S301
-    assert total(again) == expected
 
 
 @pytest.mark.slow

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from tiny_models import VOCABULARY, FakeModel, byte_tokenizer, made
+from tiny_models import VOCABULARY, FakeModel, made
 from torch.nn import functional
 
 from toposcope.engine.pool import one_thread
@@ -20,7 +18,7 @@ from toposcope.models import LanguageModel, TokenSequence, hidden_states, runnin
 from toposcope.models.family_model import FamilyModel
 from toposcope.models.running import pooled
 from toposcope.models.texts import passage
-from toposcope.models.tokenizers import CharacterTokenizer, FastTokenizer
+from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes.hidden_states import gather
 
 CPU = torch.device("cpu")
@@ -107,17 +105,6 @@ def test_a_pooled_text_equals_it_alone(make: Any, dtype: torch.dtype, tolerance:
         np.testing.assert_allclose(mean, alone[0, 1:].double().mean(0).numpy(), rtol=0, atol=tolerance)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["before", "behind", "around"]))
-def test_a_mean_does_not_depend_on_where_padding_is(lengths: list[int], side: str) -> None:
-    drawn = [np.random.default_rng(k).normal(size=(n, 3)) for k, n in enumerate(lengths)]
-    states, measured = np.full((len(lengths), 12, 3), 1e9), np.zeros((len(lengths), 12), bool)
-    for k, own in enumerate(drawn):
-        start = {"before": 12 - len(own), "behind": 0, "around": (12 - len(own)) // 2}[side]
-        states[k, start : start + len(own)], measured[k, start : start + len(own)] = own, True
-    means = pooled(torch.from_numpy(states), torch.from_numpy(measured))
-    np.testing.assert_array_equal(means, [own.mean(axis=0) for own in drawn])
-
-
 def test_nothing_is_padded_and_the_prefix_is_not_measured() -> None:
     model = FakeModel()
     read = [TokenSequence((9, 5, 6), 1), TokenSequence((9, 1, 2, 3, 4), 1), TokenSequence((7, 8, 9))]
@@ -181,17 +168,6 @@ def test_the_loss_of_a_passage_is_that_of_each_token_given_those_before_it_in_it
     losses = token_losses(FamilyModel(model, "family", CPU), found.sequences)
     assert losses.n_tokens == len(ids) - 1
     assert losses.total == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("text", ["the cat sat on the mat " * 9, "the naïve — 東京 😀 " * 9])
-def test_bits_per_byte_of_a_uniform_guess(text: str) -> None:
-    """Each token is a byte here, and one of V costs log2 V bits."""
-    tokenizer = FastTokenizer("bytes", byte_tokenizer(vocabulary=257).to_str().encode())
-    for vocabulary in (257, 1024):
-        read = passage(text, tokenizer, 16)
-        found = token_losses(FakeModel(vocabulary=vocabulary), read.sequences)
-        assert found.n_tokens == read.n_bytes == len(text.encode()) - 1
-        assert found.total / math.log(2) / read.n_bytes == pytest.approx(math.log2(vocabulary), rel=1e-12)
 
 
 def test_bits_per_byte_of_one_distribution_over_two_tokenizers() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from once_differentiable import cube
 from small_models import SIZE, characters, family_model, save, some_lines
 from tiny_models import CONTEXT, byte_tokenizer, made, opened, saved
 from torch import Tensor, nn
@@ -213,27 +214,10 @@ def test_filters_are_the_incoming_weights_of_neurons() -> None:
     assert not norms[bias.start : bias.stop].any()
 
 
-class OnceOnly(torch.autograd.Function):
-    """A cube whose gradient has no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upper: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        gradient: Tensor = 3 * x**2 * upper
-        return gradient
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [(FLOAT64, 1e-8), (torch.float32, 1e-2)])
 def test_without_a_second_derivative_differences_show_their_error(dtype: torch.dtype, tolerance: float) -> None:
     point = torch.linspace(-1, 2, 12, dtype=dtype)
     mix = torch.from_numpy(np.random.default_rng(0).normal(size=(12, 12))).to(dtype)
-    cube: Any = OnceOnly.apply
     loss = SummedLoss.of_function(lambda w: cube(torch.sin(mix @ w)).sum(), point)
     exact = SummedLoss.of_function(lambda w: (torch.sin(mix @ w) ** 3).sum(), point)
     by_difference, by_backward = HessianProduct(loss, point), HessianProduct(exact, point)

@@ -33,10 +33,6 @@ def test_windows_lie_at_even_distances_from_the_first_token_to_the_last() -> Non
     assert [(s.ids[0], s.ids[1:], s.n_prefix) for s in prefixed] == [(7, s.ids, 1) for s in found]
 
 
-def test_windows_do_not_overlap() -> None:
-    assert [s.ids for s in windows("abcd", CHARACTERS, 9, 3)] == [(97, 98, 99)]
-
-
 @pytest.mark.parametrize("text", ["", "ab"])
 def test_a_text_shorter_than_a_window(text: str) -> None:
     with pytest.raises(

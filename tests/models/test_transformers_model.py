@@ -122,10 +122,7 @@ def test_tied_embeddings(kind: str, tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_drawn_or_left_changed(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    recwarn: pytest.WarningsRecorder,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logging = transformers.utils.logging
     for kind in ("gpt_neox", "mamba", "falcon"):

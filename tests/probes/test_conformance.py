@@ -1,13 +1,11 @@
 """What every probe keeps to. A new probe's file is enough: it is found, and so are its options."""
 
 import dataclasses
-import itertools
 import json
 import math
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -16,350 +14,38 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
+from probe_cases import (
+    ALL,
+    CHECKPOINT_PROBES,
+    NAMES,
+    SHAPES,
+    assert_close,
+    assert_one_line,
+    assert_same,
+    covered,
+    every_probe,
+    every_type,
+    generic,
+    measure,
+    measured,
+    option_types,
+    results_of,
+    subject_of,
+    with_each_option,
+)
 from safetensors.torch import save_file
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.checkpoints.roles import role_of
 from toposcope.cli.options import parse_options
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram
-from toposcope.models import Tokenizer
-from toposcope.models.summed_loss import Block, SummedLoss
-from toposcope.models.tokenizers import CharacterTokenizer
-from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
-from toposcope.probes.curvature import CurvatureProbe
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, probe_types
 from toposcope.probes.feature import KINDS, NETWORK
 from toposcope.probes.hidden_states import hidden
-from toposcope.probes.probe import NOISE, POOLED, RELATIONS
-from toposcope.probes.probe import Weights as StoredWeights
-
-Weights = dict[str, Tensor]
-
-SHAPES = {
-    "head.weight": (29, 12),
-    "layers.0.attn.proj.weight": (12, 12),
-    "layers.0.attn.qkv.weight": (36, 12),
-    "layers.0.mlp.fc2.weight": (12, 48),
-}
-NAMES = list(SHAPES)
-EMBEDDINGS = (NAMES[2], NAMES[0])
-"""Stand in for the input and the output embedding, and the first for the hidden states."""
-
-
-# Every probe, with every option
-
-
-def option_types(probe: type[Probe]) -> dict[str, Any]:
-    hints = typing.get_type_hints(probe)
-    return {name: hints[name] for name in probe.__struct_fields__}
-
-
-def others(kind: Any, default: Any) -> list[Any]:
-    """Other values of an option than its default."""
-    if typing.get_origin(kind) is typing.Literal:
-        return [value for value in typing.get_args(kind) if value != default]
-    kinds = typing.get_args(kind) or (kind,)
-    if any(typing.get_origin(one) is tuple for one in (kind, *kinds)):
-        words = [value for one in kinds if typing.get_origin(one) is typing.Literal for value in typing.get_args(one)]
-        return [(0.5,), *(value for value in words if value != default)]
-    if bool in kinds:
-        return [not default]
-    if float in kinds:
-        return [2.0 if default is None else default + 1.5]
-    if int in kinds:
-        return [2 if default is None else default + 1]
-    if NoneType in kinds and default is not None:
-        return [None]
-    raise AssertionError(f"options of type {kind} are new to this suite; add values for them here")
-
-
-FEW = {"top": 2, "draws": 2, "steps": 4}
-TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
-    ("rips", "sample"): {"max_points": 10},
-    ("rips", "draws"): {"sample": "random", "max_points": 10},
-    ("hidden_states", "sample"): {"max_points": 1000},
-    ("hidden_states", "draws"): {"sample": "random", "max_points": 1000},
-    **{
-        ("landscape", name): {"resolution": 9, "draws": 2}
-        for name in ("directions", "span", "samples", "graph", "seed")
-    },
-    **{("landscape", name): {"resolution": 9, "draws": 2} for name in ("sequences", "length", "batches")},
-    **{
-        ("curvature", name): {other: few for other, few in FEW.items() if other != name}
-        for name in CurvatureProbe.__struct_fields__
-    },
-}
-"""Options that another is refused without, or is tried with to save time."""
-
-SMALL: dict[str, dict[str, Any]] = {
-    "degeneracy": {"chains": 2, "draws": 4, "leapfrog": 1},
-    "jump_and_retrain": {"jumps": 2, "steps": 2},
-}
-"""Options that stand in for the defaults, to save time."""
-
-AT_WORK: list[dict[str, Any]] = [
-    {"name": "rips", "max_points": 10},
-    {"name": "rips", "max_points": 10, "sample": "random", "draws": 3, "seed": 1},
-    {"name": "rips", "max_points": 10, "sample": "random", "draws": 3, "threshold": 4.0, "pooled": True},
-    {"name": "gradient_rips", "max_points": 10, "batches": 3},
-    {"name": "hidden_states", "keep": 500, "layers": "all"},
-]
-"""Options that change something only together, or only in larger layers than those of this suite."""
-
-
-def with_each_option(probe: type[Probe]) -> list[Probe]:
-    """The probe as it comes, with each option set otherwise, one at a time, and with those that work together."""
-    plain = probe(**SMALL.get(probe.name(), {}))
-    changed = [
-        msgspec.structs.replace(plain, **{name: value}, **TOGETHER.get((probe.name(), name), {}))
-        for name, kind in option_types(probe).items()
-        for value in others(kind, getattr(plain, name))
-    ]
-    return [plain, *changed, *make_probes([declared for declared in AT_WORK if declared["name"] == probe.name()])]
-
-
-# Those that a monitor feeds while a run trains are tested with it.
-CHECKPOINT_PROBES = {name: kind for name, kind in probe_types().items() if "training" not in kind.NEEDS}
-ALL = [probe for kind in CHECKPOINT_PROBES.values() for probe in with_each_option(kind)]
-TRAINED = ("curvature", "degeneracy", "jump_and_retrain", "landscape")
-"""Probes that run a model many times: only as they come in the tests that are not slow."""
-
-
-def _marks(probe: Probe) -> list[pytest.MarkDecorator]:
-    as_it_comes = probe == type(probe)(**SMALL.get(probe.name(), {}))
-    return [pytest.mark.slow] if probe.name() in TRAINED and not as_it_comes else []
-
-
-every_probe = pytest.mark.parametrize("probe", [pytest.param(p, marks=_marks(p), id=p.label()) for p in ALL])
-COMPARED = [kind() for kind in CHECKPOINT_PROBES.values()] + make_probes(AT_WORK[-1:])
-"""What probes that compare the findings of others find declared."""
-every_type = pytest.mark.parametrize("kind", CHECKPOINT_PROBES.values(), ids=CHECKPOINT_PROBES)
-
-
-def generic(seed: int, dtype: torch.dtype = torch.float64, *, coarse: bool = False) -> Weights:
-    """Weights in general position; coarse ones are exact in every dtype, 16 bits included."""
-    rng = np.random.default_rng(seed)
-    matrices = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
-    if coarse:
-        matrices = {name: np.clip(np.round(m * 64), -256, 256) / 64 for name, m in matrices.items()}
-    return {name: torch.from_numpy(m).to(dtype) for name, m in matrices.items()}
-
-
-# A subject with whatever a probe needs
-
-
-def as_layer(name: str, tensor: Tensor, *, transposed: bool = False) -> Layer:
-    return Layer(name, role_of(name), transposed, "memory", in_memory(name, tensor))
-
-
-def layers_of(weights: Weights, *, transposed: bool = False) -> dict[str, Layer]:
-    stored = {name: w.T.contiguous() if transposed else w for name, w in weights.items()}
-    return {name: as_layer(name, w, transposed=transposed) for name, w in stored.items()}
-
-
-def diagrams_of(probe: Probe, weights: Weights) -> dict[str, Mapping[str, Diagram]]:
-    """What the study hands a probe that reads another's diagrams."""
-    found = findings(probe, weights)
-    return {result.layer: result.diagrams for result in found if isinstance(result, Measurement)}
-
-
-def findings(probe: Probe, weights: Weights) -> list[Measurement | Failure]:
-    """What the probe finds whose findings this one reads."""
-    source = probe.source(COMPARED)
-    assert source is not None
-    wanted = frozenset(source.covers(NAMES))
-    return list(source.measure(subject_of(source, weights, weights, wanted=wanted)))
-
-
-def states_of(probe: Probe, weights: Weights) -> dict[str, Any]:
-    return {found.layer: found.states for found in findings(probe, weights) if isinstance(found, Measurement)}
-
-
-FIRST_LETTER = 33
-"""Of the text: those before it may end lines."""
-
-
-class StandIn:
-    """A model of one block whose tokens have the rows of a matrix, and its reader.
-
-    A row is the last hidden state of a token; without its last entry it is the first one. What is predicted does not
-    depend on the weights, as long as they are finite.
-    """
-
-    def __init__(self, probe: Probe, weights: Weights) -> None:
-        self.rows = weights[EMBEDDINGS[0]]
-        self.lines = getattr(probe, "cut", "") == "lines"
-        self.location, self.device = "memory", torch.device("cpu")
-        self.vocabulary, self.width, self.n_states, self.itemsize = 128, self.rows.shape[1], 2, 8
-        # Windows of a token each, and lines of two equal ones: each row is as often there as any other.
-        self.context = {"windows": 1, "lines": 2}.get(getattr(probe, "cut", ""), 512)
-
-    def model(self) -> "StandIn":
-        return self
-
-    def tokenizer(self) -> Tokenizer:
-        return CharacterTokenizer()
-
-    def text(self) -> str:
-        letters = [chr(FIRST_LETTER + row) for row in range(len(self.rows))]
-        if self.context > 2:
-            return "".join(letters) * 2
-        return "\n".join(100 * letter for letter in letters) if self.lines else "".join(letters)
-
-    def states(self, tokens: Tensor, wanted: typing.Sequence[int]) -> list[Tensor]:
-        last = self.rows[(tokens - FIRST_LETTER).clamp(min=0)]
-        first = torch.cat([last[..., :-1], torch.zeros_like(last[..., -1:])], dim=-1)
-        return [(first, last)[k] for k in wanted]
-
-    def logits(self, tokens: Tensor) -> Tensor:
-        broken = self.rows.double().sum() * 0
-        return torch.linspace(0, 3, self.vocabulary, dtype=torch.float64).expand(*tokens.shape, -1) + broken
-
-
-def loss_of(weights: Weights, sequences: int) -> SummedLoss:
-    """A loss of the matrices whatever their scale, and whatever the order of their rows."""
-    blocks, start = {}, 0
-    for name, weight in weights.items():
-        blocks[name] = Block(start, start + weight.numel(), tuple(weight.shape))
-        start += weight.numel()
-    sizes = torch.tensor([weight.numel() for weight in weights.values()])
-    place = torch.arange(len(sizes)).repeat_interleave(sizes)
-    share = 1 / sizes.double()
-
-    def loss(point: Tensor) -> Tensor:
-        mean_square = share * torch.zeros_like(share).index_add(0, place, point * point)
-        kurtosis = (point * point / (mean_square + 1e-90)[place]).square()
-        return share[place] @ kurtosis
-
-    point = torch.cat([weight.double().flatten() for weight in weights.values()])
-    return SummedLoss.of_function(loss, point, blocks, sequences)
-
-
-CONTENTS = itertools.count()
-
-
-def subject_of(
-    probe: Probe,
-    weights: Weights,
-    earlier: Weights,
-    *,
-    transposed: bool = False,
-    wanted: frozenset[str] = frozenset([*NAMES, NETWORK, POOLED]),
-    known: Mapping[str, dict[str, float]] | None = None,
-) -> Subject:
-    """A checkpoint with these weights, after one with those of `earlier`.
-
-    The gradient stands in as the weights themselves, so that ties, zeros and NaN reach the probes of gradients too;
-    on later batches it is a multiple of them.
-    """
-    inputs: dict[str, Callable[[], Any]] = {
-        "gradients": lambda: lambda batch: {name: 2**batch * w for name, w in weights.items()},
-        "model": lambda: StandIn(probe, weights),
-        "text_loss": lambda: lambda sequences, length, dtype=None: loss_of(weights, sequences),
-        "embeddings": lambda: [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS],
-    }
-    relations: dict[str, Callable[[], dict[str, Any]]] = {
-        "first": lambda: {"first": layers_of(earlier, transposed=transposed)},
-        "previous": lambda: {"previous": layers_of(earlier, transposed=transposed)},
-        "diagrams": lambda: {
-            "diagrams": diagrams_of(probe, weights),
-            "previous_diagrams": diagrams_of(probe, earlier),
-        },
-        # Out and back: distinct contents, so that nothing is known from another test.
-        "earlier": lambda: {
-            "content": f"content {next(CONTENTS)}",
-            "earlier": {
-                step: StoredWeights(f"content {next(CONTENTS)}", partial(layers_of, before, transposed=transposed))
-                for step, before in ((0, earlier), (5, {name: -w for name, w in weights.items()}))
-            },
-        },
-        "states": lambda: {
-            "states": {
-                0: states_of(probe, earlier),
-                5: states_of(probe, earlier),
-                9: states_of(probe, weights),
-            },
-            "first_step": 0,
-            "previous_step": 5,
-            "step": 9,
-        },
-    }
-    unknown = probe.NEEDS - inputs.keys() - relations.keys()
-    assert not unknown, f"{unknown}: needs new to this suite; add what fills them in"
-    filled = {key: value for need in probe.NEEDS & RELATIONS for key, value in relations[need]().items()}
-    filled["inputs"] = {need: inputs[need]() for need in probe.NEEDS - RELATIONS}
-    return Subject(list(layers_of(weights, transposed=transposed).values()), wanted, known or {}, **filled)
-
-
-def covered(probe: Probe) -> list[str]:
-    """The layers and pseudo-layers of a probe: what compares the findings of another has its."""
-    return (probe.source(COMPARED) or probe).covers(NAMES)
-
-
-def results_of(probe: Probe, weights: Weights, earlier: Weights | None = None) -> list[Measurement | Failure]:
-    earlier = generic(seed=1) if earlier is None else earlier
-    wanted = frozenset(covered(probe))
-    return list(probe.measure(subject_of(probe, weights, earlier, wanted=wanted)))
-
-
-FLAGS = {"", "degenerate", "landmarks", "random rows", "not converged", "counts of nearest neighbours"}
-FLAGS |= {"no finite bar", "lowest point on the border", "minima on the border", "losses that are not finite"}
-FLAGS |= {"bars within rounding error", "no plane of a path"}
-
-
-def measured(results: list[Measurement | Failure]) -> dict[str, Measurement]:
-    """Measurements by layer; neither a failure nor a number that is none is among them."""
-    found = {}
-    for result in results:
-        assert isinstance(result, Measurement), result
-        flags = {re.sub(r" in \d of \d planes$", "", flag) for flag in result.flag.split(", ")}
-        flags = {re.sub(r"^no (estimate|minimum): .*", "", flag) for flag in flags}
-        assert flags <= FLAGS, result.flag
-        for name, value in result.statistics.items():
-            assert type(value) is float, name
-            assert math.isfinite(value), f"{result.layer}: {name} is {value}"
-        for name, diagram in result.diagrams.items():
-            assert diagram.pairs.dtype == np.float64, name
-            assert np.isfinite(diagram.pairs).all(), name
-        found[result.layer] = result
-    assert len(found) == len(results)
-    return found
-
-
-def measure(probe: Probe, weights: Weights, earlier: Weights | None = None) -> dict[str, Measurement]:
-    return measured(results_of(probe, weights, earlier))
-
-
-def assert_close(found: Mapping[str, Measurement], expected: Mapping[str, Measurement], rtol: float) -> None:
-    assert list(found) == list(expected)
-    for layer, measurement in found.items():
-        assert measurement.flag == expected[layer].flag
-        assert measurement.statistics == pytest.approx(expected[layer].statistics, rel=rtol, abs=0), layer
-
-
-def assert_same(found: Mapping[str, Measurement], expected: Mapping[str, Measurement]) -> None:
-    """Equality to the last bit, diagrams included."""
-    assert list(found) == list(expected)
-    for layer, measurement in found.items():
-        other = expected[layer]
-        assert (measurement.role, measurement.flag) == (other.role, other.flag)
-        assert measurement.statistics == other.statistics
-        assert list(measurement.statistics) == list(other.statistics)
-        assert measurement.diagrams.keys() == other.diagrams.keys()
-        for name, diagram in measurement.diagrams.items():
-            assert_array_equal(diagram.pairs, other.diagrams[name].pairs)
-
-
-def assert_one_line(message: str, *words: str) -> None:
-    assert message.splitlines() == [message]
-    for word in words:
-        assert word in message
-
+from toposcope.probes.probe import NOISE, POOLED
 
 # What is reported
 
@@ -383,7 +69,7 @@ PSEUDO_LAYERS = [NETWORK, POOLED, hidden(0), "embedding.input", "embedding.outpu
 
 
 def compares_states(probe: Probe) -> bool:
-    return "states" in probe.NEEDS or getattr(probe, "of", "") == "hidden_states"
+    return "states" in probe.REQUIRES or getattr(probe, "of", "") == "hidden_states"
 
 
 def flag_of(probe: Probe) -> str:
@@ -399,7 +85,7 @@ def test_the_network_is_its_layers_combined(probe: Probe) -> None:
     layers = [found[name].statistics for name in NAMES if name in found]
     if NETWORK in found and layers:
         # A Hessian has more than the blocks of layers.
-        assert "text_loss" in probe.NEEDS or probe.combine(layers) == found[NETWORK].statistics
+        assert "text_loss" in probe.REQUIRES or probe.combine(layers) == found[NETWORK].statistics
         for row in layers:
             # One layer by itself: a role may have no more.
             combined = probe.combine([row])
@@ -456,7 +142,7 @@ def test_the_order_of_neurons_does_not_matter(probe: Probe) -> None:
 
 @every_probe
 def test_the_way_round_a_matrix_is_stored_does_not_matter(probe: Probe) -> None:
-    if "gradients" in probe.NEEDS:
+    if "gradients" in probe.REQUIRES:
         pytest.skip("gradients are of runs of ours, which store no matrix transposed")
     if compares_states(probe):
         pytest.skip("compares what a model gave")
@@ -587,7 +273,7 @@ def test_zeros_are_flagged_where_they_leave_a_ratio_undefined(kind: type[Probe])
 # What cannot be measured
 
 
-def results_or_failures(probe: Probe, subject: Subject, wanted: Collection[str]) -> list[Measurement | Failure]:
+def results_or_failures(probe: Probe, subject: ProbeInput, wanted: Collection[str]) -> list[Measurement | Failure]:
     """What a probe yields; an error it raises is one of everything wanted, as a study has it."""
     try:
         return list(probe.measure(subject))
@@ -599,9 +285,9 @@ def assert_fails_alone(probe: Probe, results: list[Measurement | Failure], bad: 
     """Failures that name it of this layer and of what is taken over all of them; the others are measured."""
     assert sorted(result.layer for result in results) == sorted(covered(probe))
     # With a scale of the whole network every layer depends on every other.
-    shared = getattr(probe, "scale", "layer") == "network" or "text_loss" in probe.NEEDS
+    shared = getattr(probe, "scale", "layer") == "network" or "text_loss" in probe.REQUIRES
     # A model tells of its hidden states which are bad, or of its loss.
-    named = "model" if probe.NEEDS & {"model", "text_loss"} or compares_states(probe) else bad
+    named = "model" if probe.REQUIRES & {"model", "text_loss"} or compares_states(probe) else bad
     for result in results:
         if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), "embedding.input"):
             assert isinstance(result, Failure)
@@ -636,7 +322,7 @@ def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
     embeddings = [broken if layer.name == bad else layer for layer in subject.embeddings]
     inputs = {**subject.inputs, **({"embeddings": embeddings} if embeddings else {})}
     results = list(probe.measure(dataclasses.replace(subject, layers=layers, inputs=inputs)))
-    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams", "model", "states", "text_loss"}
+    elsewhere = probe.ONCE or probe.REQUIRES & {"gradients", "diagrams", "model", "states", "text_loss"}
     if elsewhere and not any(isinstance(result, Failure) for result in results):
         return  # It looks at something else than the weights.
     assert_fails_alone(probe, results, bad, "the disk is gone")
@@ -647,7 +333,7 @@ def test_without_layers_nothing_is_measured(probe: Probe, tmp_path: Path) -> Non
     path = tmp_path / "step_1.safetensors"
     save_file({"wpe.weight": torch.ones(3, 2), "ln.weight": torch.ones(2)}, path)
     with pytest.raises(ToposcopeError) as caught:
-        list(probe.measure(Subject.of(Checkpoint(path, 1))))
+        list(probe.measure(ProbeInput.of(Checkpoint(path, 1))))
     assert_one_line(str(caught.value), str(path), "nothing to measure")
 
 
@@ -719,78 +405,43 @@ def test_values_that_no_option_takes_are_refused(kind: type[Probe], option: str,
     assert_one_line(str(caught.value), kind.name(), option)
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "value"),
-    [
-        ("curvature", "top", 0),
-        ("curvature", "sequences", 0),
-        ("curvature", "length", 1),
-        ("curvature", "draws", 1),
-        ("curvature", "steps", 1),
-        ("rips", "max_dimension", -1),
-        ("rips", "max_points", 0),
-        ("rips", "threshold", -1.0),
-        ("rips", "draws", 0),
-        ("rips", "draws", 2),
-        ("gradient_rips", "max_dimension", -1),
-        ("gradient_rips", "max_points", 0),
-        ("gradient_rips", "batches", 0),
-        ("random_matrices", "draws", 2),
-        ("hidden_states", "max_dimension", -1),
-        ("hidden_states", "max_points", 0),
-        ("hidden_states", "texts", 0),
-        ("hidden_states", "length", 1),
-        ("hidden_states", "draws", 2),
-        ("hidden_states", "pca", -1),
-        ("hidden_states", "keep", -1),
-        ("hidden_states", "layers", [1.5]),
-        ("hidden_states", "layers", [math.nan]),
-        ("hidden_states", "scales", [-1.0]),
-        ("hidden_states", "scales", [math.inf]),
-        ("hidden_states", "scales", [0.5, 0.5000000001]),
-        ("embeddings", "max_dimension", -1),
-        ("embeddings", "max_points", 0),
-        ("language_modelling", "length", 1),
-        ("trajectory", "window", 49),
-        ("trajectory", "seed", -1),
-        ("landscape", "resolution", 4),
-        ("landscape", "span", 0.0),
-        ("landscape", "span", math.inf),
-        ("landscape", "draws", 0),
-        ("landscape", "sequences", 0),
-        ("landscape", "length", 1),
-        ("landscape", "batches", 0),
-        ("degeneracy", "localisation", 0.0),
-        ("degeneracy", "localisation", math.inf),
-        ("degeneracy", "sequences", 0),
-        ("degeneracy", "length", 2),
-        ("degeneracy", "chains", 1),
-        ("degeneracy", "draws", 3),
-        ("degeneracy", "leapfrog", 0),
-        ("degeneracy", "seed", -1),
-        ("jump_and_retrain", "jump", 0.0),
-        ("jump_and_retrain", "rate", math.inf),
-        ("jump_and_retrain", "steps", 0),
-        ("jump_and_retrain", "jumps", 1),
-        ("jump_and_retrain", "sequences", 0),
-        ("jump_and_retrain", "length", 1),
-        ("jump_and_retrain", "seed", -1),
-        ("similarity", "batch_size", 2),
-        ("similarity", "n_batches", -1),
-        ("neural_persistence", "p", 0.5),
-        ("neural_persistence", "p", math.inf),
-    ],
-)
+LEAST = {
+    "curvature": {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2},
+    "degeneracy": {"sequences": 1, "length": 3, "seed": 0, "chains": 2, "draws": 4, "leapfrog": 1},
+    "jump_and_retrain": {"sequences": 1, "length": 2, "steps": 1, "jumps": 2, "seed": 0},
+    "landscape": {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1},
+    "embeddings": {"max_dimension": 0, "max_points": 1},
+    "placebo_twin": {"max_dimension": 0, "max_points": 1},
+    "rips": {"max_dimension": 0, "max_points": 1, "draws": 1},
+    "gradient_rips": {"max_dimension": 0, "max_points": 1, "batches": 1},
+    "hidden_states": {"max_dimension": 0, "max_points": 1, "texts": 1, "length": 2, "draws": 1, "pca": 0, "keep": 0},
+    "random_matrices": {"draws": 3},
+    "random_projections": {"count": 1},
+    "language_modelling": {"length": 2},
+    "trajectory": {"window": 50, "seed": 0},
+    "similarity": {"batch_size": 3, "n_batches": 0},
+}
+POSITIVE = [("landscape", "span"), ("degeneracy", "localisation"), ("jump_and_retrain", "jump")]
+POSITIVE += [("jump_and_retrain", "rate")]
+BELOW_THE_LEAST = [(name, option, least - 1) for name, options in LEAST.items() for option, least in options.items()]
+OUT_OF_RANGE: list[tuple[str, str, Any]] = [
+    ("rips", "threshold", -1.0),
+    *[(name, "draws", 2) for name in ("rips", "hidden_states")],
+    *[("hidden_states", "layers", [value]) for value in (1.5, math.nan)],
+    *[("hidden_states", "scales", values) for values in ([-1.0], [math.inf], [0.5, 0.5000000001])],
+    *[(name, option, value) for name, option in POSITIVE for value in (0.0, math.inf)],
+    *[("neural_persistence", "p", value) for value in (0.5, math.inf)],
+]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), [*BELOW_THE_LEAST, *OUT_OF_RANGE])
 def test_values_out_of_range_are_refused_when_declared(name: str, option: str, value: float) -> None:
     with pytest.raises(ToposcopeError) as caught:
         make_probes([{"name": name, option: value}])
     assert_one_line(str(caught.value), name, option)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "rip", "Rips", None, 3, ["rips"], {"a": 1}],
-)
+@pytest.mark.parametrize("name", ["", "rip", "Rips", None, 3, ["rips"], {"a": 1}])
 def test_unknown_probes_are_refused(name: Any) -> None:
     with pytest.raises(ToposcopeError) as caught:
         make_probes([{"name": name}])
@@ -828,7 +479,7 @@ def test_every_statistic_has_a_kind(probe: Probe) -> None:
 
 def test_a_probe_that_reads_another_needs_it_declared() -> None:
     for kind in CHECKPOINT_PROBES.values():
-        if "diagrams" in kind.NEEDS:
+        if "diagrams" in kind.REQUIRES:
             for probe in with_each_option(kind):
                 with pytest.raises(ToposcopeError) as caught:
                     make_probes([{"name": kind.name(), **json.loads(probe.options())}])

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
-from toposcope.probes import Measurement, Subject
+from toposcope.probes import Measurement, ProbeInput
 from toposcope.probes.controls import MIN_TAIL, ControlsProbe, layer_statistics
 from toposcope.probes.feature import NETWORK
-from toposcope.probes.row_blocks import BLOCK_BYTES
 
 Array = NDArray[np.float64]
 
@@ -38,7 +37,7 @@ def measure(
     now: dict[str, Array], *, first: dict[str, Array] | None = None, previous: dict[str, Array] | None = None
 ) -> dict[str, Measurement]:
     layers = as_layers(now)
-    subject = Subject(
+    subject = ProbeInput(
         list(layers.values()),
         frozenset([*layers, NETWORK]),
         first=as_layers(first or {}),
@@ -51,10 +50,10 @@ def measure(
     return found
 
 
-def statistics_of(W: Array | Tensor, block: int = BLOCK_BYTES, **earlier: Array | Tensor) -> dict[str, float]:
+def statistics_of(W: Array | Tensor, **earlier: Array | Tensor) -> dict[str, float]:
     """Statistics of one matrix, after others of the same layer."""
     layers = as_layers({"w": W, **earlier})
-    return layer_statistics(layers.pop("w"), layers, block)
+    return layer_statistics(layers.pop("w"), layers)
 
 
 def assert_statistics(found: dict[str, float], expected: dict[str, float]) -> None:
@@ -64,26 +63,6 @@ def assert_statistics(found: dict[str, float], expected: dict[str, float]) -> No
 
 
 # One matrix
-
-
-@pytest.mark.parametrize("n", [1, 2, 9, 16])
-@pytest.mark.parametrize("scale", [1.0, -3.0, 0.1])
-def test_a_multiple_of_the_identity(n: int, scale: float) -> None:
-    size = abs(scale)
-    expected = {
-        "frobenius_norm": size * math.sqrt(n),
-        "spectral_norm": size,
-        "stable_rank": n,
-        "max_abs": size,
-        "mean": scale / n,
-        "std": size * math.sqrt(1 / n - 1 / n**2),
-        "norm_p1": size * n,
-        "norm_p4": size * n**0.25,
-        "singular_entropy": math.log(n),
-    }
-    found = statistics_of(scale * np.eye(n))
-    found.pop("alpha", None)
-    assert_statistics(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +129,6 @@ def assert_homogeneous(scaled: dict[str, float], plain: dict[str, float], expone
 
 
 @pytest.mark.parametrize("exponent", [-1000, -600, -100, 100, 600, 1000])
-def test_tiny_and_huge_weights(exponent: int) -> None:
-    W = normal(0, 12, 15)
-    scaled, plain = statistics_of(np.ldexp(W, exponent)), statistics_of(W)
-    assert_homogeneous(scaled, plain, exponent)
-
-
-@pytest.mark.parametrize("exponent", [-1000, -600, -100, 100, 600, 1000])
 def test_tiny_and_huge_distances(exponent: int) -> None:
     matrices = {name: normal(seed, 12, 15) for seed, name in enumerate(("w", "first", "previous"))}
     scaled, plain = (
@@ -195,15 +167,6 @@ def test_the_exponent_of_a_power_law_is_recovered(alpha: float) -> None:
     # The choice of the tail costs data: twice the standard deviation of the fit to all, times two.
     tolerance = 4 * (alpha - 1) / math.sqrt(n)
     assert statistics_of(with_eigenvalues(eigenvalues))["alpha"] == pytest.approx(alpha, abs=tolerance)
-
-
-@pytest.mark.parametrize("alpha", [2.0, 3.0])
-def test_the_bulk_below_the_tail_does_not_matter(alpha: float) -> None:
-    rng = np.random.default_rng(3)
-    tail = 1 + rng.pareto(alpha - 1, size=200)
-    bulk = rng.uniform(0.3, 1, size=150)
-    found = statistics_of(with_eigenvalues(np.concatenate([tail, bulk])))["alpha"]
-    assert found == pytest.approx(alpha, abs=5 * (alpha - 1) / math.sqrt(200))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -274,7 +237,7 @@ def test_an_earlier_layer_that_is_not_finite_leaves_out_its_distance(name: str) 
     earlier = {"v": normal(2, 4, 5), "w": np.full((4, 5), np.nan)}
     layers = as_layers(weights)
     first, previous = (as_layers(earlier if name == which else weights) for which in ("first", "previous"))
-    subject = Subject(list(layers.values()), frozenset([*layers, NETWORK]), first=first, previous=previous)
+    subject = ProbeInput(list(layers.values()), frozenset([*layers, NETWORK]), first=first, previous=previous)
     found = list(ControlsProbe().measure(subject))
     v, w, network = (result for result in found if isinstance(result, Measurement))
     other = "previous" if name == "first" else "first"
@@ -337,5 +300,5 @@ def test_the_network_takes_what_its_layers_have() -> None:
 def test_a_layer_is_measured_as_its_transpose() -> None:
     layer = as_layers({"w": normal(0, 12, 20)})["w"]
     turned = dataclasses.replace(layer, transposed=True)
-    both = [list(ControlsProbe().measure(Subject([x], frozenset(["w"])))) for x in (layer, turned)]
+    both = [list(ControlsProbe().measure(ProbeInput([x], frozenset(["w"])))) for x in (layer, turned)]
     assert both[0] == both[1]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toposcope.models.jump_and_retrain import Retraining
 from toposcope.models.summed_loss import SummedLoss
-from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.degeneracy import DegeneracyProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.jump_and_retrain import JumpAndRetrainProbe
@@ -31,7 +31,7 @@ def bowl(w: Tensor) -> Tensor:
 
 
 def measured(probe: Probe, loss: SummedLoss) -> Measurement:
-    (found,) = probe.measure(Subject([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length: loss}))
+    (found,) = probe.measure(ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length: loss}))
     assert isinstance(found, Measurement), found
     return found
 

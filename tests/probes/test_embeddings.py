@@ -16,7 +16,7 @@ from torch import Tensor
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.homology import two_nn
-from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes import Failure, Measurement, ProbeInput
 from toposcope.probes.embeddings import PSEUDO_LAYERS, EmbeddingsProbe
 
 
@@ -32,7 +32,7 @@ def checkpoint(folder: Path, **weights: Tensor) -> Checkpoint:
 
 
 def measure(probe: EmbeddingsProbe, found: Checkpoint) -> dict[str, Measurement | Failure]:
-    subject = Subject(found.analysed(), frozenset(PSEUDO_LAYERS), inputs={"embeddings": found.embeddings()})
+    subject = ProbeInput(found.analysed(), frozenset(PSEUDO_LAYERS), inputs={"embeddings": found.embeddings()})
     return {result.layer: result for result in probe.measure(subject)}
 
 
@@ -101,34 +101,13 @@ def test_landmarks_from_many_rows(tmp_path: Path) -> None:
     assert found.statistics["H0.total"] == pytest.approx(total_of_components(points.double().numpy()), rel=1e-6)
 
 
-def test_equal_rows_are_flagged(tmp_path: Path) -> None:
-    for probe in (EmbeddingsProbe(), EmbeddingsProbe(normalize=True)):
-        found = measured(probe, checkpoint(tmp_path, token_emb=torch.full((9, 8), 0.1)))["embedding.input"]
-        assert found.flag == "degenerate"
-        assert found.statistics["H0.total"] == 0
-        assert found.statistics["H0.n_zero"] == 8
-
-
-def test_one_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
-    bad = rows(0)
-    bad[7, 2] = float("nan")
-    first, second = measure(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=bad, head=rows(1))).values()
-    assert isinstance(first, Failure)
-    assert "token_emb.weight" in first.message
-    assert first.layer == "embedding.input"
-    assert isinstance(second, Measurement)
-    # Tied, both fail, each under its own name.
-    failures = measure(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=bad))
-    assert [layer for layer, result in failures.items() if isinstance(result, Failure)] == list(PSEUDO_LAYERS)
-
-
 def test_a_matrix_that_is_stored_transposed() -> None:
     matrix = rows(0)
     layers = [
         Layer("wte.weight", "embed", True, "memory", in_memory("wte.weight", matrix.T)),
         Layer("head.weight", "head", False, "memory", in_memory("head.weight", matrix)),
     ]
-    stored, plain = EmbeddingsProbe().measure(Subject([], frozenset(PSEUDO_LAYERS), inputs={"embeddings": layers}))
+    stored, plain = EmbeddingsProbe().measure(ProbeInput([], frozenset(PSEUDO_LAYERS), inputs={"embeddings": layers}))
     assert isinstance(stored, Measurement)
     assert isinstance(plain, Measurement)
     assert stored.statistics == pytest.approx(plain.statistics, rel=1e-12)

@@ -28,8 +28,8 @@ from small_models import (
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.homology import betti_curve, landscape, statistics, two_nn
-from toposcope.probes import Failure, Measurement, Subject, make_probes
-from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, gather, hidden
+from toposcope.probes import Failure, Measurement, ProbeInput, make_probes
+from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, gather
 from toposcope.study.diagrams import diagram_bytes, read_diagrams, read_states
 
 TEXT = some_lines()
@@ -109,14 +109,6 @@ def test_layers_by_depth(checkpoint: Checkpoint, layers: Any, expected: list[str
         assert measurement.statistics == whole[layer].statistics
 
 
-def test_only_wanted_layers_are_measured(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    probe = HiddenStatesProbe(layers="all", **SMALL)
-    whole = measured(probe, checkpoint, TEXT)
-    (found,) = probe.measure(subject_of(checkpoint, TEXT, ["hidden.01"]))
-    assert isinstance(found, Measurement)
-    assert (found.layer, found.statistics) == ("hidden.01", whole["hidden.01"].statistics)
-
-
 # The cloud as it is made
 
 
@@ -127,14 +119,6 @@ def test_principal_components_are_those_of_scikit_learn(checkpoint: Checkpoint) 
     assert found.statistics["pca_variance"] == pytest.approx(analysis.explained_variance_ratio_.sum())
     assert_cloud(found, analysis.transform(points))
     assert_told(found.statistics, spectrum_of(points))  # of the points as they are
-
-
-def test_more_components_than_there_are_change_no_distance(checkpoint: Checkpoint) -> None:
-    plain, projected = (
-        measured(HiddenStatesProbe(pca=pca, **SMALL), checkpoint, TEXT)["network"].statistics for pca in (0, 50)
-    )
-    assert projected.pop("pca_variance") == pytest.approx(1)
-    assert_told(projected, plain, rtol=1e-6)
 
 
 def test_cosine(checkpoint: Checkpoint) -> None:
@@ -269,11 +253,6 @@ def test_a_halved_batch_hides_no_choice_of_points(
     assert measured(HiddenStatesProbe(**SMALL), checkpoint, TEXT)["network"].flag == "batch halved to 4"
 
 
-def test_without_loops_there_are_no_landmarks(checkpoint: Checkpoint) -> None:
-    found = measured(HiddenStatesProbe(max_points=20, max_dimension=0, **SMALL), checkpoint, TEXT)["network"]
-    assert (found.flag, list(found.diagrams)) == ("", ["H0"])
-
-
 def test_the_points_of_a_sample_are_all_that_is_kept(checkpoint: Checkpoint) -> None:
     """The others are streamed past the spectra, in whatever batches."""
     probe = HiddenStatesProbe(sample="random", max_points=10, keep=7, **SMALL)
@@ -344,16 +323,6 @@ def test_equal_states_are_flagged(tmp_path: Path, options: dict[str, Any], value
     assert not {"rankme", "stable_rank", "two_nn"} & found.statistics.keys()
 
 
-def test_directions_of_zeros_are_refused(tmp_path: Path) -> None:
-    model = family_model()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    found = measure(HiddenStatesProbe(metric="cosine", **SMALL), save(model, tmp_path), TEXT)["network"]
-    assert isinstance(found, Failure)
-    assert "zero" in found.message
-
-
 def test_a_state_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
     model = family_model()
     with torch.no_grad():
@@ -378,14 +347,6 @@ def test_a_narrow_dtype_that_overflows_is_told(tmp_path: Path) -> None:
     assert all(isinstance(result, Failure) and "dtype" in result.message for result in found.values())
 
 
-def test_a_text_of_fewer_points_than_asked_for(checkpoint: Checkpoint) -> None:
-    short = TEXT[:20]
-    found = measured(HiddenStatesProbe(texts=1000, length=16), checkpoint, short)["network"]
-    assert found.statistics["n_points"] == 16  # a second window of 16 would overlap the first
-    lines = measured(HiddenStatesProbe(points="texts", cut="lines", texts=1000), checkpoint, TEXT)["network"]
-    assert lines.statistics["n_points"] == len(TEXT.splitlines())
-
-
 def test_a_wrong_choice_is_told_with_the_right_ones() -> None:
     with pytest.raises(ToposcopeError, match=r"hidden_states: points is 'words'; choose from tokens, texts"):
         make_probes([{"name": "hidden_states", "points": "words"}])
@@ -398,11 +359,6 @@ def test_a_text_shorter_than_a_window_is_refused(checkpoint: Checkpoint) -> None
         measure(HiddenStatesProbe(cut="lines"), checkpoint, "short\nlines")
 
 
-def test_one_text_is_one_point(checkpoint: Checkpoint) -> None:
-    found = measured(HiddenStatesProbe(points="texts", texts=1), checkpoint, TEXT)["network"]
-    assert (found.statistics["n_points"], found.flag) == (1, "degenerate")
-
-
 def test_what_does_not_fit_into_memory_is_refused_first(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,12 +369,7 @@ def test_what_does_not_fit_into_memory_is_refused_first(
 
 def test_without_a_reader_it_says_what_is_missing(checkpoint: Checkpoint) -> None:
     with pytest.raises(ToposcopeError, match="declare"):
-        list(HiddenStatesProbe().measure(Subject.of(checkpoint)))
-
-
-def test_names_stay_in_order() -> None:
-    assert [hidden(k) for k in (0, 9, 10)] == ["hidden.00", "hidden.09", "hidden.10"]
-    assert HiddenStatesProbe(layers="all").covers([f"h.{k}.w" for k in range(12)])[-2:] == ["hidden.11", "network"]
+        list(HiddenStatesProbe().measure(ProbeInput.of(checkpoint)))
 
 
 # A model of transformers

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import SIZE, characters, family_model, measured, save, some_lines, subject_of
+from small_models import SIZE, characters, family_model, measured, save, some_lines
 from torch.nn import functional
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import GPT
 from toposcope.family.run import SIZES
-from toposcope.probes import Subject
 from toposcope.probes.language_modelling import LanguageModellingProbe
 
 TEXT = some_lines(6)
@@ -82,9 +81,3 @@ def test_a_loss_that_is_not_finite_is_told(tmp_path: Path) -> None:
         model.ln_f.bias[0] = float("nan")
     with pytest.raises(ToposcopeError, match="loss on the text is nan"):
         measured(LanguageModellingProbe(), save(model, tmp_path), TEXT)
-
-
-def test_only_what_is_wanted(checkpoint: Checkpoint) -> None:
-    assert list(LanguageModellingProbe().measure(subject_of(checkpoint, TEXT, []))) == []
-    with pytest.raises(ToposcopeError, match="declare"):
-        list(LanguageModellingProbe().measure(Subject.of(checkpoint)))

@@ -17,10 +17,10 @@ from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.engine.pool import TaskFailure
 from toposcope.homology import neural_persistence, rips
-from toposcope.homology.neural_persistence import neural_persistence_of_each
-from toposcope.homology.rips import components_of_each
+from toposcope.homology.neural_persistence import neural_persistence_batch
+from toposcope.homology.rips import components_batch
 from toposcope.kernels.magnitudes import BFLOAT16
-from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, stacks
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, stacks
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import silent
 from toposcope.study import run_study, tasks, work
@@ -64,9 +64,9 @@ def hard(seed: int) -> dict[str, Tensor]:
     return {name: kinds[(seed + k) % len(kinds)](shape) for k, (name, shape) in enumerate(SHAPES.items())}
 
 
-def subject(tensors: dict[str, Tensor], *, transposed: bool = False) -> Subject:
+def subject(tensors: dict[str, Tensor], *, transposed: bool = False) -> ProbeInput:
     layers = [Layer(name, "other", transposed, "memory", in_memory(name, tensor)) for name, tensor in tensors.items()]
-    return Subject(layers, frozenset([*tensors, NETWORK, "pooled"]))
+    return ProbeInput(layers, frozenset([*tensors, NETWORK, "pooled"]))
 
 
 def assert_same(found: Sequence[Measurement | Failure], expected: Sequence[Measurement | Failure]) -> None:
@@ -91,18 +91,18 @@ def test_each_is_measured_as_alone(probe: Probe) -> None:
     subjects += [subject(weights(seed, torch.bfloat16)) for seed in range(2)]
     subjects += [subject(weights(seed, torch.float64), transposed=True) for seed in range(2)]
     subjects += [subject(hard(seed)) for seed in range(5)]
-    for found, one in zip(probe.measure_together(subjects), subjects, strict=True):
+    for found, one in zip(probe.measure_batch(subjects), subjects, strict=True):
         assert_same(found, list(probe.measure(one)))
 
 
 def test_the_size_of_stacks_shows_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = [subject(weights(seed)) for seed in range(6)]
     probes = make_probes([PROBES[0], PROBES[3]])
-    whole = [probe.measure_together(subjects) for probe in probes]
+    whole = [probe.measure_batch(subjects) for probe in probes]
     for size in (1, 13 * 7 * 4):
         monkeypatch.setattr(stacks, "MAX_STACK_ENTRIES", size)
         for probe, expected in zip(probes, whole, strict=True):
-            for found, one in zip(probe.measure_together(subjects), expected, strict=True):
+            for found, one in zip(probe.measure_batch(subjects), expected, strict=True):
                 assert_same(found, one)
 
 
@@ -112,7 +112,7 @@ def test_a_diverged_run_changes_no_other(probe: Probe, value: float) -> None:
     diverged = weights(1)
     diverged["b.weight"][3, 2] = value
     subjects = [subject(weights(0)), subject(diverged), subject(weights(2))]
-    together = probe.measure_together(subjects)
+    together = probe.measure_batch(subjects)
     for found, one in zip(together, subjects, strict=True):
         assert_same(found, list(probe.measure(one)))
     assert any(isinstance(result, Failure) for result in together[1])
@@ -128,9 +128,9 @@ def test_one_compiled_call_gives_the_bits_of_many(dtype: type[np.floating], shap
     stack[2] = 0
     stack[3, 0, 0] = np.nan
     for p in (4, 5):  # a whole number is the same order as that number with a point
-        for one, other in zip(*(neural_persistence_of_each(stack, p=q) for q in (p, float(p))), strict=True):
+        for one, other in zip(*(neural_persistence_batch(stack, p=q) for q in (p, float(p))), strict=True):
             assert (one and one.norm) == (other and other.norm)
-    for W, found in zip(stack, neural_persistence_of_each(stack), strict=True):
+    for W, found in zip(stack, neural_persistence_batch(stack), strict=True):
         if np.isnan(W).any():
             assert found is None
             continue
@@ -140,7 +140,7 @@ def test_one_compiled_call_gives_the_bits_of_many(dtype: type[np.floating], shap
         assert (found.mean, found.norm, found.normalized) == (expected.mean, expected.norm, expected.normalized)
         assert (found.scale, found.degenerate) == (expected.scale, expected.degenerate)
     wide = stack.astype(np.float32 if dtype == np.float16 else dtype)
-    for points, diagram in zip(wide, components_of_each(wide), strict=True):
+    for points, diagram in zip(wide, components_batch(wide), strict=True):
         if np.isnan(points).any() or shape[1] == 1:
             assert diagram is None
             continue
@@ -153,14 +153,14 @@ def test_one_compiled_call_gives_the_bits_of_many(dtype: type[np.floating], shap
 def test_bits_of_bfloat16_are_read_as_such() -> None:
     tensors = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 8, 6))).bfloat16()
     stack = tensors.view(torch.int16).numpy().view(BFLOAT16)
-    for W, found in zip(tensors, neural_persistence_of_each(stack), strict=True):
+    for W, found in zip(tensors, neural_persistence_batch(stack), strict=True):
         assert found is not None
         assert_array_equal(found.deaths, neural_persistence(W).deaths)
 
 
 def test_large_matrices_are_left_alone() -> None:
-    assert neural_persistence_of_each(np.ones((2, 500, 200))) == [None, None]
-    assert components_of_each(np.ones((1, 2000, 30))) == [None]
+    assert neural_persistence_batch(np.ones((2, 500, 200))) == [None, None]
+    assert components_batch(np.ones((1, 2000, 30))) == [None]
 
 
 # Groups of tasks

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toposcope.checkpoints import Checkpoint, series
-from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
 from toposcope.probes.probe import POOLED
@@ -31,7 +31,7 @@ def steps_of(study: Path, model: str) -> list[tuple[Checkpoint, dict[str, Any]]]
 
 def measure(probe: Probe, checkpoint: Checkpoint) -> dict[str, dict[str, float]]:
     found = {}
-    for result in probe.measure(Subject.of(checkpoint)):
+    for result in probe.measure(ProbeInput.of(checkpoint)):
         assert isinstance(result, Measurement), result
         found[result.layer] = result.statistics
     return found

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from commands import called
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -25,14 +24,13 @@ from small_studies import (
     write_series,
     write_weights,
 )
-from tiny_models import saved
 
 import toposcope as ts
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import ph_dimension, random_walk_shares
-from toposcope.probes import Failure, Measurement, Subject, trajectory
+from toposcope.probes import Failure, Measurement, ProbeInput, trajectory
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import Weights
 from toposcope.probes.trajectory import ALPHA_TOO_LARGE, DISTANCE, INFINITE, TrajectoryProbe
@@ -97,28 +95,6 @@ def test_a_run_of_twenty_checkpoints(trained: Path) -> None:
     assert {kind for name, kind in kinds.items() if name.startswith("pc")} == {"spectrum"}
 
 
-def test_lengths_are_those_of_the_controls(trained: Path) -> None:
-    found = frame(trained)
-    for ours, theirs in (("displacement", "distance_first"), ("step_length", "distance_previous")):
-        values = [
-            found.filter(probe=probe, statistic=name, layer=NETWORK).filter(pl.col("step") > 0)["value"]
-            for probe, name in (("trajectory", ours), ("controls", theirs))
-        ]
-        assert len(values[0]) == 19
-        assert_allclose(values[0], values[1], rtol=1e-12)
-
-
-def test_the_path_of_a_model_of_transformers(tmp_path: Path) -> None:
-    for step in range(5):
-        saved(tmp_path / f"series/step{step}", seed=step)
-    out = tmp_path / "found.csv"
-    done = called("measure", str(tmp_path / "series"), "--probe", "trajectory", "--workers", "1", "--out", out)
-    assert done.code == 0, done.err
-    points = points_of(tmp_path / "series")
-    expected = by_hand(points, [0, 1, 2, 3, 4])
-    assert path_of(pl.read_csv(out), 4) == pytest.approx(expected, rel=1e-9, abs=1e-9)
-
-
 def test_any_number_of_workers_and_a_second_run_give_the_same(tmp_path: Path) -> None:
     steps = [0, 1, 2, 4, 8, 16]
     series = write_series(tmp_path / "series", steps)
@@ -176,7 +152,7 @@ def test_checkpoints_of_different_models_have_no_path(tmp_path: Path) -> None:
 # The dimension
 
 
-def subject(points: np.ndarray, opened: Callable[[int], None] = lambda i: None) -> Subject:
+def subject(points: np.ndarray, opened: Callable[[int], None] = lambda i: None) -> ProbeInput:
     """The last of some points as a checkpoint of one layer of one row."""
 
     def layers(i: int) -> dict[str, Layer]:
@@ -186,7 +162,7 @@ def subject(points: np.ndarray, opened: Callable[[int], None] = lambda i: None) 
 
     last = len(points) - 1
     content = [row.tobytes().hex() for row in points]
-    return Subject(
+    return ProbeInput(
         list(layers(last).values()),
         frozenset([NETWORK]),
         content=content[last],

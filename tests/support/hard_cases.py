@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from toposcope.homology import Diagram
@@ -224,3 +226,16 @@ def hard_cloud(kind: str, n: int, d: int) -> Array:
     elif kind == "scales":
         points *= 10.0 ** rng.uniform(-8, 8, (n, 1))
     return points
+
+
+def directed(points: Array) -> Array:
+    """The cloud without the points that have no direction."""
+    points = points[np.abs(points).max(axis=1) > 0]
+    assume(len(points) > 0)
+    return points
+
+
+def assert_same_pairs(first: list[Diagram], second: list[Diagram]) -> None:
+    for a, b in zip(first, second, strict=True):
+        assert_array_equal(a.pairs, b.pairs)
+        assert (a.n_essential, a.n_truncated) == (b.n_essential, b.n_truncated)

@@ -11,6 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from hypothesis import HealthCheck, settings
 
+from toposcope.checkpoints import Access
 from toposcope.checkpoints.sources import http_requests, range_cache
 
 # No property depends on how fast the machine is.
@@ -27,6 +28,12 @@ def published_study() -> Path:
     if not folder.is_dir():
         pytest.skip("the published study's data is not beside this repository")
     return folder
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    """A cache of remote files of the test's own."""
+    return Access(folder=tmp_path / "kept")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.family.model import GPT, build
 from toposcope.models import Origin, Reader
 from toposcope.models.texts import read_saved_text
-from toposcope.probes import Failure, Measurement, Probe, Subject
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput
 
 Matrix = NDArray[np.float64]
 
@@ -82,12 +82,12 @@ def even_windows(ids: list[int], count: int, length: int) -> list[list[int]]:
     return [ids[start : start + length] for start in starts]
 
 
-def subject_of(checkpoint: Checkpoint, text: str, wanted: Iterable[str], **filled: Any) -> Subject:
+def subject_of(checkpoint: Checkpoint, text: str, wanted: Iterable[str], **filled: Any) -> ProbeInput:
     """What a study hands a probe that reads a text."""
     path = Path(str(checkpoint.location)).parent / "text.txt"
     path.write_bytes(text.encode())
     layers = checkpoint.analysed()
-    return Subject(
+    return ProbeInput(
         layers,
         frozenset(wanted),
         inputs={"model": Reader(checkpoint, Origin(), partial(read_saved_text, path))},

@@ -137,9 +137,9 @@ class _Combination:
 
     def weight(self, module: str) -> Entry | None:
         """Return the plain weight of a module, None if it is not there."""
-        mine = next((self.own[module + tail] for tail in _BASES if module + tail in self.own), None)
+        own = next((self.own[module + tail] for tail in _BASES if module + tail in self.own), None)
         named = self.of_base.get(_bare(f"{module}.weight"), [])
-        return mine or (named[0] if len(named) == 1 else None)
+        return own or (named[0] if len(named) == 1 else None)
 
     def combine(self, pair: _Pair, weight: Entry | None) -> tuple[Entry, str]:
         """Return the combined weight, and what it is in words."""
@@ -163,7 +163,12 @@ class _Combination:
             saved = {_SAVED.sub("", name) for name in self.own if ".modules_to_save." in name}
             self.used.update(name for name in self.own if name.replace(".original_module.", ".") in saved - {name})
         else:
-            self._replace_whole()
+            # What an adapter trained as a whole, an output head for example, takes the base model's place.
+            for entry in self.entries:
+                twins = self.of_base.get(_bare(self.listed(entry).name), [])
+                if entry.name not in self.used and entry.name not in self.refused and len(twins) == 1:
+                    self.placed[twins[0].name] = replace(entry, name=twins[0].name), "trained whole"
+                    self.used.add(entry.name)
         entries = [self.placed[e.name][0] if e.name in self.placed else e for e in self.base or ()]
         own = {} if self.base is not None else self.placed
         for entry in self.entries:
@@ -172,14 +177,6 @@ class _Combination:
             elif entry.name not in self.used:
                 entries.append(self.listed(entry))
         return Adapted(entries, {entry.name: words for entry, words in self.placed.values()}, self.refused)
-
-    def _replace_whole(self) -> None:
-        """Put what an adapter trained as a whole, an output head for example, into the base model's place."""
-        for entry in self.entries:
-            twins = self.of_base.get(_bare(self.listed(entry).name), [])
-            if entry.name not in self.used and entry.name not in self.refused and len(twins) == 1:
-                self.placed[twins[0].name] = replace(entry, name=twins[0].name), "trained whole"
-                self.used.add(entry.name)
 
     def listed(self, entry: Entry) -> Entry:
         """Return a tensor under the name it has without adapters; what is refused keeps its own."""
@@ -217,16 +214,6 @@ def _sides(pair: _Pair) -> tuple[Entry, Entry]:
     if not (first.is_float and second.is_float):
         raise _Refused(f"a LoRA pair that is not of floating-point numbers; {MERGE}")
     return first, second
-
-
-def _check_kind(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that makes more of a pair than its product."""
-    kind = config.get("peft_type", "LORA")
-    if str(kind).upper() != "LORA":
-        raise _Refused(f"an adapter of the type {str(kind)[:40]!a}, which is not read; {MERGE}")
-    for key, name in (("use_dora", "DoRA"), ("use_qalora", "QALoRA")):
-        if config.get(key):
-            raise _Refused(f"{name}: no product of two stored matrices; {MERGE}")
 
 
 class _Scale(NamedTuple):
@@ -318,7 +305,12 @@ class _Product:
 def _product(pair: _Pair, config: Mapping[str, Any]) -> tuple[_Product, str]:
     """Return the product of a pair, and what it is in words."""
     first, second = _sides(pair)
-    _check_kind(config)
+    kind = config.get("peft_type", "LORA")
+    if str(kind).upper() != "LORA":
+        raise _Refused(f"an adapter of the type {str(kind)[:40]!a}, which is not read; {MERGE}")
+    for key, name in (("use_dora", "DoRA"), ("use_qalora", "QALoRA")):
+        if config.get(key):
+            raise _Refused(f"{name}: no product of two stored matrices; {MERGE}")
     scale = _scale(pair, config, first.shape[0])
     return _Product(first, second, scale, pair.embedding), f"LoRA, rank {first.shape[0]}, {scale.words}"
 

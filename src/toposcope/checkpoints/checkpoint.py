@@ -16,7 +16,8 @@ from toposcope.checkpoints.formats.dtypes import as_tensor
 from toposcope.checkpoints.formats.weight_names import refuse_pointers
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import main_embedding
-from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint, refuse_linked
+from toposcope.checkpoints.sources.local import LocalSource, refuse_linked
+from toposcope.checkpoints.sources.source import CheckpointError, Files, Source, fingerprint
 from toposcope.checkpoints.weights import Weights, weights_of
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
@@ -180,7 +181,7 @@ class Checkpoint:
             If there is not exactly one of each.
         """
         heads = [layer for layer in self._layers if layer.role == "head"]
-        place = main_embedding([(layer.name, layer.role, layer.shape) for layer in self._layers])
+        place = main_embedding(self._layers)
         inputs = heads if place is None else [self._layers[place]]
         if len(inputs) != 1 or len(heads) != 1:
             raise ToposcopeError(
@@ -224,7 +225,7 @@ class Checkpoint:
         return fingerprint(self.source.files())
 
     def _base_model(self, name: Any) -> Sequence[formats.Entry] | None:
-        """Return the tensors of an adapter's base model, if its folder lies in this one, or beside it."""
+        """Return the tensors of an adapter's base model, if its folder lies in this one, or next to it."""
         if not isinstance(name, str) or not isinstance(self.source, LocalSource):
             return None
         own = self.source.path
@@ -235,7 +236,7 @@ class Checkpoint:
         return None
 
     def _configuration(self, name: str) -> Mapping[str, Any]:
-        """Return what a file of JSON beside the weights holds; nothing if there is none."""
+        """Return what a file of JSON next to the weights holds; nothing if there is none."""
         file = self.files.get(name)
         # The checkpoint may be a single file.
         if file is None and any(file.location == self.source.spec for file in self.files.values()):

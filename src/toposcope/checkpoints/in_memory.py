@@ -1,4 +1,4 @@
-"""A checkpoint in memory: the tensors of a model as they are now, and the files that would lie beside them."""
+"""A checkpoint in memory: the tensors of a model as they are now, and the files that would lie next to them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import in_memory
-from toposcope.checkpoints.sources import Bytes, Files
+from toposcope.checkpoints.sources.source import Bytes, Files
 
 if TYPE_CHECKING:
     from torch import Tensor

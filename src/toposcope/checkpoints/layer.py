@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import without_8_bits
-from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.sources.source import CheckpointError
 from toposcope.errors import ToposcopeError
 from toposcope.kernels.magnitudes import widened
 

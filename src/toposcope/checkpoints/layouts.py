@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.entry import contiguous, slice_of
+from toposcope.checkpoints.formats.entry import reshaped, slice_of
 from toposcope.checkpoints.roles import leaf_of
+from toposcope.checkpoints.tuning import MAX_CONVOLVED
 
-MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
 WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
+HEADS_JOINED = "heads joined"
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
@@ -33,7 +34,7 @@ _STACKED_ROWS = re.compile(r"(.*)\.experts(?:\.mlp)?\.(w1|v1|w2)(?:\.weight)?$")
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in a stored tensor: its numbers, whether stored as (inputs, outputs), and how it lies in the tensor."""
+    """A matrix in a stored tensor: its numbers, whether stored as (inputs, outputs), and how it lies, in words."""
 
     entry: Entry
     transposed: bool = False
@@ -60,7 +61,9 @@ def matrices(
     }
     result: dict[str, list[Matrix]] = {}
     for stored, role in found:
-        entry = stored if role in {"conv", "other"} else _without_outer_ones(stored)
+        entry, shape = stored, stored.shape
+        if role not in {"conv", "other"} and len(shape) == 3 and shape[1] != 1 and 1 in (shape[0], shape[2]):
+            entry = reshaped(stored.name, shape[1:] if shape[0] == 1 else shape[:2], stored)
         if len(entry.shape) == 2:
             result[entry.name] = _experts_in_rows(entry, routers) or [Matrix(entry)]
         elif role in {"mlp.in", "mlp.out"} and len(entry.shape) == 3 and _holds_experts(entry, width):
@@ -73,22 +76,12 @@ def matrices(
     return _turned(result, {entry.name: role for entry, role in found}, width, biases)
 
 
-def _without_outer_ones(entry: Entry) -> Entry:
-    """Return a tensor of three axes, of which the first or the last has one entry, without it."""
-    shape = entry.shape
-    if len(shape) != 3 or 1 not in (shape[0], shape[2]) or shape[1] == 1:
-        return entry
-    return _reshaped(entry, shape[1:] if shape[0] == 1 else shape[:2])
-
-
 def _turned(
     found: Mapping[str, Sequence[Matrix]], roles: Mapping[str, str], width: int | None, biases: Mapping[str, int]
 ) -> dict[str, list[Matrix]]:
     """Mark the matrices stored as (inputs, outputs): by their own shapes, or as the others of the same style."""
     own = {
-        name: _vote(parts[0].entry.shape, _flow(name, roles[name]), width, biases.get(_bias_of(name)))
-        for name, parts in found.items()
-        if parts
+        name: _vote(name, parts[0].entry.shape, roles[name], width, biases) for name, parts in found.items() if parts
     }
     votes: dict[str, set[bool | None]] = {}
     for name, vote in own.items():
@@ -97,17 +90,6 @@ def _turned(
         name: [replace(part, transposed=_is_turned(name, part, roles[name], own[name], votes, width)) for part in parts]
         for name, parts in found.items()
     }
-
-
-def _flow(name: str, role: str) -> str:
-    """Return the role whose axes a matrix has: a router of experts reads the stream."""
-    return "mlp.in" if role == "other" and _ROUTER.search(name) else role
-
-
-def _bias_of(name: str) -> str:
-    """Return the name that the bias of a raw parameter has: ``b1`` of ``W1``, ``fc.b`` of ``fc.w``."""
-    outer, dot, leaf = name.rpartition(".")
-    return f"{outer}{dot}b{leaf[1:]}" if leaf[:1] in {"w", "W"} else ""
 
 
 def _is_turned(
@@ -129,8 +111,15 @@ def _is_turned(
     return of_style == {True} or (not of_style and is_usual)
 
 
-def _vote(shape: tuple[int, ...], role: str, width: int | None, bias: int | None = None) -> bool | None:
-    """Return whether a shape shows (inputs, outputs), also beside a bias, whose length is that of the outputs."""
+def _vote(name: str, shape: tuple[int, ...], role: str, width: int | None, biases: Mapping[str, int]) -> bool | None:
+    """Return whether a shape shows (inputs, outputs), also next to a bias, whose length is that of the outputs.
+
+    The bias of a raw parameter is ``b1`` of ``W1``, ``fc.b`` of ``fc.w``.
+    """
+    outer, dot, leaf = name.rpartition(".")
+    bias = biases.get(f"{outer}{dot}b{leaf[1:]}") if leaf[:1] in {"w", "W"} else None
+    if role == "other" and _ROUTER.search(name):
+        role = "mlp.in"  # a router of experts reads the stream
     if bias in shape and shape[0] != shape[1]:
         return shape[1] == bias
     if width is None or shape[0] == shape[1] or width not in shape or role not in READS | WRITES:
@@ -141,7 +130,7 @@ def _vote(shape: tuple[int, ...], role: str, width: int | None, bias: int | None
 def _style(name: str, part: Matrix) -> str:
     """Return the way of storing that a name stands for: all of one style are stored the same way round."""
     leaf = leaf_of(name)
-    if part.layout == "heads":
+    if part.layout == HEADS_JOINED:
         return "done"
     if leaf == "kernel" or (leaf == "w" and ("/" in name or "~" in name)):
         # The Conv1D of GPT-2 in Flax stores (outputs, inputs); the Dense of others, under the same names, does not.
@@ -184,11 +173,13 @@ def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
     others = int(np.prod(entry.shape)) // max(1, size)
     if 0 < axis < last:
         # Neither rows nor columns lie together.
-        moved, transposed = _moved(entry, axis, (size, others)), role in READS
+        read = partial(_rows_moved, entry, axis, (size, others))
+        moved = Entry(entry.name, (size, others), entry.dtype, read, sequential_rows=False)
+        transposed = role in READS
     else:
-        moved = _reshaped(entry, (size, others) if axis == 0 else (others, size))
+        moved = reshaped(entry.name, (size, others) if axis == 0 else (others, size), entry)
         transposed = (axis == 0) == (role in READS)
-    return Matrix(moved, transposed, "heads")
+    return Matrix(moved, transposed, HEADS_JOINED)
 
 
 def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
@@ -197,7 +188,9 @@ def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
     count = routers.get(match.group(1), 0) if match else 0
     if not match or not 0 < count <= 4096 or entry.shape[0] % count:
         return []
-    return _experts(_reshaped(entry, (count, entry.shape[0] // count, entry.shape[1])), match.group(2) == "w2")
+    return _experts(
+        reshaped(entry.name, (count, entry.shape[0] // count, entry.shape[1]), entry), match.group(2) == "w2"
+    )
 
 
 def _experts(entry: Entry, transposed: bool = False) -> list[Matrix]:
@@ -205,23 +198,6 @@ def _experts(entry: Entry, transposed: bool = False) -> list[Matrix]:
     return [
         Matrix(slice_of(entry, k, f"{entry.name}[{k}]"), transposed, f"expert {k + 1} of {count}") for k in range(count)
     ]
-
-
-def _reshaped(entry: Entry, shape: tuple[int, ...]) -> Entry:
-    """Return a tensor with other axes, its numbers in the same order."""
-    if entry.place is not None:
-        return contiguous(entry.name, shape, entry.dtype, *entry.place)
-    return Entry(entry.name, shape, entry.dtype, partial(_rows_reshaped, entry, shape), sequential_rows=False)
-
-
-def _rows_reshaped(entry: Entry, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:
-    reshaped: NDArray[Any] = np.ascontiguousarray(entry.whole()).reshape(shape)
-    return reshaped[start:stop]
-
-
-def _moved(entry: Entry, axis: int, shape: tuple[int, ...]) -> Entry:
-    """Return a tensor as a matrix whose rows are an axis in its middle."""
-    return Entry(entry.name, shape, entry.dtype, partial(_rows_moved, entry, axis, shape), sequential_rows=False)
 
 
 def _rows_moved(entry: Entry, axis: int, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:

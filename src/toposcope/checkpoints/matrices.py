@@ -4,16 +4,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import layouts, roles
+from toposcope.checkpoints import layouts, roles, tuning
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.layouts import Matrix
+from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.roles import leaf_of
+from toposcope.checkpoints.tuning import SMALL_SIZE
 
 _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
@@ -43,9 +43,6 @@ VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whol
 MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 SMALL = "small matrices among very many"
-SMALL_SIZE, MAX_SMALL = 4096, 20_000
-"""Numbers of a small matrix; small matrices of a checkpoint, beyond which those without a rule of the user are left
-out."""
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
@@ -103,15 +100,11 @@ def _held(entry: Entry, *, is_mask: bool) -> str:
     """
     if len(entry.shape) != 2 or not entry.is_float or min(entry.shape) < 3:
         return ""
-    if _is_triangle(entry) or (is_mask and _has_two_values(entry)):
+    places = sorted({0, 1, entry.shape[0] // 2, entry.shape[0] - 1}) if is_mask else ()
+    values = {value for k in places for value in entry.numbers(k, k + 1).ravel().tolist()}
+    if _is_triangle(entry) or (is_mask and len(values) <= 2):
         return MASK
     return TABLE if entry.shape[0] > 3 and _turns_evenly(entry.numbers(0, 4)) else ""
-
-
-def _has_two_values(entry: Entry) -> bool:
-    count = entry.shape[0]
-    rows = [entry.numbers(k, k + 1) for k in sorted({0, 1, count // 2, count - 1})]
-    return len(set(np.concatenate(rows).ravel().tolist())) <= 2
 
 
 def _is_triangle(entry: Entry) -> bool:
@@ -145,49 +138,37 @@ def _turns_evenly(rows: NDArray[np.float64]) -> bool:
     return bool((np.abs(x3 - (2 * c * x2 - x1)) <= 0.05 * scale).mean() > 0.95 and (np.abs(c) <= 1.05).mean() > 0.95)
 
 
-@dataclass(frozen=True)
-class Found:
-    """A weight matrix: its layer's name, the stored tensor, its role and how that was recognised."""
-
-    name: str
-    tensor: str
-    role: str
-    why: str
-    matrix: Matrix
-
-
-@dataclass
-class Contents:
-    """The matrices of a checkpoint, and what each other tensor is, by name."""
-
-    matrices: list[Found] = field(default_factory=list)
-    others: dict[str, str] = field(default_factory=dict)
-
-
-def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> Contents:
-    """Find the weight matrices among tensors."""
-    contents = Contents()
+def weight_matrices(
+    entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False
+) -> tuple[list[Layer], dict[str, str]]:
+    """Find the weight matrices among tensors, without their source, and say what each other tensor is, by name."""
+    layers: list[Layer] = []
+    rest: dict[str, str] = {}
     candidates: dict[str, tuple[Entry, str, str]] = {}
     copies = _copies(entries)
     for entry in entries:
         if reason := _no_matrix(entry):
-            contents.others[entry.name] = reason
+            rest[entry.name] = reason
         elif entry.name in copies:
-            contents.others[entry.name] = AVERAGE
+            rest[entry.name] = AVERAGE
         else:
             candidates[entry.name] = (entry, *roles.recognised(entry.name, rules))
     small = {n: _n_small(e, role) for n, (e, role, why) in candidates.items() if why != roles.OWN_RULE}
-    for name in [name for name, n in small.items() if n] if sum(small.values()) > MAX_SMALL else ():
-        contents.others[name] = SMALL
+    for name in [name for name, n in small.items() if n] if sum(small.values()) > tuning.MAX_SMALL else ():
+        rest[name] = SMALL
         del candidates[name]
     if not all_weights:
         shapes = {e.shape for e, _, why in candidates.values() if is_weight_name(e.name) or why == roles.OWN_RULE}
         for entry, _, why in [*candidates.values()]:
             if why != roles.OWN_RULE and (kind := buffer_kind(entry, shapes)):
-                contents.others[entry.name] = kind
+                rest[entry.name] = kind
                 del candidates[entry.name]
     vectors = {e.name: e.shape[0] for e in entries if len(e.shape) == 1}
-    _name_projections(candidates, vectors)
+    for name, (entry, role, why) in candidates.items():
+        # A linear map that is called an embedding: a table has no bias.
+        bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
+        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[0]:
+            candidates[name] = (entry, "other", roles.BY_NAME)
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
     others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
     width = layouts.residual_width(entries, [e for e in tables if not _EXTRA_TABLE.search(e.name)] or tables, others)
@@ -196,9 +177,11 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
     for name, parts in found.items():
         _, role, why = known[name]
         if not parts:
-            contents.others[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
-        contents.matrices += [Found(part.entry.name, name, role, why, part) for part in parts]
-    return contents
+            rest[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
+        layers += [
+            Layer(m.entry.name, role, m.transposed, "", m.entry, tensor=name, why=why, how=m.layout) for m in parts
+        ]
+    return layers, rest
 
 
 def _n_small(entry: Entry, role: str) -> int:
@@ -225,14 +208,6 @@ def _copies(entries: Sequence[Entry]) -> set[str]:
     return copies
 
 
-def _name_projections(candidates: dict[str, tuple[Entry, str, str]], vectors: Mapping[str, int]) -> None:
-    """Take linear maps that are called embeddings for what they are: a table has no bias."""
-    for name, (entry, role, why) in candidates.items():
-        bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
-        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[0]:
-            candidates[name] = (entry, "other", roles.BY_NAME)
-
-
 def _no_matrix(entry: Entry) -> str:
     """Return what a tensor is that can be no matrix by its dtype, shape or plain name; empty if it may be one."""
     if kind := named_buffer(entry.name, len(entry.shape)):
@@ -251,14 +226,14 @@ def _no_matrix(entry: Entry) -> str:
     return BIAS if _BIAS.search(entry.name) else ""
 
 
-def main_embedding(found: Sequence[tuple[str, str, tuple[int, ...]]]) -> int | None:
-    """Return the place of the input embedding among names, roles and shapes: the only one, or the one of tokens.
+def main_embedding(layers: Sequence[Layer]) -> int | None:
+    """Return the place of the input embedding among layers: the only one, or the one of tokens.
 
     None if there are several that differ, or none.
     """
-    tables = [k for k, (_, role, _) in enumerate(found) if role == "embed"]
+    tables = [k for k, layer in enumerate(layers) if layer.role == "embed"]
     if len(tables) > 1:
-        tables = [k for k in tables if not _EXTRA_TABLE.search(found[k][0].lower())]
+        tables = [k for k in tables if not _EXTRA_TABLE.search(layers[k].name.lower())]
     return tables[0] if len(tables) == 1 else None
 
 
@@ -274,14 +249,17 @@ def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | Non
     for name, (entry, role, why) in candidates.items():
         block = _block(name)
         if why == roles.UNKNOWN and len(entry.shape) == 2 and name.endswith("weight"):
-            by_shape = (
-                _outside_blocks(entry.shape, heads, tables)
-                if block is None
-                else _inside_block(entry.shape, width, blocks[block])
-            )
+            if block is not None:
+                by_shape = _inside_block(entry.shape, width, blocks[block])
+            elif not tables and entry.shape[0] in {head[0] for head in heads}:
+                by_shape = "embed"
+            else:
+                by_shape = "head" if entry.shape in tables and not heads else ""
             role, why = (by_shape, roles.BY_SHAPE) if by_shape else (role, why)
         elif role in {"mlp.in", "mlp.out"} and why == roles.BY_NAME and name.endswith(".weight"):
-            role = _half(entry.shape, width, role, name)
+            shape = entry.shape
+            if len(shape) == 2 and shape[0] != shape[1] and width in shape and ".c_" not in name:
+                role = "mlp.in" if shape[1] == width else "mlp.out"  # the half that it is, whatever its name says
         known[name] = (entry, role, why)
     return known
 
@@ -289,13 +267,6 @@ def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | Non
 def _block(name: str) -> int | None:
     """Return the number of a tensor's block; None for a module of a sequence at the top, such as ``0.weight``."""
     return roles.block_of(name) if name.count(".") > 1 else None
-
-
-def _outside_blocks(shape: tuple[int, ...], heads: set[tuple[int, ...]], tables: set[tuple[int, ...]]) -> str:
-    """Return the role of a matrix outside all blocks that has the shape of the head, or of the embedding."""
-    if not tables and shape[0] in {head[0] for head in heads}:
-        return "embed"
-    return "head" if shape in tables and not heads else ""
 
 
 def _inside_block(shape: tuple[int, ...], width: int | None, block: Mapping[tuple[int, ...], int]) -> str:
@@ -308,10 +279,3 @@ def _inside_block(shape: tuple[int, ...], width: int | None, block: Mapping[tupl
     if out == inputs or shape[::-1] not in block or width not in shape:
         return ""
     return "mlp.in" if inputs == width and out > width else "mlp.out" if out == width and inputs > width else ""
-
-
-def _half(shape: tuple[int, ...], width: int | None, role: str, name: str) -> str:
-    """Return the half of an MLP that a linear map's shape shows, where its name says the other."""
-    if len(shape) != 2 or shape[0] == shape[1] or width not in shape or ".c_" in name:
-        return role
-    return "mlp.in" if shape[1] == width else "mlp.out"

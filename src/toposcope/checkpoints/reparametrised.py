@@ -38,7 +38,10 @@ def _weight(match: re.Match[str], by_name: Mapping[str, Entry]) -> tuple[Entry, 
     base = f"{match.group(1)}parametrizations.{match.group(2)}." if match.group(2) else f"{name}_"
     if kind in {"original1", "v"} and len(main.shape) > 1:
         gain = by_name.get(base + ("original0" if match.group(2) else "g"))
-        if gain is not None and _is_gain(gain.shape, main.shape):
+        sizes = zip(gain.shape, main.shape, strict=False) if gain is not None else ()
+        # One factor in all, or for each slice along an axis.
+        fits = gain is not None and len(gain.shape) in (0, len(main.shape)) and sum(g == w != 1 for g, w in sizes) <= 1
+        if gain is not None and fits:
             return _made(name, main, _normalised, gain), "weight norm", [prefix, gain.name]
     if kind in {"orig", "original"} and len(main.shape) > 1:
         mask = by_name.get(f"{base}mask")
@@ -51,11 +54,6 @@ def _weight(match: re.Match[str], by_name: Mapping[str, Entry]) -> tuple[Entry, 
         if kind == "original":
             return _made(name, main, lambda w: w), "before its parametrisation", [prefix]
     return None
-
-
-def _is_gain(gain: tuple[int, ...], weight: tuple[int, ...]) -> bool:
-    """Return whether a shape is that of one factor for each slice along an axis."""
-    return not gain or (len(gain) == len(weight) and sum(g == w != 1 for g, w in zip(gain, weight, strict=True)) <= 1)
 
 
 def _made(name: str, main: Entry, make: Callable[..., Any], *others: Entry) -> Entry:

@@ -8,10 +8,10 @@ from typing import overload
 
 from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
+from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
-from toposcope.checkpoints.formats.series_inside import counters_beside
+from toposcope.checkpoints.formats.series_inside import counters_in_folder
 from toposcope.checkpoints.formats.weight_names import (
     ARRAYS,
     ENDINGS,
@@ -20,20 +20,12 @@ from toposcope.checkpoints.formats.weight_names import (
     SECOND_MODEL,
     SHARD,
     TORCH,
+    WHOLE_OR_INDEX,
     known_foreign,
 )
-from toposcope.checkpoints.sources import (
-    Access,
-    CheckpointError,
-    Files,
-    LocalSource,
-    Source,
-    is_remote,
-    linked_files,
-    roots,
-)
-from toposcope.checkpoints.sources.local import escaped, local_path
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources import is_remote, roots
+from toposcope.checkpoints.sources.local import LocalSource, escaped, linked_files, local_path
+from toposcope.checkpoints.sources.source import Access, CheckpointError, Files, Source, unsupported
 from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
@@ -122,12 +114,9 @@ class Series(Sequence[Checkpoint]):
 
     def _repr_html_(self) -> str:
         facts = {"place": self.spec, "checkpoints": len(self), "left out": len(self.ignored) or None}
-        if any(c.tokens is not None for c in self):
-            rows = [(_last_part(c.location), c.step, "" if c.tokens is None else c.tokens) for c in self]
-            return facts_table(f"Series {self.name}", facts, ("checkpoint", "step", "tokens"), rows)
-        return facts_table(
-            f"Series {self.name}", facts, ("checkpoint", "step"), ((_last_part(c.location), c.step) for c in self)
-        )
+        columns = ("checkpoint", "step", "tokens")[: 3 if any(c.tokens is not None for c in self) else 2]
+        rows = [(_last_part(c.location), c.step, "" if c.tokens is None else c.tokens)[: len(columns)] for c in self]
+        return facts_table(f"Series {self.name}", facts, columns, rows)
 
     def __len__(self) -> int:
         return len(self.checkpoints)
@@ -183,6 +172,8 @@ def series(
     ToposcopeError
         If there are no checkpoints, two have the same step, or the place holds several runs or is unreachable.
     """
+    if isinstance(steps, str) or (steps is not None and not len(steps)):
+        raise ToposcopeError(f"steps is {steps!r}; name whole numbers, such as [0, 100], or omit it for all")
     rules = role_table.checked(roles or {})
     spec, key = split_key(str(spec))
     options = _Options(step_pattern(pattern) if pattern else None, rules, key)
@@ -195,14 +186,7 @@ def series(
     opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
     if key:
         opened = replace(opened, name=f"{opened.name}:{text_of(key)}", spec=f"{opened.spec}:{text_of(key)}")
-    return opened.select(Selection(steps=_wanted(steps), every=every, log_spaced=log_spaced))
-
-
-def _wanted(steps: Sequence[int] | None) -> list[int]:
-    """Return the steps to select; a text or an empty list is refused."""
-    if isinstance(steps, str) or (steps is not None and not len(steps)):
-        raise ToposcopeError(f"steps is {steps!r}; name whole numbers, such as [0, 100], or leave it out for all")
-    return [] if steps is None else [int(step) for step in steps]
+    return opened.select(Selection(steps=[*map(int, steps or ())], every=every, log_spaced=log_spaced))
 
 
 def split_key(spec: str) -> tuple[str, Key]:
@@ -242,21 +226,17 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     is_one = is_checkpoint(names) and not _is_in_a_folder(names)
     if not (candidates or unusable or is_one) and (below := _runs_below(names)):
         return _only_run(root, below, options)
-    steps = {part: options.step_of(stem) for part, stem in candidates.items()}
+    steps = {part: step for part, stem in candidates.items() if (step := options.step_of(stem)) is not None}
     logs = [run for run in _runs_below(names) if run.startswith("lightning_logs")]
-    if logs and not any(step is not None for step in steps.values()):
+    if logs and not steps:
         run = _only_run(root, logs, options)
-        return replace(run, ignored=(*run.ignored, *(part for part in steps if part != "lightning_logs")))
-    if ranks := [part for part in parts_of(candidates) if steps[part] is not None]:
+        return replace(run, ignored=(*run.ignored, *(part for part in candidates if part != "lightning_logs")))
+    if ranks := [part for part in parts_of(candidates) if part in steps]:
         refuse_ranks(folder.spec, ranks)
-    stepped = [
-        options.checkpoint(folder.child(part), candidates[part], step)
-        for part, step in steps.items()
-        if step is not None
-    ]
+    stepped = [options.checkpoint(folder.child(part), candidates[part], step) for part, step in steps.items()]
     if stepped and names != [name]:
-        sharded = (part for part in [*names, *listed] if part in model_folder.NAMES and part.endswith(".json"))
-        ignored = *(part for part, step in steps.items() if step is None), *sharded, *left, *unusable
+        sharded = (part for part in [*names, *listed] if part in WHOLE_OR_INDEX and part.endswith(".json"))
+        ignored = *(part for part in candidates if part not in steps), *sharded, *left, *unusable
         odd = tuple(
             f"{part} is left out: it {_ODD_STEP}" for part in ignored if options.is_odd(candidates.get(part, ""))
         )
@@ -281,15 +261,14 @@ def _refuse_one_rank(root: Source) -> None:
         path = root.path.absolute()
         for place in (path, path.parent):
             if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
-                raise unsupported(
-                    root.spec, f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
-                )
+                reason = f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
+                raise unsupported(root.spec, reason)
 
 
 def _is_in_a_folder(names: list[str]) -> bool:
     """Return whether a lone file has a step in its name that the folder, in which it lies, has not."""
     first, _, last = names[0].rpartition("/") if len(names) == 1 else ("", "", "")
-    return bool(first) and step_of(_stem(last)) is not None and step_of(first) is None
+    return bool(first) and step_of(Path(last).stem) is not None and step_of(first) is None
 
 
 def _runs_below(names: list[str]) -> list[str]:
@@ -316,7 +295,6 @@ def _only_run(root: Source, below: list[str], options: _Options) -> Series:
 
 
 def _several_runs(root: Source, runs: list[str]) -> ToposcopeError:
-    """Return the error of a folder of several runs."""
     return ToposcopeError(
         f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
         f"{root.spec.rstrip('/')}/{runs[0]}"
@@ -334,7 +312,7 @@ def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple
         whole = name.rstrip("/")
         first = whole.partition("/")[0]
         part = first if escaped(first) != first else whole
-        if is_checkpoint([whole]) or (part == first and step_of(_stem(first), own) is not None):
+        if is_checkpoint([whole]) or (part == first and step_of(Path(first).stem, own) is not None):
             unusable[escaped(part)] = None
     return names, tuple(unusable)
 
@@ -344,7 +322,7 @@ def _single(
 ) -> Series:
     """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
     if names == [name] and is_checkpoint(names):
-        where, stem = folder, _stem(name)
+        where, stem = folder, Path(name).stem
     elif is_checkpoint(names) and (len(names) > 1 or any(map(MEGATRON_RANK.fullmatch, names))):
         where, stem = folder, name
     elif len(candidates) == 1:
@@ -382,10 +360,8 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
     options = replace(options, key=found.key or options.key)
     if found.series is not None:
         return _series_inside(opened, where, found.series, found.models, options)
-    if step is None:
-        step = _step_as_part(where, options.key)
-    if step is None:
-        step = step_within(found.stated or (counters_beside(where) if is_local else {}))
+    if step is None and (step := _step_as_part(where, options.key)) is None:
+        step = step_within(found.stated or (counters_in_folder(where) if is_local else {}))
     return replace(opened, checkpoints=(options.checkpoint(where, stem, options.numbered(step, stem, where.spec)),))
 
 
@@ -398,10 +374,8 @@ def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Co
     if others:
         listed = ", ".join(f"{text_of(key)}: {where.spec}:{text_of(key)}" for key in others[:3])
         note += f"; it also holds {listed}"
-    checkpoints = [
-        Checkpoint(where, step, None, options.roles, key)
-        for key, step in zip(keys, steps or range(len(keys)), strict=True)
-    ]
+    numbered = zip(keys, steps or range(len(keys)), strict=True)
+    checkpoints = [Checkpoint(where, step, None, options.roles, key) for key, step in numbered]
     return replace(opened, checkpoints=_in_order(where.spec, checkpoints), notes=(note,))
 
 
@@ -417,11 +391,9 @@ def _step_as_part(where: Source, key: Key) -> int | None:
 
 def _by_steps_inside(name: str, root: Source, folder: Source, candidates: dict[str, str], options: _Options) -> Series:
     """Return the series of checkpoints that hold their steps, without one in their names."""
-    steps: dict[str, int] = {}
-    for part in candidates if len(candidates) <= MAX_LOOKED_INTO else ():
-        step = step_within(Checkpoint(folder.child(part), 0, key=options.key).stated)
-        if step is not None:
-            steps[part] = step
+    looked_into = candidates if len(candidates) <= MAX_LOOKED_INTO else ()
+    within = {part: step_within(Checkpoint(folder.child(part), 0, key=options.key).stated) for part in looked_into}
+    steps = {part: step for part, step in within.items() if step is not None}
     if not steps:
         raise ToposcopeError(
             f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; name them step_000100 and so "
@@ -447,7 +419,8 @@ def _checkpoint_folder(
         if len(runs) != 1:
             listed, folder = ", ".join(runs), root.spec.rstrip("/")
             raise ToposcopeError(f"{root.spec}: a study with {len(runs)} runs ({listed}); name one: {folder}/runs/NAME")
-        return *_below(root, names, f"runs/{runs[0]}/checkpoints/"), ()
+        inner = f"runs/{runs[0]}/checkpoints"
+        return root.child(inner), _inside(names, f"{inner}/"), ()
     holders = [folder for folder in _SUBFOLDERS if _holds_checkpoints(_inside(names, f"{folder}/"))]
     if not holders:
         return root, names, ()
@@ -455,7 +428,8 @@ def _checkpoint_folder(
     if any(step_of(stem, own) is not None for stem in beside.values()):
         return root, names, tuple(holders)
     chosen, *others = holders
-    return *_below(root, names, f"{chosen}/"), tuple(part for part in [*beside, *others] if part not in _STATES)
+    left = tuple(part for part in [*beside, *others] if part not in _STATES)
+    return root.child(chosen), _inside(names, f"{chosen}/"), left
 
 
 def _is_run(names: list[str], within: str = "") -> bool:
@@ -465,10 +439,6 @@ def _is_run(names: list[str], within: str = "") -> bool:
 
 def _holds_checkpoints(names: list[str]) -> bool:
     return bool(names) and (is_checkpoint(names) or bool(_candidates(names)))
-
-
-def _below(root: Source, names: list[str], prefix: str) -> tuple[Source, list[str]]:
-    return root.child(prefix.removesuffix("/")), _inside(names, prefix)
 
 
 def _inside(names: list[str], prefix: str) -> list[str]:
@@ -484,7 +454,7 @@ def _candidates(names: list[str]) -> dict[str, str]:
     candidates, plain = {}, []
     for first, within in sorted(inside.items()):
         is_file = within == [""]
-        stem = _stem(first) if is_file else first
+        stem = Path(first).stem if is_file else first
         if not is_file and _is_in_a_folder([f"{first}/{name}" for name in within]):
             continue
         if SECOND_MODEL.fullmatch(first) and {"model.safetensors", "pytorch_model.bin"} & inside.keys():
@@ -518,7 +488,3 @@ def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...
 
 def _last_part(spec: str) -> str:
     return spec.rstrip("/").rpartition("/")[2] or spec
-
-
-def _stem(name: str) -> str:
-    return Path(name).stem

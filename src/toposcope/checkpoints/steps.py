@@ -24,7 +24,7 @@ COUNTERS = (*STEP_COUNTERS, *EPOCH_COUNTERS, *TOKEN_COUNTERS)
 _STEP = r"(?![1-9]\d{0,2}(?:[_ ']\d{3})+(?!\d))(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
 # After a word that need not mean a step, eight digits may be a date: 20240501, 2024-05-01, or with a time.
 _NO_DATE = r"(?!(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?:[-_T]?\d{4,6})?(?!\d))"
-# The most specific word wins: an epoch beside a step is not the step. Those from the third on may count epochs.
+# The most specific word wins: an epoch next to a step is not the step. Those from the third on may count epochs.
 _WORDS = (
     "steps?[-_= ]?+",
     rf"(?<![a-z])(?:iter(?:ation)?s?[-_= ]?+|ba){_NO_DATE}",
@@ -58,7 +58,14 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     """Return the step in a file or folder name without its ending, or None."""
     if pattern is not None:
-        return _step_by_pattern(stem, pattern)
+        found = pattern.search(stem)
+        digits = found.group(1) if found is not None else None
+        if digits is not None and not (digits.isascii() and digits.isdigit() and len(digits) < len(str(MAX_STEP))):
+            raise ToposcopeError(
+                f"step pattern {pattern.pattern!r}: finds {digits[:40]!r} in {stem!r}, which is no step; its group "
+                "must hold digits alone"
+            )
+        return None if digits is None else int(digits)
     for place, candidate in enumerate(() if _COMMIT.fullmatch(stem) else _PATTERNS):
         if match := candidate.search(stem):
             return int(match.group(1))
@@ -131,19 +138,6 @@ def tokens_of(stem: str) -> int | None:
         return None
     count = Decimal(match.group(1)) * _UNITS[match.group(2).upper()]
     return int(count) if count == int(count) <= MAX_STEP else None
-
-
-def _step_by_pattern(stem: str, pattern: re.Pattern[str]) -> int | None:
-    match = pattern.search(stem)
-    if match is None or match.group(1) is None:
-        return None
-    digits = match.group(1)
-    if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(MAX_STEP))):
-        raise ToposcopeError(
-            f"step pattern {pattern.pattern!r}: finds {digits[:40]!r} in {stem!r}, which is no step; its group must "
-            "hold digits alone"
-        )
-    return int(digits)
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

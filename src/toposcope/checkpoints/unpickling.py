@@ -16,15 +16,15 @@ from typing import Any, BinaryIO, ClassVar, cast
 import msgspec
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
-from toposcope.checkpoints.sources import CheckpointError
-from toposcope.checkpoints.sources.source import damaged
+from toposcope.checkpoints.sources.source import CheckpointError, damaged
+from toposcope.checkpoints.tuning import MIN_DEFERRED_BYTES, MIN_DEFERRED_TEXT
 
 Names = Mapping[tuple[str, str], Any]
+Unknown = dict[str, None]  # names of other classes
+Persistent = Callable[[Any], Any] | None  # what stands for an object outside the pickle
 MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
 MAX_LINE_BYTES = 1 << 16
 MAX_KEY_BITS = 128  # of a whole number that is a key; one of thousands of digits cannot be shown
-MIN_DEFERRED_BYTES = 1 << 6
-MIN_DEFERRED_TEXT = 1 << 10  # bytes, and bytes of a text, that are not read before they are needed; names are shorter
 MAX_NESTED = 50_000  # lists and dictionaries that are open at once, or within one another
 MAX_UNKNOWN = 32  # distinct names of other classes that are recorded
 MAX_ARGUMENTS = 32  # of a function that rebuilds a tensor
@@ -128,9 +128,10 @@ def natural_numbers(values: Any = ()) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _tensor(
-    storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any
-) -> StoredTensor | Placeholder:
+_Tensor = StoredTensor | Placeholder
+
+
+def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> _Tensor:
     if isinstance(storage, Placeholder):
         return placeholder(f"tensor of a {storage.name or 'storage of another kind'}")
     if not isinstance(storage, StoredStorage) or not isinstance(dtype, str) or dtype not in DTYPES:
@@ -145,18 +146,14 @@ def _tensor(
 
 def _rebuild(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = None, _hooks: Any = None, metadata: Any = None
-) -> StoredTensor | Placeholder:
+) -> _Tensor:
     return _tensor(storage, getattr(storage, "dtype", None), offset, shape, strides, metadata)
 
 
 def _rebuild_v3(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, metadata: Any = None
-) -> StoredTensor | Placeholder:
+) -> _Tensor:
     return _tensor(storage, dtype, offset, shape, strides, metadata)
-
-
-def _parameter(data: Any, *_: Any) -> Any:
-    return data
 
 
 def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) -> Any:
@@ -166,6 +163,11 @@ def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) ->
     if isinstance(rebuilt, Placeholder) and isinstance(_type, Placeholder) and _type.name:
         return placeholder(_type.name, rebuilt)
     return rebuilt
+
+
+def _data(data: Any, *_: Any) -> Any:
+    """Return the numbers of a parameter."""
+    return data
 
 
 def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
@@ -179,10 +181,9 @@ _OTHER_TENSORS = {
     "_rebuild_nested_tensor": "nested tensor",
     "_rebuild_meta_tensor_no_storage": "tensor of the meta device, without numbers",
     "_rebuild_wrapper_subclass": "tensor of another class",
-    **{
-        f"_rebuild_{name}": "tensor of another device"
-        for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "xla_tensor")
-    },
+    "_rebuild_device_tensor_from_numpy": "tensor of another device",
+    "_rebuild_device_tensor_from_cpu_tensor": "tensor of another device",
+    "_rebuild_xla_tensor": "tensor of another device",
 }
 STORAGES = {
     **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
@@ -217,13 +218,11 @@ _IGNORED: dict[str, Sequence[str]] = {
 """What trainers often save with the weights; such a name is no news."""
 TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _dictionary,
-    ("torch._utils", "_rebuild_tensor"): _rebuild,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    **{("torch._utils", name): _rebuild for name in ("_rebuild_tensor", "_rebuild_tensor_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_v3,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    **{("torch._utils", name): _data for name in ("_rebuild_parameter", "_rebuild_parameter_with_state")},
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
-    ("torch.nn.parameter", "Parameter"): _parameter,
+    ("torch.nn.parameter", "Parameter"): _data,
     ("torch", "Size"): natural_numbers,
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
@@ -259,8 +258,8 @@ def load(
     stream: BinaryIO,
     location: str,
     names: Names,
-    persistent: Callable[[Any], Any] | None = None,
-    unknown: dict[str, None] | None = None,
+    persistent: Persistent = None,
+    unknown: Unknown | None = None,
     *,
     deferring: bool = False,
 ) -> Any:
@@ -268,7 +267,7 @@ def load(
     bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _BoundedStream(stream))
     kind = _DeferringUnpickler if deferring else _Unpickler
     try:
-        return kind(bounded, location, names, persistent, unknown).load()
+        return kind(bounded, location, names, persistent, {} if unknown is None else unknown).load()
     except CheckpointError:
         raise
     except Exception as error:
@@ -331,19 +330,11 @@ class _Unpickler(pickle._Unpickler):
     read: Callable[[int], bytes]
     readline: Callable[[], bytes]
 
-    def __init__(
-        self,
-        stream: BinaryIO,
-        location: str,
-        names: Names,
-        persistent: Callable[[Any], Any] | None = None,
-        unknown: dict[str, None] | None = None,
-    ) -> None:
+    def __init__(self, stream: Any, location: str, names: Names, persistent: Persistent, unknown: Unknown) -> None:
         # Texts of Python 2 may hold the bytes of an array.
         super().__init__(stream, encoding="latin1")
         self.stream: Any = stream
-        self._location, self._names, self._persistent = location, names, persistent
-        self._unknown = {} if unknown is None else unknown
+        self._location, self._names, self._persistent, self._unknown = location, names, persistent, unknown
 
     def load(self) -> Any:
         # The loop of the base class without its layer for frames, which takes a fifth of the time.
@@ -391,8 +382,8 @@ class _Unpickler(pickle._Unpickler):
         built.__setstate__(state)
 
     def _set_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._update([key, value])
+        value = self.stack.pop()
+        self._update([self.stack.pop(), value])
 
     def _dictionary(self) -> None:
         items = self.pop_mark()

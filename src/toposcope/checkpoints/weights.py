@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints import adapters, matrices, quantisation, roles
+from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import put_together
+from toposcope.checkpoints.tuning import NAMED_SHARE, SMALL_SIZE
 from toposcope.wording import examples
 
-NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
@@ -24,9 +24,8 @@ PACKED = "packed weights and adapters"
 _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
 """Names of the factors of an adapter; models have modules called lora of their own."""
 _ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
-Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file beside the weights, by its name
+Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
 Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
-_LAYOUTS = {"heads": "heads joined"}
 _FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
 _STATED_IN = {
     "config.json": ("quantization_config", "quantization", "compression_config"),
@@ -149,7 +148,9 @@ def weights_of(
     refused: dict[str, str] = {}
     sizes: dict[str, int] = {}
     plain = {e.name for e in entries}
-    if any(_may_be_packed(entry) for entry in entries):
+    plain_floats = ("float16", "float32", "float64", "bf", "bool", "comp")
+    # Whole numbers, floats of 8 and 4 bits, or factors.
+    if any(e.name.endswith(_FACTORS) or (len(e.shape) > 1 and not e.dtype.startswith(plain_floats)) for e in entries):
         decoded = quantisation.dequantised(entries, _quantisation(configuration))
         how |= decoded.how
         parts |= {name: f"part of {scheme}" for name, scheme in decoded.parts.items()}
@@ -160,7 +161,9 @@ def weights_of(
     if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
         entries, ways, made_of = put_together(entries)
         how, parts = how | ways, parts | made_of
-    remarks = _quantisation_remarks(how, entries)
+    remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
+    if bare := sum("float8" in e.dtype and len(e.shape) > 1 for e in entries):
+        remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
     adapter = configuration("adapter_config.json") if any("lora" in entry.name for entry in entries) else {}
     adapted = adapters.combined(entries, adapter, base(adapter.get("base_model_name_or_path")) if adapter else None)
     if adapted.how and not any(words.startswith("base") for words in adapted.how.values()):
@@ -171,25 +174,21 @@ def weights_of(
     refused = refused | dict.fromkeys(left, _ADAPTER)
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in refused and e.name not in sizes}
     made = set(how) | ({e.name for e in entries} - plain)
-    contents = matrices.contents_of([e for e in entries if e.name not in refused], rules, all_weights=all_weights)
+    readable = [e for e in entries if e.name not in refused]
+    layers, others = matrices.weight_matrices(readable, rules, all_weights=all_weights)
     found = [
-        Layer(
-            m.name,
-            m.role,
-            m.matrix.transposed,
-            "",
-            m.matrix.entry,
-            tensor="" if m.matrix.layout or m.tensor in made else m.tensor,
-            why=m.why,
-            how=", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
+        replace(
+            layer,
+            tensor="" if layer.how or layer.tensor in made else layer.tensor,
+            how=", ".join(filter(None, (how.get(layer.tensor), layer.how))),
         )
-        for m in contents.matrices
+        for layer in layers
     ]
-    others = contents.others | parts
+    others |= parts
     if n_small := sum(kind == matrices.SMALL for kind in others.values()):
         remarks.append(
-            f"{n_small:,} tensors with matrices of at most {matrices.SMALL_SIZE:,} numbers are not measured, as these "
-            f"are more than {matrices.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
+            f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
+            f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
         )
     return Weights(entries, _with_tied_head(found, configuration), others, refused, sizes, remarks)
 
@@ -202,23 +201,8 @@ def _are_tied(table: Entry, head: Entry) -> bool:
     return all(table.read(k, k + 1).tobytes() == head.read(k, k + 1).tobytes() for k in rows)
 
 
-def _quantisation_remarks(how: Mapping[str, str], entries: Sequence[Entry]) -> list[str]:
-    """Say how many weights were dequantised, by scheme, and how many floats of 8 bits have no scale."""
-    schemes = Counter(how.values())
-    remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in schemes.items()]
-    bare = sum("float8" in entry.dtype and len(entry.shape) > 1 for entry in entries)
-    return remarks + ([f"weights of 8-bit floats without a scale, read as stored: {bare}"] if bare else [])
-
-
-def _may_be_packed(entry: Entry) -> bool:
-    """Return whether a tensor may hold packed or scaled weights: whole numbers, floats of 8 and 4 bits, or factors."""
-    if entry.name.endswith(_FACTORS):
-        return True
-    return len(entry.shape) > 1 and not entry.dtype.startswith(("float16", "float32", "float64", "bf", "bool", "comp"))
-
-
 def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
-    """Return what the files beside the weights say of their packing."""
+    """Return what the files next to the weights say of their packing."""
     for name, keys in _STATED_IN.items():
         content = configuration(name)
         inner = content.get("text_config")
@@ -233,7 +217,7 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
 def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, Any]) -> bool:
     """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream.
 
-    What the configuration calls a language model has a head, whatever lies beside it.
+    What the configuration calls a language model has a head, whatever lies next to it.
     """
     architectures = stated.get("architectures")
     if isinstance(architectures, list) and any(re.search("LM|Causal", str(name)) for name in architectures):
@@ -252,7 +236,7 @@ def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, A
 
 def _with_tied_head(found: list[Layer], configuration: Configuration) -> list[Layer]:
     """Give the embedding the role of the head if no head is stored: the two are one matrix."""
-    place = matrices.main_embedding([(m.name, m.role, m.entry.shape) for m in found])
+    place = matrices.main_embedding(found)
     if place is None or any(m.role == "head" for m in found):
         return found
     stated = configuration("config.json")

@@ -53,7 +53,7 @@ class _WithProbes(click.Command):
         default = [probe["name"] for probe in DEFAULT_PROBES]
         rows = []
         for name, kind in probe_types().items():
-            if "training" in kind.NEEDS:
+            if "training" in kind.REQUIRES:
                 continue  # measured by a monitor alone
             options = msgspec.to_builtins(kind())
             listed = [f"{key}={_as_toml(value)}" for key, value in options.items() if key != "name"]

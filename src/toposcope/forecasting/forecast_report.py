@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
 
 
-MAX_PEERS = 4  # names of other losses in a headline
-
-
 @dataclass(frozen=True, eq=False)
 class ForecastReport:
     """The forecast of a run."""
@@ -147,7 +144,7 @@ class ForecastReport:
             )
             return (
                 f"the run is complete, at step {log.last_seen:,} of {self.schedule.last_step:,}: "
-                f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
+                f"{final}{spread} {log.unit}, {rows}, {f'column {log.target!r}'}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
         stage = "" if self.stage is None else f"; new stage since step {self.stage.step:,}"
@@ -155,7 +152,8 @@ class ForecastReport:
         rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
         rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
         more = _best(log) or "".join(f"; {remark}" for remark in rose)
-        return f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{stage}{more}; default: {self.chosen}"
+        ends = f"({LEVEL:.0%}: {low} to {high})"
+        return f"{final} {log.unit} {ends}, column {log.target!r}{stage}{more}; default: {self.chosen}"
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -187,7 +185,7 @@ class ForecastReport:
             "log": {
                 "name": log.name, "unit": log.unit, "target": log.target, "family": log.family, "n": len(log.steps),
                 "first_step": int(log.steps[0]), "last_step": last, "loss": final, "parameters": log.parameters,
-                "validation": log.is_validation, "peers": log.peers, "last_seen": log.last_seen,
+                "validation": log.is_validation, "last_seen": log.last_seen,
             },
             "diverged": log.diverged._asdict() if log.diverged is not None else None,
             "best_step": best_step,
@@ -336,13 +334,6 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
     usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
     between = left < usual or (left == usual and log.steps[0] == 0)
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
-
-
-def _column(log: Log) -> str:
-    """Return the column of the losses, and those that could as well have been chosen."""
-    peers = f" (also logged: {', '.join(map(repr, log.peers[:MAX_PEERS]))}" if log.peers else ""
-    more = f" and {len(log.peers) - MAX_PEERS} more" if len(log.peers) > MAX_PEERS else ""
-    return f"column {log.target!r}{peers}{more}{')' if peers else ''}"
 
 
 def _best(log: Log) -> str:

@@ -17,14 +17,11 @@ from toposcope.homology.sublevel import (
     sublevel_graph,
     sublevel_grid,
 )
+from toposcope.homology.tuning import MAX_BASINS, N_LEVELS
 from toposcope.typing import Indices, Vector
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
-
-
-N_LEVELS = 64
-MAX_BASINS = 100
 
 
 # Around a vertex of Freudenthal's triangulation: each neighbour shares a triangle with the next, and the last with the
@@ -37,10 +34,6 @@ def average_persistence(tree: Sublevel) -> float:
 
     The lowest minimum of a connected domain never dies and is not part of the mean: one basin has no average
     persistence, rather than one of zero.
-
-    Parameters
-    ----------
-    tree : Sublevel
 
     Returns
     -------
@@ -56,10 +49,6 @@ def saddle_minimum_distance(tree: Sublevel) -> float:
 
     The mean over all minima of (value of the lowest saddle that joins its component to another) - (value of the
     minimum): the mean length of the leaf edges of the merge tree. NaN if no two basins meet.
-
-    Parameters
-    ----------
-    tree : Sublevel
 
     Returns
     -------
@@ -150,13 +139,9 @@ def profile_grid(
     connectivity : "4", "8" or "freudenthal"
         As for `sublevel_grid`.
     n_levels : int
-        Quantiles of the values at which widths are counted, at least 2, beside those of births and deaths.
+        Quantiles of the values at which widths are counted, at least 2, besides those of births and deaths.
     max_basins : int
         At least 1; of more, the most persistent.
-
-    Returns
-    -------
-    Profile
 
     Raises
     ------
@@ -203,10 +188,6 @@ def profile_graph(
         As for `sublevel_graph`: those of `delaunay_edges`, say.
     n_levels, max_basins : int
         As for `profile_grid`.
-
-    Returns
-    -------
-    Profile
 
     Raises
     ------

@@ -19,17 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number, as_positive
+from toposcope.homology.tuning import MAX_SAMPLES, MAX_TENTS
 from toposcope.notebook import facts_table
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
     from toposcope.charts.diagrams import Bars
-
-MAX_SAMPLES = 300
-"""Filtration values at which a curve is drawn; with fewer ends of bars a Betti curve is drawn at each of them."""
-MAX_TENTS = 2_000_000
-"""Values of tents that a landscape holds at a time; of more bars than these, one filtration value's."""
 
 
 @dataclass(frozen=True, eq=False)

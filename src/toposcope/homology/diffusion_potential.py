@@ -75,10 +75,6 @@ def diffusion_potential(
     floor : float
         Above 0. See `FLOOR`.
 
-    Returns
-    -------
-    DiffusionPotential
-
     Raises
     ------
     ToposcopeError

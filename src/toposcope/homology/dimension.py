@@ -13,12 +13,11 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, as_distances
 from toposcope.homology.rips import rips
+from toposcope.homology.tuning import MIN_POINTS, N_SIZES
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 MAX_EQUAL_CHORD = 2.0**-50  # chord of the unit sphere that rounding may leave between equal directions
-N_SIZES = 8
-MIN_POINTS = 50  # below this the default sizes would be so few, and so close, that a slope over them says nothing
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,6 @@ def two_nn(points: ArrayLike | Any, *, discard: float = 0.1, metric: Metric = "e
     metric : "euclidean", "cosine" or "precomputed"
         With ``"cosine"``, the dimension of the set of directions, by their chords: 1 - cos is half the square of a
         chord, and would halve it. For precomputed cosine distances, pass their square roots.
-
-    Returns
-    -------
-    TwoNN
 
     Raises
     ------
@@ -146,7 +141,8 @@ def _two_least_squares(points: Matrix, same: float) -> Matrix:
 
 def _neighbours(points: Matrix) -> tuple[NDArray[np.int32], Matrix]:
     """List the nearest points of each, and their squared distances; the first two are certain, absent ones infinite."""
-    from toposcope.kernels.boruvka import N_LISTED, neighbour_searches
+    from toposcope.kernels.boruvka import neighbour_searches
+    from toposcope.kernels.tuning import N_LISTED
 
     n = len(points)
     indices, squares = np.empty((n, N_LISTED), np.int32), np.empty((n, N_LISTED))
@@ -265,10 +261,6 @@ def ph_dimension(
         Subsets drawn at every size, at least 2. The same subsets serve every alpha.
     seed : int
         The draws at one size depend on the seed, the size and n alone.
-
-    Returns
-    -------
-    PHDimension
 
     Raises
     ------

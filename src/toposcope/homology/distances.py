@@ -1,6 +1,6 @@
 """Distances between two diagrams, matching to the diagonal included, ground metric l-infinity.
 
-Formulas, sources and cost: ``docs/methods/distances.md``.
+Formulas, sources and cost: ``docs/methods/diagrams.md``.
 
 All are exact and ours. Where the bars of both diagrams share one birth, as in H0 of Vietoris-Rips and in neural
 persistence, the points lie on a line and a dynamic programme or a greedy matching suffices, for tens of

@@ -16,19 +16,21 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number
+from toposcope.homology.tuning import (
+    BREAKDOWN,
+    CHECK_EVERY,
+    CHUNK,
+    MAX_BASIS_BYTES,
+    MAX_STEPS,
+    MIN_STEPS,
+    MISS_PROBABILITY,
+    SPARE,
+)
 from toposcope.typing import Matrix, Vector
 
 Rows = NDArray[np.float32] | NDArray[np.float64]
 Operator = Callable[[NDArray[Any]], NDArray[Any]]
 """Takes a vector, shape (n,), float32 or float64; returns its product with a symmetric matrix."""
-
-MAX_STEPS, MIN_STEPS = 64, 16  # vectors of the basis beside those that are wanted, and how many there are at least
-MAX_BASIS_BYTES = 1 << 32  # of the basis; one that would be larger has fewer steps between restarts
-CHUNK = 1 << 16  # entries of a row that are combined at once
-SPARE = 2  # eigenvalues beyond those that are wanted, so that the last of these is known to be the next
-CHECK_EVERY = 4  # steps between two looks at what has converged
-MISS_PROBABILITY = 1e-3  # of an eigenvalue beyond the bound that a second start states
-BREAKDOWN = 100  # roundings of the largest entry: a residual below is that of an invariant subspace
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Extremes:
     products : int
         Products with the operator.
     vectors : ndarray, shape (m, n)
-        Orthonormal rows: those of both ends, and the few between them that were computed beside.
+        Orthonormal rows: those of both ends, and the few between them that were computed too.
     """
 
     largest: Eigenpairs
@@ -102,10 +104,6 @@ def extreme_eigenpairs(
         Draws the starts.
     dtype : float32 or float64
         Of the basis.
-
-    Returns
-    -------
-    Extremes
 
     Raises
     ------
@@ -247,22 +245,22 @@ class _Search:
 
     def _has_new(self) -> bool:
         """Return whether the second start found eigenvalues beyond the last that was locked, at either end."""
-        values, beside, limit = self._beside()
+        values, rest, limit = self._rest()
         return bool(
-            (self.wanted[0] and beside[-1] > values[-self.wanted[0]] + limit)
-            or (self.wanted[1] and beside[0] < values[self.wanted[1] - 1] - limit)
+            (self.wanted[0] and rest[-1] > values[-self.wanted[0]] + limit)
+            or (self.wanted[1] and rest[0] < values[self.wanted[1] - 1] - limit)
         )
 
     def _bound(self, residual: float) -> bool:
         """Bound what the second start may have missed; return whether that is within all that is wanted."""
-        values, beside, limit = self._beside()
+        values, rest, limit = self._rest()
         steps = self.size - self.n_locked
         share = (math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * steps - 1)) ** 2 if residual else 0.0
         if share >= 1:
             self.bounds = (math.inf, -math.inf)
             return False
         # the range is that of the operator without what was locked, which ends where the bound says
-        lowest, highest, times = float(beside[0]), float(beside[-1]), share / (1 - share)
+        lowest, highest, times = float(rest[0]), float(rest[-1]), share / (1 - share)
         above = highest + times * (highest - float(values[0]))
         self.bounds = (above, lowest - times * (above - lowest))
         n_largest, n_smallest = self.reported
@@ -271,11 +269,11 @@ class _Search:
             and (not n_smallest or values[n_smallest - 1] <= self.bounds[1] + limit)
         )
 
-    def _beside(self) -> tuple[Vector, Vector, float]:
+    def _rest(self) -> tuple[Vector, Vector, float]:
         """Return all Ritz values, those of the second start alone, and the tolerance."""
         values, _ = self._ritz()
-        beside = self.projection[self.n_locked : self.size, self.n_locked : self.size]
-        alone = np.asarray(np.linalg.eigvalsh(beside), np.float64)
+        rest = self.projection[self.n_locked : self.size, self.n_locked : self.size]
+        alone = np.asarray(np.linalg.eigvalsh(rest), np.float64)
         return values, alone, self.tolerance * float(np.abs(values).max())
 
     # Linear algebra

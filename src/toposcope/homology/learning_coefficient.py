@@ -11,19 +11,12 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.local_posterior import Chain, Draws, Posterior
+from toposcope.homology.tuning import MAX_NEGATIVE_SHARE, MAX_R_HAT, MIN_ACCEPTANCE, MIN_EFFECTIVE_SIZE, MINIMUM_LEVEL
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 LossAndGradient = Callable[[NDArray[Any]], tuple[float, NDArray[Any]]]
 """Takes a point, shape (p,); returns the loss there and its gradient, shape (p,)."""
-
-MAX_R_HAT = 1.1  # chains that differ more have not converged (Gelman et al. 2013, section 11.5)
-MIN_EFFECTIVE_SIZE = 40  # fewer effective draws leave their own number, and so the standard error, unknown
-MIN_ACCEPTANCE = 0.1  # chains that accept fewer of their steps hardly move
-
-MAX_NEGATIVE_SHARE = 0.1
-"""With more draws where the loss is lower, the point is the minimum of the samples' loss at most up to their noise."""
-MINIMUM_LEVEL = 1e-3  # of the test whether it is one up to that
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,8 +245,8 @@ def _below_the_point(excess: Matrix, beta: float, negative: float) -> tuple[str,
         f"allows {allowed:.3g}"
     )
     if depth > allowed:
-        mend = "take a later checkpoint or more text"
-        return f"chains left for a lower loss ({below}): it is no minimum; {mend}", ""
+        hint = "take a later checkpoint or more text"
+        return f"chains left for a lower loss ({below}): it is no minimum; {hint}", ""
     return "", f"no minimum of these samples: the loss is {below}"
 
 

@@ -9,21 +9,16 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from toposcope.homology.tuning import (
+    MAX_ENERGY_CHANGE,
+    MAX_HALVINGS,
+    MAX_STEP,
+    SHORT_SHARE,
+    STEP_RANGE,
+    TARGET_ACCEPTANCE,
+    TRAJECTORY,
+)
 from toposcope.typing import Vector
-
-TARGET_ACCEPTANCE = 0.8
-"""Mean over the lengths of steps, so that the longest are accepted about as often as is best, 0.6 to 0.7."""
-STEP_RANGE = 10.0
-"""Some steps are between the longest and this part of it, evenly in the logarithm. Degenerate losses have narrow
-canyons, in which steps of one length are refused; the draws would miss them, and nothing would show it."""
-SHORT_SHARE = 0.25  # of steps that are shorter
-MAX_STEP = 1.0  # in units in which the localising Gaussian has period 2 pi
-TRAJECTORY = math.pi / 2
-"""Length after which a point of the Gaussian alone is independent of where it began, in the same units; it is varied by
-a fifth, as no length suits all directions."""
-MAX_HALVINGS = 60
-MAX_ENERGY_CHANGE = 1000.0
-"""Of a step, in units of the temperature; one with a larger error would never be accepted, and is given up."""
 
 
 class Place(NamedTuple):

@@ -14,16 +14,11 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, from_centroid
+from toposcope.homology.tuning import BLOCK_BYTES, MAX_TRIALS_PER_POINT, N_PIVOTS, N_PRECISION_SAMPLES
 from toposcope.typing import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
     from toposcope.kernels.relative_neighbours import Measured
-
-N_PIVOTS = 64  # half of them central points, half random ones
-BLOCK_BYTES = 1 << 26  # size of the block of bounds held at once
-N_PRECISION_SAMPLES = 64  # points whose nearest neighbours decide which precision the bounds need
-MAX_TRIALS_PER_POINT = 2000
-"""Points that may be tried one by one for each point (160 in random clouds); beyond, all distances are used."""
 
 
 def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vector:
@@ -50,7 +45,7 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
 
     Notes
     -----
-    O(n^2 d) time, most of it one product by BLAS; O(nd) memory beside the relative neighbourhood graph, which has a few
+    O(n^2 d) time, most of it one product by BLAS; O(nd) memory plus the relative neighbourhood graph, which has a few
     edges a point (up to n^2 / 2 where all distances are equal). With distinct distances b is the number of its edges
     less n - 1; equal distances are sorted out as in `toposcope.kernels.relative_neighbours`.
 

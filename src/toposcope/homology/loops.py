@@ -18,16 +18,8 @@ from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
+from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH, N_SAMPLED_DISTANCES
 from toposcope.typing import Indices, Matrix, Vector
-
-FIRST_EDGE_SHARE, GROWTH = 1 / 16, 1.5
-"""Share of the edges that enters first, and the factor by which each further part increases what has entered."""
-
-N_SAMPLED_DISTANCES = 20_000
-"""Distances sampled to judge how long the edges of a part are; fewer edges than that enter at once."""
-
-BYTES_PER_ENTRY = 24
-"""For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
 
 MAX_POINTS = 1 << 16  # edges are numbered in 32 bits
 
@@ -53,14 +45,14 @@ def loop_bytes(n: int) -> int:
     return BYTES_PER_ENTRY * n * n
 
 
-def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None:
-    """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
+def check_loops_fit(n: int, name: str, hint: str, *, allocated: int = 0) -> None:
+    """Refuse more points than memory, or the numbering of edges, has room for; `hint` is what the user can do instead.
 
     Of what is needed, `allocated` bytes are allocated already.
     """
     if n > MAX_POINTS:
-        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MAX_POINTS} can be taken; {mend}")
-    check_fits(loop_bytes(n) - allocated, f"{name}: H1 of {n} points", mend)
+        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MAX_POINTS} can be taken; {hint}")
+    check_fits(loop_bytes(n) - allocated, f"{name}: H1 of {n} points", hint)
 
 
 class LoopFiltration:

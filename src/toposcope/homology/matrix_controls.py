@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix
+from toposcope.homology.tuning import BLOCK_ENTRIES
 from toposcope.typing import Matrix
 
 Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"]
@@ -23,7 +24,6 @@ With a finite fourth moment the largest singular values are those of a Gaussian 
 1988), and single entries do not matter. With 3 degrees, P(|w| > x) falls as x^-3, and the largest of k entries grows as
 k^(1/3), so they do. At 2 or less the norm would have no expectation to divide by.
 """
-BLOCK_ENTRIES = 1 << 20  # entries in float64 at a time
 
 
 def random_matrix(ensemble: Ensemble, shape: tuple[int, int], seed: int) -> Matrix:

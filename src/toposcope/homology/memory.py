@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology.tuning import MIN_CHECKED_BYTES
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 
 
 def may_not_fit(n_bytes: int) -> bool:
@@ -14,11 +14,11 @@ def may_not_fit(n_bytes: int) -> bool:
     return n_bytes >= MIN_CHECKED_BYTES
 
 
-def check_fits(n_bytes: int, name: str, mend: str) -> None:
+def check_fits(n_bytes: int, name: str, hint: str) -> None:
     """Refuse a computation that needs more memory than is free, before it starts."""
     free = free_memory() if may_not_fit(n_bytes) else None
     if free is not None and n_bytes > free:
-        raise ToposcopeError(f"{name}: needs {n_bytes / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free; {mend}")
+        raise ToposcopeError(f"{name}: needs {n_bytes / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free; {hint}")
 
 
 def free_memory() -> int | None:

@@ -9,11 +9,9 @@ from numpy.typing import ArrayLike
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.point_cloud import as_distances
+from toposcope.homology.tuning import CONVERGED, MAX_ITERATIONS
 from toposcope.typing import Matrix, Vector
 
-MAX_ITERATIONS = 3000
-CONVERGED = 1e-8
-"""Largest entry of the gradient of the squared stress, by points in units of the largest distance, at a minimum."""
 RELATIVE_ZERO = 1e-7
 """Of two steps in a row, one below this share of the other has no direction: rounding of the distances decides it."""
 
@@ -272,7 +270,7 @@ def step_cosines(distances: ArrayLike | Any) -> Vector:
     matrix = as_distances(distances, "distances")
     steps, skips = np.diagonal(matrix, 1), np.diagonal(matrix, 2)
     a, b = steps[:-1], steps[1:]
-    # Factored, nothing cancels but what is small beside both steps.
+    # Factored, nothing cancels but what is small next to both steps.
     defined = np.minimum(a, b) > RELATIVE_ZERO * np.maximum(a, b)
     safe_a, safe_b, safe_skip = (np.where(defined, values, 1.0) for values in (a, b, skips))
     difference = safe_a - safe_b

@@ -115,18 +115,18 @@ def neural_persistence(
     return _of_tree(weights, divisor, p, essential)
 
 
-def neural_persistence_of_each(
+def neural_persistence_batch(
     stack: NDArray[Any], *, p: float = 2.0, essential: Literal["drop", "count"] = "drop"
 ) -> list[NeuralPersistence | None]:
     """Return the neural persistence of many small matrices of one shape, whose trees are made in one compiled call."""
-    from toposcope.kernels.bipartite_prim import prim_keys_of_each
+    from toposcope.kernels.bipartite_prim import prim_keys_batch
     from toposcope.kernels.bipartite_tree import is_small
 
     r, m, n = stack.shape
     if not is_small(m, n):
         return [None] * r
     matrix = as_magnitudes(np.ascontiguousarray(stack).reshape(r * m, n), "stack")
-    keys = prim_keys_of_each(matrix.entries, m)
+    keys = prim_keys_batch(matrix.entries, m)
     keys.sort(axis=1)
     weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
     finite = keys[:, -1] < matrix.infinity

@@ -13,17 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_scaled_matrix, scaled
 from toposcope.homology.memory import check_fits
+from toposcope.homology.tuning import MAX_LEAST_ENTRY, MIN_BORUVKA_COORDINATES, MIN_BORUVKA_POINTS
 from toposcope.typing import Indices, Matrix, Vector
 
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
-MIN_BORUVKA_POINTS = 1000
-MIN_BORUVKA_COORDINATES = 40_000
-"""From so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
 CACHE_LINE_BYTES = 64
 
-MAX_LEAST_ENTRY = 128
-"""Up to this least entry, rows of whole numbers are recognised whatever factor they were multiplied by."""
 
 MAX_SAFE_EXPONENT = 1000
 """Distances between points whose coordinates are below two to this power are in the range of float64."""
@@ -185,9 +181,9 @@ def _prim_squares(points: Matrix) -> Vector:
     return prim_squares(points)
 
 
-def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
+def trees_batch(stack: NDArray[Any]) -> list[Vector | None]:
     """Return the lengths of the minimum spanning tree of many small clouds of one shape, made in one compiled call."""
-    from toposcope.kernels.prim import prim_squares_of_each
+    from toposcope.kernels.prim import prim_squares_batch
 
     if stack.shape[2] == 1 or is_large(stack.shape[1:]):
         return [None] * len(stack)
@@ -195,7 +191,7 @@ def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
     exponents = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
     usual = np.flatnonzero(np.isfinite(largest) & (np.abs(exponents) < MAX_NORMAL_EXPONENT))
     units = np.ldexp(1.0, -exponents[usual])[:, None, None]
-    squares = prim_squares_of_each(np.multiply(stack[usual], units, dtype=np.float64, order="C"))
+    squares = prim_squares_batch(np.multiply(stack[usual], units, dtype=np.float64, order="C"))
     squares.sort(axis=1)
     trees: list[Vector | None] = [None] * len(stack)
     for place, lengths in zip(usual.tolist(), np.sqrt(squares, out=squares), strict=True):

@@ -20,16 +20,10 @@ from toposcope.homology.point_cloud import (
     as_cloud,
     is_large,
     outlasts_rounding,
-    trees_of_each,
+    trees_batch,
 )
+from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
 from toposcope.typing import Indices, Vector
-
-DEFAULT_LANDMARKS = 2000  # landmarks where the user sets no number of points and all are too many
-
-MAX_MEMORY_SHARE = 0.5  # share of the machine's memory that H1 may take where the user sets no number of points
-
-ENGINE_BYTES = 32
-"""GUDHI's, for each pair of points: its distance in float64, twice, and the edges it makes of it (measured)."""
 
 
 def rips(
@@ -106,12 +100,12 @@ def rips(
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
     if max_dimension > 0:
-        mend = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
-        check_loops_fit(for_loops, "points", mend, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
+        hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
+        check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
         require("gudhi.sklearn", f"max_dimension={max_dimension}")
-        mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
-        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
+        hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
+        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
     lengths, births = None, None
     if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)
@@ -188,9 +182,9 @@ def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagr
     return _component_diagram(lengths, threshold, engine)
 
 
-def components_of_each(stack: NDArray[Any]) -> list[Diagram | None]:
+def components_batch(stack: NDArray[Any]) -> list[Diagram | None]:
     """Return H0 of many small Euclidean clouds of one shape, whose trees are made in one compiled call."""
-    return [None if tree is None else _component_diagram(tree, np.inf, "prim") for tree in trees_of_each(stack)]
+    return [None if tree is None else _component_diagram(tree, np.inf, "prim") for tree in trees_batch(stack)]
 
 
 def _component_diagram(lengths: Vector, threshold: float, engine: str) -> Diagram:

@@ -35,10 +35,6 @@ def sublevel_points(
     k : int
         Of the nearest neighbours, from 1 to n - 1.
 
-    Returns
-    -------
-    Sublevel
-
     Warns
     -----
     UserWarning

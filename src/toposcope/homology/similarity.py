@@ -39,7 +39,7 @@ def linear_cka(X: ArrayLike | Any, Y: ArrayLike | Any) -> float:
     Notes
     -----
     Source: Kornblith, Norouzi, Lee & Hinton 2019, arXiv:1905.00414, Eq. 4 with linear kernels, section 3. With
-    d + e <= n the products are those of features, O(n (d + e)^2) time and O((d + e)^2) memory beside the points; else
+    d + e <= n the products are those of features, O(n (d + e)^2) time and O((d + e)^2) memory next to the points; else
     those of objects, O(n^2 (d + e)) and O(n^2). The bias of few objects is not removed: unrelated Gaussian points come
     to about (d e / ((n + d) (n + e)))^(1/2), not to 0. The number of threads of BLAS changes last digits: up to 3e-15.
     """
@@ -184,10 +184,6 @@ def rtd(
         Random batches, drawn without replacement within a batch, if n is larger.
     seed : int
         Batch k depends on the seed, k, n and `batch_size` alone.
-
-    Returns
-    -------
-    TopologyDivergence
 
     Raises
     ------

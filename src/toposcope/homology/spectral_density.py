@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_number, as_positive
-from toposcope.homology.lanczos import CHUNK, MAX_BASIS_BYTES, Operator, checked_product, orthonormal_rows
+from toposcope.homology.lanczos import Operator, checked_product, orthonormal_rows
+from toposcope.homology.tuning import CHUNK, MAX_BASIS_BYTES
 from toposcope.typing import Matrix, Vector
 
 
@@ -105,12 +106,7 @@ def _finite(estimates: Vector) -> Vector:
 
 
 def hutch_plus_plus(
-    product: Operator,
-    dimension: int,
-    draws: int,
-    rng: np.random.Generator,
-    *,
-    basis: NDArray[Any] | None = None,
+    product: Operator, dimension: int, draws: int, rng: np.random.Generator, *, basis: NDArray[Any] | None = None
 ) -> TraceEstimate:
     """Estimate a trace: exactly on a subspace that holds most of it, by random signs on the rest.
 

@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_array, as_count, not_finite
+from toposcope.homology.tuning import MAX_DIRECT_ENTRIES
 from toposcope.typing import Matrix, Vector
 
 EPS = 2.0**-52
 
-MAX_DIRECT_ENTRIES = 1 << 18  # up to so many entries, the points themselves are stored and decomposed
 
 MIN_EXPONENT = -1074  # exponent of the smallest number of float64
 

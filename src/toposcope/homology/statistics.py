@@ -46,7 +46,7 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     return _of_bars(diagram, found.tolist())
 
 
-def statistics_of_each(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
+def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
     """Return what `statistics` returns for each, to the last bit; those of equally many bars are looked at together."""
     lifetimes = [diagram.lifetimes for diagram in diagrams]
     n_bars = {len(lengths) for lengths in lifetimes}
@@ -77,7 +77,7 @@ def _of_lifetimes(lifetimes: Matrix, unit: int = 0) -> Matrix:
         terms = share * np.log(share)
     if share[:, 0].all():
         entropy = -terms.sum(axis=1)
-    else:  # a share can underflow to 0 beside one enormous bar; its limit p ln p is 0
+    else:  # a share can underflow to 0 next to one enormous bar; its limit p ln p is 0
         entropy = np.array([-row[of > 0].sum() for row, of in zip(terms, share, strict=True)])
     if count < 2:
         entropy = np.zeros(n)

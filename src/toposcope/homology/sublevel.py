@@ -66,10 +66,6 @@ class Sublevel:
     def plot(self) -> "Chart":
         """Draw the merge tree; ``diagram.plot()`` draws the persistence diagram.
 
-        Returns
-        -------
-        Chart
-
         Examples
         --------
         >>> sublevel_grid([[0.0, 3.0, 1.0, 2.0, 0.5]]).plot().title
@@ -148,7 +144,7 @@ def sublevel_grid(values: ArrayLike | Any, *, connectivity: Literal["4", "8", "f
 
     Notes
     -----
-    O(mn) time beside O(s log s) for s saddles; 17 to 50 bytes a vertex of memory. Values are compared and never
+    O(mn) time plus O(s log s) for s saddles; 17 to 50 bytes a vertex of memory. Values are compared and never
     combined, so births and deaths are values of the grid, to the last bit. See `toposcope.kernels.merge_tree`.
     """
     from toposcope.kernels.merge_tree import grid_basins
@@ -194,7 +190,7 @@ def sublevel_graph(values: ArrayLike | Any, edges: ArrayLike | Any) -> Sublevel:
 
     Notes
     -----
-    O((n + k) log n) time in the worst case, beside O(s log s) for s edges between basins; O(n + k) memory. Births and
+    O((n + k) log n) time in the worst case, plus O(s log s) for s edges between basins; O(n + k) memory. Births and
     deaths are values of the function, to the last bit.
     """
     from toposcope.kernels.merge_tree import graph_basins

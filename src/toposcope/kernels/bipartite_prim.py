@@ -1,6 +1,6 @@
 """Maximum spanning tree of a small dense bipartite graph by Prim's algorithm.
 
-Cost: O((m + n)^2) time; O(m + n) memory beside the matrix, and a transposed copy of one of 16 or 32 bits.
+Cost: O((m + n)^2) time; O(m + n) memory next to the matrix, and a transposed copy of one of 16 or 32 bits.
 Source: Prim 1957.
 """
 
@@ -22,11 +22,11 @@ Offers = NDArray[np.int64]
 
 def prim_keys(matrix: Entries) -> Keys:
     """Return the keys of the tree in the order they are added, shape (m + n - 1,)."""
-    keys: Keys = prim_keys_of_each(matrix, len(matrix.starts))[0]
+    keys: Keys = prim_keys_batch(matrix, len(matrix.starts))[0]
     return keys
 
 
-def prim_keys_of_each(matrix: Entries, m: int) -> Keys:
+def prim_keys_batch(matrix: Entries, m: int) -> Keys:
     """Return the same of several matrices of m rows each that lie in one below the other, shape (r, m + n - 1)."""
     keys = np.empty((len(matrix.starts) // m, m + matrix.n - 1), matrix.buffer.dtype)
     # Chosen here: a kernel would be compiled with both.

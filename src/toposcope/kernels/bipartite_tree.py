@@ -1,26 +1,17 @@
 """Maximum spanning tree of the complete bipartite graph of a dense matrix, in little more than one pass over it.
 
-Kruskal's algorithm on the few entries that matter, Boruvka's for what these leave unjoined:
-
 1. A sample gives a threshold that about 3 (m + n) entries exceed, and one pass collects these.
-2. Sorted, they join nearly all vertices in one giant component. Where the threshold is the value of very many entries
-   (quantised weights), these are streamed in next, in any order.
+2. Kruskal's algorithm on them joins nearly all vertices in one giant component; their sort is by digits, least
+   significant first (Knuth 1998, The Art of Computer Programming 3, 5.2.5). Where very many entries equal the
+   threshold (quantised weights), these are streamed in next, in any order, with at most one pass more.
 3. The components left outside (dead rows, rows on a small scale) each choose their heaviest leaving entry by reading
-   their own rows and columns alone, in rounds; the giant never chooses.
+   their own rows and columns alone, in Boruvka's rounds, which at least halve their number; the giant never chooses.
 
-Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: what is left of the
-picks still lies in a maximum spanning tree, since every edge of such a cycle is as heavy as any that leaves the
-component that chose it.
+Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: every edge of such a
+cycle is as heavy as any that leaves the component that chose it, so the rest still lies in a maximum spanning tree.
 
-Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory beside the matrix, which is read in
-place. A small matrix takes Prim's algorithm.
+Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory. A small matrix takes Prim's algorithm.
 Source: Kruskal 1956, Boruvka 1926, Prim 1957; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
-
-Boruvka's rounds on the components of a bipartite forest: each but the largest picks its heaviest leaving edge.
-
-Cost: a round reads the rows and columns of the vertices outside the largest component, at most one pass; the number of
-components outside at least halves.
-Source: Boruvka 1926.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,32 +20,260 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from toposcope.kernels.bipartite_filter import (
-    RUN,
-    SURVIVORS_PER_VERTEX,
-    Heavy,
-    Index,
-    heavy_entries,
-    join_heavy,
-    row_of,
-    scratch_for,
-)
 from toposcope.kernels.bipartite_prim import prim_keys
-from toposcope.kernels.compiled import compiled, wide
+from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
-from toposcope.kernels.sets import Parents, find, join
+from toposcope.kernels.sets import ONE, WORD, ZERO, Parents, bits_above, find, join, lowest_bit
+from toposcope.kernels.tuning import (
+    KEY_RUN,
+    MAX_PRIM_VERTICES,
+    MAX_SHORT_SORT,
+    MIN_COLUMNS_PER_LOOKUP,
+    MIN_ENTRIES_BY_STEP,
+    MIN_ENTRIES_PER_THREAD,
+    N_SAMPLED_ABOVE,
+    N_SAMPLED_TOGETHER,
+    N_WORDS,
+    SUM_LANES,
+    SURVIVORS_PER_VERTEX,
+)
 from toposcope.typing import Vector
 
-MIN_COLUMNS_PER_LOOKUP = 16
-"""Columns outside are looked up one by one where there is at most one of them to so many columns."""
-MAX_PRIM_VERTICES = 600  # up to so many vertices, Prim's algorithm is as fast
-MIN_ENTRIES_PER_THREAD = 1 << 18  # fewer entries than this are not worth another thread
-MIN_ENTRIES_BY_STEP = 1 << 22
-"""From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
+Index = NDArray[np.integer[Any]]
 Block = tuple[int, int]
 Result = TypeVar("Result")
-LANES = 8  # sums that are taken side by side, one of every eighth term: quicker than one sum, and rounded less often
+
+
+class Heavy(NamedTuple):
+    """The entries above a threshold."""
+
+    keys: Keys  # shape (k,)
+    positions: Index  # shape (k,); row-major
+    threshold: Any
+    tied: bool  # whether the threshold is the value of more than m + n entries, by the sample
+
+
+@compiled
+def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
+    """Collect the heavy entries of some rows, in no order.
+
+    The threshold is the same for all rows of a matrix, raised where a block of rows has too many above it.
+    """
+    m = len(matrix.starts)
+    top = _heaviest_of_sample(matrix)
+    threshold = top[N_SAMPLED_ABOVE]
+    capacity = int(1.6 * SURVIVORS_PER_VERTEX * (m + matrix.n)) * (end - begin) // m
+    keys = np.empty(capacity + WORD * N_WORDS, matrix.buffer.dtype)
+    positions = np.empty(capacity + WORD * N_WORDS, index.dtype)
+    words, places = np.empty(N_WORDS, np.uint64), np.empty(N_WORDS, np.int64)
+    n_found = 0
+    # One long row, where that is possible: narrow matrices would be read in short runs.
+    height = end - begin if matrix.contiguous else 1
+    scratch = scratch_for(matrix)
+    for i in range(begin, end, height):
+        row = row_of(matrix, i, height, scratch)
+        for begin_run in range(0, len(row), WORD * N_WORDS):
+            n_words = 0
+            for c in range(begin_run, min(begin_run + WORD * N_WORDS, len(row)), WORD):
+                # Kept if it counts: a branch would be mispredicted half the time.
+                words[n_words] = _word_above(row, c, matrix.mask, threshold)
+                places[n_words] = c
+                n_words += words[n_words] != ZERO
+            for k in range(n_words):
+                word = words[k]
+                while word != ZERO:
+                    place = places[k] + lowest_bit(word)
+                    keys[n_found] = row[place] & matrix.mask
+                    positions[n_found] = i * matrix.n + place
+                    n_found += 1
+                    word &= word - ONE
+            if n_found > capacity:
+                threshold, n_found = _thinned(keys[:n_found], positions[:n_found], capacity // 2)
+    n_equal = 0
+    for key in top:
+        n_equal += key == threshold
+    tied = bool(n_equal * SURVIVORS_PER_VERTEX > N_SAMPLED_ABOVE)
+    return Heavy(keys[:n_found], positions[:n_found], threshold, tied)
+
+
+@inlined
+def _word_above(row: Keys, c: int, mask: Any, threshold: Any) -> Any:
+    """Return what `bits_above` does; fewer entries than a word has may be left."""
+    if c + WORD <= len(row):
+        return bits_above(row, c, mask, threshold)
+    word = ZERO
+    for j in range(c, len(row)):
+        if row[j] & mask > threshold:
+            word |= ONE << np.uint64(j - c)
+    return word
+
+
+@compiled
+def _thinned(keys: Keys, positions: Index, count: int) -> tuple[Any, int]:
+    """Keep about the `count` heaviest, from the beginning on; return the threshold they exceed, and their number."""
+    ordered, places = descending(keys.copy(), positions.copy())
+    threshold, kept = ordered[count], 0
+    while ordered[kept] > threshold:
+        keys[kept], positions[kept] = ordered[kept], places[kept]
+        kept += 1
+    return threshold, kept
+
+
+@compiled
+def descending(keys: Keys, positions: Index) -> tuple[Keys, Index]:
+    """Sort by key, from the heaviest, on the bits in which keys differ; both arrays are overwritten."""
+    differing = np.uint64(0)
+    for key in keys:
+        differing |= np.uint64(key ^ keys[0])
+    spare, spare_positions = np.empty_like(keys), np.empty_like(positions)
+    bits = 8 if len(keys) <= MAX_SHORT_SORT else 12
+    at = np.empty((1 << bits) + 1, positions.dtype)
+    last = np.uint64((1 << bits) - 1)
+    shift = np.uint64(0)
+    while shift < 64 and differing >> shift != 0:
+        at[:] = 0
+        for key in keys:
+            at[last - (np.uint64(key) >> shift & last) + np.uint64(1)] += 1
+        for digit in range(len(at) - 1):
+            at[digit + 1] += at[digit]
+        for k in range(len(keys)):
+            own = last - (np.uint64(keys[k]) >> shift & last)
+            spare[at[own]], spare_positions[at[own]] = keys[k], positions[k]
+            at[own] += 1
+        keys, spare = spare, keys
+        positions, spare_positions = spare_positions, positions
+        shift += np.uint64(bits)
+    return keys, positions
+
+
+@compiled
+def row_of(matrix: Entries, i: int, height: int, scratch: Keys) -> Keys:
+    """Return a row as neighbours in memory, gathered into `scratch` where it is not so stored.
+
+    Of a contiguous matrix, return several rows, one after the other.
+    """
+    start = matrix.starts[i]
+    if matrix.step == 1:
+        return matrix.buffer[start : start + height * matrix.n]
+    for j in range(matrix.n):
+        scratch[j] = matrix.buffer[start + j * matrix.step]
+    return scratch
+
+
+@compiled
+def scratch_for(matrix: Entries) -> Keys:
+    """Return room for a row where it must be gathered."""
+    return np.empty(matrix.n if matrix.step != 1 else 0, matrix.buffer.dtype)
+
+
+@compiled
+def _heaviest_of_sample(matrix: Entries) -> Keys:
+    """Return the largest keys among entries at random positions, descending, the same at every call."""
+    sample = _sample(matrix)
+    top = np.zeros(2 * N_SAMPLED_ABOVE, matrix.buffer.dtype)
+    for c in range(0, len(sample), WORD):
+        word = bits_above(sample, c, matrix.mask, top[-1])
+        while word != 0:
+            key = sample[c + lowest_bit(word)]
+            word &= word - ONE
+            if key > top[-1]:
+                place = len(top) - 1
+                while place > 0 and top[place - 1] < key:
+                    top[place] = top[place - 1]
+                    place -= 1
+                top[place] = key
+    return top
+
+
+@compiled
+def _sample(matrix: Entries) -> Keys:
+    """Return the keys at random positions, one in each of many equal stretches, filled up with zeros to whole words.
+
+    It is the way to an entry that costs: neighbours are taken together, the stretches in the order of the memory, and
+    all are fetched before any is looked at. The generator is Knuth's linear congruential one (MMIX); its high bits
+    choose.
+    """
+    m, n = len(matrix.starts), matrix.n
+    together = min(N_SAMPLED_TOGETHER, n)
+    width = n - together + 1
+    n_places = max(1, int(N_SAMPLED_ABOVE * m * n / (SURVIVORS_PER_VERTEX * (m + n) * together)))
+    stretch = m * width // n_places
+    sample = np.zeros((n_places * together + WORD - 1) // WORD * WORD, matrix.buffer.dtype)
+    firsts = np.empty(n_places, np.int64)
+    state = np.uint64(1)
+    for place in range(n_places):
+        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        position = place * m * width // n_places + (np.int64(state >> np.uint64(33)) * stretch >> 31)
+        firsts[place] = matrix.starts[position // width] + position % width * matrix.step
+        sample[place] = matrix.buffer[firsts[place]]
+    for place in range(n_places):
+        for k in range(together):
+            sample[place * together + k] = matrix.buffer[firsts[place] + k * matrix.step] & matrix.mask
+    return sample
+
+
+@compiled
+def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys) -> int:
+    """Join along all entries above a threshold, and along those equal to it where they are very many.
+
+    Returns how many edges `tree` holds.
+    """
+    m, divisor = len(matrix.starts), heavy.positions.dtype.type(matrix.n)  # 32 bits divide sooner than 64
+    keys, positions = descending(heavy.keys, heavy.positions)
+    n_edges = 0
+    for k in range(len(keys)):
+        i: Any = np.int64(positions[k] // divisor)
+        if join(parent, i, m + np.int64(positions[k]) - i * matrix.n):
+            tree[n_edges] = keys[k]
+            n_edges += 1
+            if n_edges == len(tree):
+                return n_edges
+    if heavy.tied:
+        n_edges += _join_equal(matrix, heavy.threshold, parent, tree[n_edges:])
+    return n_edges
+
+
+@compiled
+def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int:
+    """Join along all entries of one value, in the order they are stored; all heavier ones must be joined already.
+
+    A row is left as soon as it and all columns are in one component.
+    """
+    m, n, mask, n_edges = len(matrix.starts), matrix.n, matrix.mask, 0
+    scratch = scratch_for(matrix)
+    holds_column = np.zeros(m + n, np.bool_)
+    # The root of every column when last looked up: with it, most entries that join nothing need no search.
+    label = np.empty(n, parent.dtype)
+    n_column_trees = 0
+    for j in range(n):
+        label[j] = find(parent, m + j)
+        n_column_trees += not holds_column[label[j]]
+        holds_column[label[j]] = True
+    for i in range(m):
+        row = row_of(matrix, i, wide(1), scratch)
+        root = find(parent, i)
+        for c in range(0, n, KEY_RUN):
+            if n_column_trees == 1 and holds_column[root]:
+                break
+            run, labels = row[c : c + KEY_RUN], label[c : c + KEY_RUN]
+            hit = False
+            for j in range(len(run)):
+                hit |= ((run[j] & mask) == value) & (labels[j] != root)
+            if not hit:
+                continue
+            for j in range(len(run)):
+                if (run[j] & mask) != value or labels[j] == root:
+                    continue
+                if join(parent, root, m + c + j):
+                    tree[n_edges] = value
+                    n_edges += 1
+                    n_column_trees -= holds_column[root]
+                    root = find(parent, root)
+                    holds_column[root] = True
+                labels[j] = root
+    return n_edges
 
 
 class Components(NamedTuple):
@@ -124,8 +343,8 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
             continue
         own_needed = choices.keys[own] if own != 0 else mask
         row = row_of(matrix, i, wide(1), scratch)
-        for c in range(0, matrix.n, RUN):
-            run, numbers, needs = row[c : c + RUN], forest.columns[c : c + RUN], needed[c : c + RUN]
+        for c in range(0, matrix.n, KEY_RUN):
+            run, numbers, needs = row[c : c + KEY_RUN], forest.columns[c : c + KEY_RUN], needed[c : c + KEY_RUN]
             hit = False
             for j in range(len(run)):
                 key = run[j] & mask
@@ -270,9 +489,9 @@ def death_sums(weights: Vector, scale: float, p: float, counted: bool) -> DeathS
     deaths = weights / scale
     largest = 1.0 if counted else 1.0 - deaths[-1]
     unit = largest if largest > 0 else 1.0
-    totals, powers = np.zeros(LANES), np.zeros(LANES)
-    for start in range(0, len(deaths), LANES):
-        for lane in range(min(LANES, len(deaths) - start)):
+    totals, powers = np.zeros(SUM_LANES), np.zeros(SUM_LANES)
+    for start in range(0, len(deaths), SUM_LANES):
+        for lane in range(min(SUM_LANES, len(deaths) - start)):
             persistence = 1.0 - deaths[start + lane]
             relative = persistence / unit
             totals[lane] += persistence

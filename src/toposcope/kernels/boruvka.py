@@ -4,20 +4,14 @@ Every point carries a short list of its nearest points and a bound of the distan
 component but the largest takes the shortest listed edge that leaves it. It is the shortest of all if no member's bound
 is below; the lists of members whose bound is below are renewed, without the component's own points.
 
+For a block of rows one product gives |y|^2 - 2 x.y, and with |x|^2 a *lower bound* of every squared distance: the
+rounding error is at most c (|x| + |y|)^2 (Higham 2002, section 3.1), and it is subtracted, the mixed term by one more
+coordinate of the product. The few entries of least bound are measured exactly, from coordinate differences in float64.
+So nothing depends on how the product was rounded: points too close to each other for float32 are searched for again in
+float64, and at last by differences.
+
 Cost: O(n^2 d) in one BLAS pass for the first lists, then far less; O(n d) memory, never n x n.
-Source: Boruvka 1926; the idea of lists and of the largest component not choosing is from practice, the bound from
-`ProductSearch`. The tree lengths are the H0 deaths of the Vietoris-Rips filtration.
-
-The nearest points outside one's own component, for many points at once, by BLAS.
-
-One product gives, for a block of rows, |y|^2 - 2 x.y, and with |x|^2 a *lower bound* of every squared distance: the
-rounding error of such a product is at most c (|x| + |y|)^2 (Higham 2002, section 3.1), and it is subtracted, the mixed
-term by one more coordinate of the product. The few entries of least bound are kept and measured exactly, from
-coordinate differences in float64; every point that is not on the list is at least as far as the last bound kept. So
-nothing depends on how the product was rounded: points too close to each other, beside their distance from the origin,
-for float32 are searched for again in float64, and at last by differences.
-
-Cost: O(n d) a row, most of it BLAS; memory for one block of rows beside two copies of the points.
+Source: Boruvka 1926. The tree lengths are the H0 deaths of the Vietoris-Rips filtration.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,15 +24,8 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import Parents, find, join
+from toposcope.kernels.tuning import BOUNDS_BYTES, BOUNDS_RUN, MAX_RELATIVE_ERROR, MIN_POINTS_PER_SEARCH, N_LISTED
 from toposcope.typing import Indices, Matrix, Vector
-
-N_LISTED = 10  # neighbours listed for a point
-
-BLOCK_BYTES = 1 << 24  # size of the block of bounds held at once
-
-RUN = 256  # bounds compared with the last one kept at once
-MIN_POINTS_PER_SEARCH = 3  # the last search may be used for one point in so many; for more, Prim's algorithm is quicker
-MAX_RELATIVE_ERROR = 0.25  # products whose relative error may exceed this are not made: its bound no longer holds
 
 
 class Neighbours(NamedTuple):
@@ -95,7 +82,7 @@ class ProductSearch:
         """Return the neighbours of some points outside their components."""
         n = len(self._points)
         lists = _unfilled(len(rows))
-        height = max(16, BLOCK_BYTES // (self._left.itemsize * n))
+        height = max(16, BOUNDS_BYTES // (self._left.itemsize * n))
         block = np.empty((min(height, len(rows)), n), self._left.dtype)
         for begin in range(0, len(rows), height):
             chosen = rows[begin : begin + height]
@@ -132,15 +119,11 @@ def insert_ascending(values: Any, indices: Any, value: float, index: int) -> Non
 
 @compiled
 def _least(
-    bounds: NDArray[np.floating[Any]],
-    rows: Indices,
-    labels: Parents,
-    indices: NDArray[np.int32],
-    beyond: Vector,
+    bounds: NDArray[np.floating[Any]], rows: Indices, labels: Parents, indices: NDArray[np.int32], beyond: Vector
 ) -> None:
     """List the columns of least bound outside each row's component, and the last bound kept."""
     n = bounds.shape[1]
-    words = np.zeros(RUN // 8, np.uint64)
+    words = np.zeros(BOUNDS_RUN // 8, np.uint64)
     flags = words.view(np.uint8)
     least = np.empty(N_LISTED, bounds.dtype)
     for r in range(len(rows)):
@@ -148,9 +131,9 @@ def _least(
         least[:] = np.inf
         indices[r] = -1
         last = least[N_LISTED - 1]
-        for c in range(0, n, RUN):
-            run = bounds[r, c : c + RUN]
-            others = labels[c : c + RUN]
+        for c in range(0, n, BOUNDS_RUN):
+            run = bounds[r, c : c + BOUNDS_RUN]
+            others = labels[c : c + BOUNDS_RUN]
             for j in range(len(run)):
                 flags[j] = (run[j] < last) & (others[j] != own)
             flags[len(run) :] = 0
@@ -180,12 +163,7 @@ def _measure(points: Matrix, rows: Indices, indices: NDArray[np.int32], squares:
 
 @compiled
 def _scan(
-    points: Matrix,
-    rows: Indices,
-    labels: Parents,
-    indices: NDArray[np.int32],
-    squares: Matrix,
-    beyond: Vector,
+    points: Matrix, rows: Indices, labels: Parents, indices: NDArray[np.int32], squares: Matrix, beyond: Vector
 ) -> None:
     for r in range(len(rows)):
         own = labels[rows[r]]
@@ -267,13 +245,7 @@ def _first_leaving(labels: Parents, vertex: int, indices: NDArray[np.int32]) -> 
 
 
 @compiled
-def _undecided(
-    labels: Parents,
-    largest: int,
-    indices: NDArray[np.int32],
-    squares: Matrix,
-    beyond: Vector,
-) -> Indices:
+def _undecided(labels: Parents, largest: int, indices: NDArray[np.int32], squares: Matrix, beyond: Vector) -> Indices:
     """Return the points from which an edge shorter than their component's choice might leave unlisted."""
     n = len(labels)
     choice = np.full(n, np.inf)

@@ -1,10 +1,9 @@
 """How the loops of this package are compiled: at the first call, and kept on disk until a file of the package changes.
 
-Numba's own cache notices a change of the file a function stands in, but not of the files whose functions it calls. And
-it writes the index of a function before the code that the index names, so that of two processes that compile at once
-one may run what the other has not written yet, or what an older version left under that name. Here the names of the
-files hold the digest of the sources, code is written before its index, and of several processes that need a function
-one compiles it while the others wait. Where nothing can be written, or there is no filelock, every process compiles for
+Numba's own cache notices a change of a function's file, but not of the files whose functions it calls, and writes the
+index of a function before the code, so that another process may run what is not written yet. Here the file names hold
+the digest of the sources, code is written before its index, and of several processes that need a function one
+compiles it while the others wait. Where nothing can be written, or there is no filelock, every process compiles for
 itself.
 """
 

@@ -10,7 +10,7 @@ The algorithm of `bipartite_tree`, as whole-array operations:
 Edges are put in one order, heaviest first and equal ones as they are stored, and every component chooses the first
 edge that leaves it. So only pairs can choose each other, and no result depends on what the device does first.
 
-Cost: O(mn + (m + n) log^2(m + n)) work for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory beside the
+Cost: O(mn + (m + n) log^2(m + n)) work for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory next to the
 matrix and one block of it. Only the weights of the tree leave the device, and in each round how many are still outside.
 Source: Boruvka 1926; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
 """
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toposcope.kernels.tuning import DEVICE_BLOCK_ENTRIES, DEVICE_SAMPLED_ABOVE, DEVICE_SURVIVORS_PER_VERTEX
 from toposcope.typing import Vector
 
 KEY_TYPES = {
@@ -29,11 +30,6 @@ KEY_TYPES = {
 }
 """The integers whose order, without the sign bit, is that of the magnitudes."""
 
-SURVIVORS_PER_VERTEX = 4  # entries to collect for each vertex
-
-N_SAMPLED_ABOVE = 32  # entries of the sample above the threshold
-
-BLOCK_ENTRIES = 1 << 24  # entries that torch copies at once
 
 NO_EDGE = 1 << 40  # in place of the rank of an edge where there is none
 
@@ -76,7 +72,7 @@ def device_tree_weights(W: Tensor) -> Vector:
 def _tree_keys(bits: Tensor) -> Tensor:
     m, n = bits.shape
     forest = Forest(m + n, bits)
-    if 2 * SURVIVORS_PER_VERTEX * (m + n) < m * n:
+    if 2 * DEVICE_SURVIVORS_PER_VERTEX * (m + n) < m * n:
         edges = _heavy(bits)
         while len(edges.keys) and _join(forest, edges, None):
             pass
@@ -97,9 +93,9 @@ def _tree_keys(bits: Tensor) -> Tensor:
 def _heavy(bits: Tensor) -> SortedEdges:
     """Collect the entries above a threshold, which is raised until they are few enough."""
     m, n = bits.shape
-    target = SURVIVORS_PER_VERTEX * (m + n)
-    sample = _sample(bits, N_SAMPLED_ABOVE * m * n // target) & key_mask(bits)
-    threshold = sample.topk(N_SAMPLED_ABOVE).values[-1]
+    target = DEVICE_SURVIVORS_PER_VERTEX * (m + n)
+    sample = _sample(bits, DEVICE_SAMPLED_ABOVE * m * n // target) & key_mask(bits)
+    threshold = sample.topk(DEVICE_SAMPLED_ABOVE).values[-1]
     while True:
         keys, positions = _above(bits, threshold, 2 * target)
         if len(keys) <= 2 * target:
@@ -119,7 +115,7 @@ def _sample(bits: Tensor, count: int) -> Tensor:
 def _above(bits: Tensor, threshold: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
     """Return the keys above a threshold and their row-major positions; where they are more than `capacity`, not all."""
     n = bits.shape[1]
-    mask, height = key_mask(bits), max(1, BLOCK_ENTRIES // n)
+    mask, height = key_mask(bits), max(1, DEVICE_BLOCK_ENTRIES // n)
     keys: list[Tensor] = []
     positions: list[Tensor] = []
     n_found = 0
@@ -142,7 +138,7 @@ def _leaving(bits: Tensor, labels: Tensor, others: Tensor, rows: Tensor) -> tupl
     mask = key_mask(bits)
     keys: list[Tensor] = []
     columns: list[Tensor] = []
-    for chosen in torch.split(rows, max(1, BLOCK_ENTRIES // bits.shape[1])):
+    for chosen in torch.split(rows, max(1, DEVICE_BLOCK_ENTRIES // bits.shape[1])):
         block = (bits[chosen] & mask).masked_fill_(labels[chosen].unsqueeze(1) == others, -1)
         best = block.max(dim=1)  # torch promises the first index of equal ones
         keys.append(best.values)

@@ -4,7 +4,7 @@ The searches of `boruvka` as operations of torch, with the same bounds. The prod
 or float64: the shortened formats that a device may use for float32 (TF32, bfloat16) would void the bound, so they are
 switched off meanwhile.
 
-Cost: O(n d) a row, most of it one matrix product; memory for one block of rows beside three copies of the points. Only
+Cost: O(n d) a row, most of it one matrix product; memory for one block of rows next to three copies of the points. Only
 the lists leave the device.
 """
 
@@ -17,18 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toposcope.kernels.boruvka import (
-    MIN_POINTS_PER_SEARCH,
-    N_LISTED,
-    Neighbours,
-    made_on_first_call,
-    rounding,
-    tree_squares,
-)
+from toposcope.kernels.boruvka import Neighbours, made_on_first_call, rounding, tree_squares
 from toposcope.kernels.sets import Parents
+from toposcope.kernels.tuning import DEVICE_BOUNDS_BYTES, MIN_POINTS_PER_SEARCH, N_LISTED
 from toposcope.typing import Indices, Vector
-
-BLOCK_BYTES = 1 << 28  # size of what a block of rows takes, about
 
 
 def device_tree_squares(points: Tensor) -> Vector | None:
@@ -59,7 +51,7 @@ class TorchProductSearch:
         self._points = points
         self._left, self._right = of_row.to(precision), of_column.to(precision)
         self._own = (1 - relative) * squared_norms - absolute
-        self._height = max(1, BLOCK_BYTES // max(self._left.itemsize * n, 8 * N_LISTED * d))
+        self._height = max(1, DEVICE_BOUNDS_BYTES // max(self._left.itemsize * n, 8 * N_LISTED * d))
 
     def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
@@ -85,8 +77,8 @@ def torch_difference_search(points: Tensor, rows: Indices, labels: Parents) -> N
         components = torch.from_numpy(labels).to(points.device)
         chosen = torch.from_numpy(rows).to(points.device)
         blocks = []
-        height = max(1, BLOCK_BYTES // (8 * n * d))
-        width = max(1, BLOCK_BYTES // (8 * n * height))
+        height = max(1, DEVICE_BOUNDS_BYTES // (8 * n * d))
+        width = max(1, DEVICE_BOUNDS_BYTES // (8 * n * height))
         for part in torch.split(chosen, height):
             squares = points.new_zeros((len(part), n))
             for coordinates in torch.split(points, width, dim=1):
@@ -114,7 +106,7 @@ def _on_host(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Neighbours:
 @contextmanager
 def _full_precision(device_type: str) -> Iterator[None]:
     """Let float32 products be made in float32, whatever the settings of the process."""
-    # torch 2.9 and later: a setting for each library beside the older one for all.
+    # torch 2.9 and later: a setting for each library next to the older one for all.
     libraries = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
     newer: list[Any] = [library for library in libraries if hasattr(library, "fp32_precision")]
     before = [library.fp32_precision for library in newer]

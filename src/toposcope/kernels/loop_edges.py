@@ -1,17 +1,11 @@
 """The edges of a cloud in order of length, some at a time, and whether any that has not entered can open a loop.
 
-An edge is a pair of points with its distance. Of edges of one length the one that comes first in the matrix, row by
-row, is the earlier: an order that depends on nothing else, so that what is made of it does not either.
+Of edges of one length the one that comes first in the matrix, row by row, is the earlier. An edge opens no loop if some
+point's edges to both its ends are earlier. Two sufficient tests, cheap first: a common neighbour among the edges that
+entered; a neighbour of one end, nearest first, that is nearer to the other end than the two ends are to each other.
+What passes neither is tried against all points.
 
-Cost: two passes over the matrix for each part, and O(m log m) for m edges in it; at most 32 m bytes.
-
-Whether any edge that has not entered yet can open a loop.
-
-An edge opens none if some point's edges to both its ends are earlier. Two sufficient tests, cheap first: a common
-neighbour among the edges that entered; a neighbour of one end, nearest first, that is nearer to the other end than the
-two ends are to each other. What passes neither is tried against all points.
-
-Cost: near O(n^2) where the answer is yes; each row is looked at until the first edge that may open a loop.
+Cost: two passes over the matrix for each part, O(m log m) and 32 m bytes for m edges in it; the tests near O(n^2).
 """
 
 import numpy as np
@@ -83,12 +77,7 @@ def _next_long_tie(lengths: Lengths, order: Indices, begin: int) -> tuple[int, i
 
 @compiled
 def first_row_with_possible_births(
-    distances: Matrix,
-    label: NDArray[np.int32],
-    neighbours: Words,
-    reached: float,
-    upto: float,
-    begin: int,
+    distances: Matrix, label: NDArray[np.int32], neighbours: Words, reached: float, upto: float, begin: int
 ) -> int:
     """Return the first row from `begin` on that has an edge which may open a loop; n if there is none."""
     n = len(distances)

@@ -9,7 +9,7 @@ attached to the oldest.
 On a grid the lower neighbours are first grouped by their joins around the ring of eight cells, which separates
 almost all vertices from saddles without looking further than one cell.
 
-Cost: O(n) beside the saddles, O(s log n) for s of them; two integers a vertex of memory at most, and one byte (grids).
+Cost: O(n) plus the saddles, O(s log n) for s of them; two integers a vertex of memory at most, and one byte (grids).
 Source: Carr, Snoeyink & Axen 2003, "Computing contour trees in all dimensions", section 4 (join trees); the elder rule
 of Edelsbrunner, Letscher & Zomorodian 2002.
 """

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_sums
+from toposcope.kernels.tuning import CACHED_POINT_BYTES, HASHED_ENTRIES
 from toposcope.typing import Indices, Matrix, Vector
-
-BLOCK_BYTES = 1 << 18  # size of the points that stay in the cache while all before them are read
-HASHED_ENTRIES = 1 << 14  # of rows that are hashed together, in the cache
 
 
 @compiled
@@ -19,7 +17,7 @@ def distance_matrix(points: Matrix) -> Matrix:
     """Return the Euclidean distances of all points, symmetric, zero on the diagonal; shape (n, n), float64."""
     n, d = points.shape
     distances = np.zeros((n, n))
-    width = 4 * max(1, BLOCK_BYTES // (32 * d))
+    width = 4 * max(1, CACHED_POINT_BYTES // (32 * d))
     for begin in range(0, n, width):
         end = min(begin + width, n)
         for i in range(0, end, 4):

@@ -2,24 +2,16 @@
 
 An assignment problem, solved on few of the pairs: at first the cheapest of each point of one set, then also those that
 cost less than the two prices found so far, until there is none: no pair that was left out could make the matching
-cheaper. Most pairs are only looked at once a round. Prices come from a few rounds of bids, each with smaller steps than
-the one before, which are near the right ones and cheap; from these, successive shortest paths make the matching exact.
+cheaper. Points are passed over by runs of neighbours where no run of the other set is near enough. Prices come from a
+few rounds of bids, each with smaller steps; from these, successive shortest paths make the matching exact.
 
 SciPy's ``linear_sum_assignment`` gives the same sums from the k x k matrix of costs, in hundreds of times the time for
 the H1 diagrams of 1,000 hidden states (``benchmarks/hidden_states.py``).
 
-Cost: O(E) bids for E pairs listed, then O(E log E) a path, most paths far shorter; O(k + l) of the memory for near
-neighbours, at worst O(kl). Every price is a sum of differences of costs, and of steps in proportion to the mean price:
-where all costs are small, so are they, and nothing is rounded beside a large one.
-Sources: Bertsekas 1988 for bids with ever smaller steps; Jonker & Volgenant 1987 for the paths; Volgenant 1996 for
-looking at few pairs first.
-
-Which pairs of points of two sets of the plane cost least, under the prices of an assignment problem.
-
-Points are passed over by runs of neighbours: those of one set together, where no run of the other is near enough, and
-each by itself, where the run is too far from it.
-
-Cost: O(k l / 32) at worst to look at all runs, far less where points that follow each other are near each other.
+Cost: O(E) bids for E pairs listed, then O(E log E) per path, most paths far shorter; O(k l / 32) at worst to look at
+all runs; O(k + l) memory for near neighbours, at worst O(kl). Prices are sums of differences of costs and of steps in
+proportion to the mean price: nothing is rounded next to a large one.
+Source: Bertsekas 1988 (bids with ever smaller steps); Jonker & Volgenant 1987 (paths); Volgenant 1996 (few pairs).
 """
 
 from typing import NamedTuple
@@ -28,22 +20,21 @@ import numpy as np
 
 from toposcope.kernels.boruvka import insert_ascending
 from toposcope.kernels.compiled import compiled, inlined
+from toposcope.kernels.tuning import (
+    BOX_RUN,
+    LAST_STEP,
+    MAX_OUTBID,
+    MAX_RAISE,
+    MIN_OUTBID,
+    N_BID_ROUNDS,
+    N_BID_ROUNDS_SAVED,
+    PAIRS_ADDED,
+    PAIRS_AT_FIRST,
+)
 from toposcope.typing import Indices, Matrix, Vector
-
-RUN = 32  # points next to each other that are passed over together where all are too far
 
 FREE = -1
 ALONE = -2
-PAIRS_AT_FIRST = 8  # pairs listed at first for each point of the first set
-PAIRS_ADDED = 4  # pairs added for a point in a round, at most
-LAST_STEP = 1 / 16
-"""Step of the last round of bids, in units of the mean price of a point; each earlier one is four times the next."""
-N_BID_ROUNDS = 3  # rounds of bids, beside as many as the order
-N_BID_ROUNDS_SAVED = 2  # fewer where the pairs that matter are known
-MAX_RAISE = 4.0  # a bid raises a price by at most so many steps beyond the one that is due
-MIN_OUTBID = 0.2  # where fewer of the points than this share are outbid, there are no more bids: prices hardly matter
-MAX_OUTBID = 24
-"""Where they are outbid so many times on average, there are none either: the pairs listed are too few for all."""
 
 
 class Side(NamedTuple):
@@ -81,9 +72,9 @@ def cheapest_pairs(
     risen_runs = _boxes(other, risen)
     rows, columns = np.empty(count * len(side.low), np.int64), np.empty(count * len(side.low), np.int64)
     found, offers, places = np.empty(len(rows)), np.empty(count), np.empty(count, np.int64)
-    near, least, run_offers = np.empty(n_runs, np.int64), np.empty(n_runs), np.empty(RUN)
+    near, least, run_offers = np.empty(n_runs, np.int64), np.empty(n_runs), np.empty(BOX_RUN)
     for group in range(groups.shape[1]):
-        begin, end = group * RUN, min((group + 1) * RUN, len(side.low))
+        begin, end = group * BOX_RUN, min((group + 1) * BOX_RUN, len(side.low))
         any_rose = False
         for i in range(begin, end):
             any_rose |= bounds[i] > before[0][i]
@@ -116,9 +107,9 @@ def cheapest_pairs(
                 gap = max(runs[0, run] - low, low - runs[1, run], runs[2, run] - high, high - runs[3, run], 0.0)
                 if (gap if order == 1 else gap * gap) - highest[run] >= last:
                     continue
-                first, hit = run * RUN, False
-                lows, highs = other.low[first : first + RUN], other.high[first : first + RUN]
-                prices = price[first : first + RUN]
+                first, hit = run * BOX_RUN, False
+                lows, highs = other.low[first : first + BOX_RUN], other.high[first : first + BOX_RUN]
+                prices = price[first : first + BOX_RUN]
                 for t in range(len(lows)):
                     distance = max(abs(low - lows[t]), abs(high - highs[t]))
                     offer = (distance if order == 1 else distance * distance) - prices[t]
@@ -138,10 +129,10 @@ def cheapest_pairs(
 @compiled
 def _boxes(side: Side, values: Vector) -> Matrix:
     """Return, for each run, the least and greatest of both coordinates, and the greatest value."""
-    boxes = np.empty((5, -(-len(side.low) // RUN)))
+    boxes = np.empty((5, -(-len(side.low) // BOX_RUN)))
     for i in range(len(side.low)):
-        box, low, high, value = i // RUN, side.low[i], side.high[i], values[i]
-        if i % RUN == 0:
+        box, low, high, value = i // BOX_RUN, side.low[i], side.high[i], values[i]
+        if i % BOX_RUN == 0:
             boxes[0, box], boxes[1, box], boxes[2, box], boxes[3, box], boxes[4, box] = low, low, high, high, value
         boxes[0, box], boxes[1, box] = min(boxes[0, box], low), max(boxes[1, box], low)
         boxes[2, box], boxes[3, box] = min(boxes[2, box], high), max(boxes[3, box], high)

@@ -1,12 +1,7 @@
-"""Minimum spanning trees by Prim's algorithm (1957): of a small or low-dimensional cloud, and of a matrix of lengths.
+"""Minimum spanning trees by Prim's algorithm: of a small or low-dimensional cloud, and of a matrix of lengths.
 
-Cost: O(n^2 d) time, O(n) memory beside the points. Lengths come from coordinate differences in float64.
+Cost: O(n^2 d) time, O(n) memory next to the input. Lengths come from coordinate differences in float64.
 Source: Prim 1957; the tree lengths are the H0 deaths of the Vietoris-Rips filtration.
-
-Minimum spanning tree of a complete graph given by its matrix of lengths, by Prim's algorithm.
-
-Cost: O(n^2) time, O(n) memory beside the matrix.
-Source: Prim 1957.
 """
 
 import numpy as np
@@ -38,13 +33,7 @@ def squared_distances(points: Matrix, pairs: NDArray[np.int64]) -> Vector:
 
 
 @compiled_sums
-def _four_squares(
-    a: Vector,
-    b: Vector,
-    c: Vector,
-    d: Vector,
-    e: Vector,
-) -> tuple[float, float, float, float]:
+def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tuple[float, float, float, float]:
     """Return the squared distances of four points from a fifth: four sums at once wait less for each other."""
     to_a = to_b = to_c = to_d = 0.0
     for t in range(len(e)):
@@ -72,11 +61,7 @@ def prim_squares(points: Matrix) -> Vector:
         outside[closest], nearest[closest] = outside[n_outside], nearest[n_outside]
         for o in range(0, n_outside, 4):
             squared = _four_squares(
-                points[outside[o]],
-                points[outside[o + 1]],
-                points[outside[o + 2]],
-                points[outside[o + 3]],
-                added,
+                points[outside[o]], points[outside[o + 1]], points[outside[o + 2]], points[outside[o + 3]], added
             )
             for i in range(4):
                 nearest[o + i] = min(nearest[o + i], squared[i])
@@ -89,7 +74,7 @@ def prim_squares(points: Matrix) -> Vector:
 
 
 @compiled
-def prim_squares_of_each(clouds: Clouds) -> Matrix:
+def prim_squares_batch(clouds: Clouds) -> Matrix:
     """Return the same of several clouds of one shape, (r, n, d); shape (r, n - 1)."""
     squares = np.empty((clouds.shape[0], clouds.shape[1] - 1))
     for r in range(len(squares)):

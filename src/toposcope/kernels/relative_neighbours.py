@@ -9,22 +9,12 @@ distance from the centroid, and an edge is tested in the row of its outer end v,
 4. every point that may be closer to v than the other end is tested on the edges that are left.
 
 The last two steps compute distances from coordinate differences, and undecided cases are rounded as `edge_length` does,
-so that the result equals that of the full distance matrix to the last bit.
+so that the result equals that of the full distance matrix to the last bit. Loops born and closed at one length are
+counted from the ties: see ``docs/methods/loops.md``.
 
 Cost: one product of all pairs of points, O(n) comparisons with every pivot for each point, and O(d) for each of the few
-points that are tested; O(nd) memory besides the edges.
-Source: Toussaint 1980 (the graph); the bounds are those of `toposcope.kernels.boruvka`.
-
-Loops that are born and closed at one length: what ties among distances take from the relative neighbourhood graph.
-
-Of the edges of one length t, relative to all shorter ones, those that a point refutes bound a triangle and vanish. The
-others, in any order, are related by triangles whose longest edges are among them; a relation is needed for every
-connected component of the points that come with or before an edge at both its ends, since those of one component
-differ by tetrahedra. Edges of length t, less the rank of their relations, less the components they join, is the number
-of loops born at t that live longer than that.
-
-Cost: O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune.
-Source: the exact sequence of the pair, see ``docs/methods/loops.md``.
+points that are tested; O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune; O(nd) memory.
+Source: Toussaint 1980; the bounds are those of `toposcope.kernels.boruvka`.
 """
 
 from typing import NamedTuple

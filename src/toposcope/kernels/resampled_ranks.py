@@ -9,9 +9,8 @@ are their sums, which are exact in any order.
 import numpy as np
 
 from toposcope.kernels.compiled import compiled
+from toposcope.kernels.tuning import RANK_LANES
 from toposcope.typing import Indices, Matrix, Vector
-
-LANES = 64  # resamples that are counted at once: few enough for their counts to stay in the cache
 
 
 @compiled
@@ -65,15 +64,15 @@ def _add_up(
         if first == end:
             return
         place = order[first]
-        for r in range(LANES):
+        for r in range(RANK_LANES):
             count[r] = counts[place, r]
             weight[r] = weights[place, r]
         for k in range(first + 1, end):
             place = order[k]
-            for r in range(LANES):
+            for r in range(RANK_LANES):
                 count[r] += counts[place, r]
                 weight[r] += weights[place, r]
-        for r in range(LANES):
+        for r in range(RANK_LANES):
             here = count[r]
             rank = 2.0 * below[r] + here - n_drawn
             products[r] += rank * weight[r]
@@ -90,11 +89,11 @@ def resampled_spearman(features: Indices, target: Indices, draws: Indices) -> Ma
     for f in range(n_features):
         _sort(features[f], order[f], begin[f])
     group_counts, group_ranks = np.empty(n, np.int64), np.empty(n)
-    counts, weights = np.empty((n, LANES)), np.empty((n, LANES))
-    count, weight, below = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    products, squares, target_squares = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    for start in range(0, len(draws), LANES):
-        block = draws[start : start + LANES]
+    counts, weights = np.empty((n, RANK_LANES)), np.empty((n, RANK_LANES))
+    count, weight, below = np.empty(RANK_LANES), np.empty(RANK_LANES), np.empty(RANK_LANES)
+    products, squares, target_squares = np.empty(RANK_LANES), np.empty(RANK_LANES), np.empty(RANK_LANES)
+    for start in range(0, len(draws), RANK_LANES):
+        block = draws[start : start + RANK_LANES]
         counts[:] = 0.0
         weights[:] = 0.0
         for r in range(len(block)):

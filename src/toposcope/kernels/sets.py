@@ -1,16 +1,11 @@
-"""Sets of small integers: union-find, bits, and comparisons that give bits.
+"""Sets of small integers: union-find, bits with the largest member in a few steps, and comparisons that give bits.
 
-Sets of small integers as bits: the lowest member of a word, and a set whose largest member is found in a few steps.
+A compiler does not compare 64 neighbours into one word by itself: it writes a byte for each comparison.
 
 Cost: a `BitTree` of m numbers takes m / 8 bytes and a little more; adding, removing and finding the largest visit four
 words each, beyond 64^4 numbers a few more.
 Source: the bit tree of Bauer, Kerber, Reininghaus & Wagner 2017, "PHAT - Persistent Homology Algorithms Toolbox",
 section 4.
-
-Which of 64 neighbours in memory exceed a threshold, as the bits of a word: many comparisons in one instruction.
-
-A compiler does not find this by itself: it writes a byte for each comparison, and looking for the few that hold takes
-as long as all comparisons.
 """
 
 from typing import Any, NamedTuple

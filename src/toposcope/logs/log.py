@@ -52,8 +52,6 @@ class Log:
         How the run ended badly, if it did.
     finished : bool
         Whether the tool says that the run ended.
-    peers : tuple of str
-        Other losses that could as well have been the target.
 
     Raises
     ------
@@ -77,7 +75,6 @@ class Log:
     table: LogTable | None = None
     diverged: Divergence | None = None
     finished: bool = False
-    peers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.steps):

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from toposcope.models.summed_loss import SummedLoss, flat
-
-RETAINED_BYTES, GPU_RETAINED_BYTES = 1 << 30, 1 << 34
-"""Estimated bytes of graphs that are kept between products; pieces beyond are computed again for each."""
-GRAPH_FACTOR = 4  # estimated size of the graph of a gradient, in activations
-STEP = {torch.float32: 2e-3, torch.float64: 2e-5}
-"""Of finite differences, relative to 1 + the norm of the point: near where truncation and rounding are equal."""
-DISAGREEMENT = 0.01
-"""Of double backward and finite differences, beyond their error, that is put down to a missing derivative."""
+from toposcope.models.tuning import (
+    DISAGREEMENT,
+    FLOAT32_STEP,
+    FLOAT64_STEP,
+    GPU_RETAINED_BYTES,
+    GRAPH_FACTOR,
+    RETAINED_BYTES,
+)
 
 Graph = tuple[list[Tensor], tuple[Tensor, ...]]
 """Leaves, one for each parameter, and the gradient of a piece by them, with its graph."""
@@ -111,7 +111,8 @@ class HessianProduct:
         sizes = [blocks[place].stop - blocks[place].start for place in places]
         for place, part in zip(places, torch.split(vector / length, sizes), strict=True):
             direction[blocks[place].start : blocks[place].stop] = part
-        step = STEP[self.point.dtype] * (1 + float(self.point.double().norm()))
+        relative = FLOAT64_STEP if self.point.dtype == torch.float64 else FLOAT32_STEP
+        step = relative * (1 + float(self.point.double().norm()))
         wide, narrow = (self._central_difference(direction, width) for width in (2 * step, step))
         product = length * (narrow + (narrow - wide) / 3).to(self.point.dtype)
         chosen = torch.cat([product[blocks[k].start : blocks[k].stop] for k in places])

@@ -19,9 +19,7 @@ class Retraining:
 
     # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     loss: float
-    # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     jumped: float
-    # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     retrained: float
     # share of the rise of the loss that retraining undoes: 1 if all, more if it ends below the checkpoint, 0 if none.
     # NaN if the jump did not raise the loss

@@ -35,19 +35,13 @@ def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
     if config is None:
         raise ToposcopeError(
             f"{checkpoint.location}: no {CONFIG} with it, and not a model of the family; save the configuration "
-            "beside the weights"
+            "next to the weights"
         )
     return config
 
 
 def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
-    """Return the model of a checkpoint, in the dtype of its weights, on a GPU if available.
-
-    Raises
-    ------
-    ToposcopeError
-        If its architecture is unknown, a weight is missing, or the extra is not installed.
-    """
+    """Return the model of a checkpoint, in the dtype of its weights, on a GPU if available."""
     require("torch", f"the model of {checkpoint.location}")
     import torch
 
@@ -60,13 +54,7 @@ def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
 
 
 def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
-    """Return the tokenizer of a checkpoint's model.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is none.
-    """
+    """Return the tokenizer of a checkpoint's model."""
     if origin.tokenizer == BY_CHARACTERS:
         return CharacterTokenizer()
     if origin.tokenizer:
@@ -115,15 +103,7 @@ def _named(spec: str, access: Access) -> Tokenizer:
 
 @dataclass(frozen=True)
 class Reader:
-    """A checkpoint's model, its tokenizer and the fixed text, each loaded when it is needed.
-
-    Attributes
-    ----------
-    checkpoint : Checkpoint
-    origin : Origin
-    text : callable
-        Returns the text.
-    """
+    """A checkpoint's model, its tokenizer and the fixed text, each loaded when it is needed."""
 
     checkpoint: Checkpoint
     origin: Origin

@@ -24,7 +24,7 @@ class Origin:
         A ``tokenizer.json``, a folder with one, ``hf:owner/name``, or ``characters``; if empty, the one with the
         checkpoints.
     corpus : Path or None
-        Tokens on which a run was trained here, beside its tokenizer.
+        Tokens on which a run was trained here, next to its tokenizer.
     access : Access
         How a remote tokenizer is fetched.
     """
@@ -35,12 +35,12 @@ class Origin:
     access: Access = field(default_factory=Access)
 
     def find(self, checkpoint: Checkpoint, name: str) -> StoredFile | None:
-        """Return a file of a checkpoint: in its folder, beside it, or in the folder of the series."""
+        """Return a file of a checkpoint: in its folder, next to it, or in the folder of the series."""
         found = checkpoint.files.get(name)
         if found is not None:
             return found
         is_one_file = any(file.location == checkpoint.location for file in checkpoint.files.values())
-        # Files beside a folder that is the whole series belong to something else.
+        # Files next to a folder that is the whole series belong to something else.
         if is_one_file or checkpoint.source != self.root:
             found = checkpoint.source.beside(name)
         if found is None and self.root is not None and checkpoint.source != self.root:

@@ -15,58 +15,30 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.texts import TokenSequence
+from toposcope.models.tuning import BATCH_BYTES, GPU_BATCH_BYTES, READING_TENSORS
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
-BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30
-"""Estimated bytes of activations of a batch: about the size of a CPU cache; enough to keep a GPU busy."""
-TENSORS_PER_BLOCK = 24
-"""Estimated tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width."""
 OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 Result = TypeVar("Result")
 
 
 class LanguageModel(Protocol):
-    """A causal language model on a device, without gradients.
+    """A causal language model on a device, without gradients."""
 
-    Attributes
-    ----------
-    location : str
-        Its name in messages.
-    device : torch.device
-    vocabulary : int
-        Number of tokens.
-    context : int
-        Length of the longest sequence.
-    width : int
-        Components of a hidden state.
-    n_states : int
-        Hidden states of a token: of the embedding and after each block, the last after the final norm.
-    itemsize : int
-        Bytes of a component.
-    """
-
-    location: str
+    location: str  # its name in messages
     device: torch.device
-    vocabulary: int
-    context: int
-    width: int
-    n_states: int
-    itemsize: int
+    vocabulary: int  # number of tokens
+    context: int  # length of the longest sequence
+    width: int  # components of a hidden state
+    n_states: int  # hidden states of a token: of the embedding and after each block, the last after the final norm
+    itemsize: int  # bytes of a component
 
     def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
-        """Return some hidden states, each of shape (batch, time, width), as computed.
-
-        Parameters
-        ----------
-        tokens : Tensor, shape (batch, time), int64
-            Sequences of one length, without padding.
-        wanted : sequence of int
-            From 0, the embedding, to ``n_states - 1``.
-        """
+        """Return some hidden states, (batch, time, width), of unpadded tokens, (batch, time); 0 is the embedding."""
         ...
 
     def logits(self, tokens: Tensor) -> Tensor:
@@ -76,65 +48,29 @@ class LanguageModel(Protocol):
 
 @dataclass(frozen=True)
 class StateBlock:
-    """Hidden states of some sequences.
+    """Hidden states of some sequences."""
 
-    Attributes
-    ----------
-    places : list of int
-        Indices of the sequences.
-    states : list of Tensor
-        For each wanted layer, shape (batch, time, width), on the CPU, as computed.
-    measured : Tensor, shape (batch, time), bool
-        Tokens of the text, without the tokenizer's prefix.
-    batch : int
-        Sequences read at once, if memory ran out for the estimated number; otherwise 0.
-    """
-
-    places: list[int]
-    states: list[Tensor]
-    measured: Tensor
-    batch: int
+    places: list[int]  # indices of the sequences
+    states: list[Tensor]  # for each wanted layer, shape (batch, time, width), on the CPU
+    measured: Tensor  # shape (batch, time), bool; tokens of the text, without the tokenizer's prefix
+    batch: int  # sequences read at once, if memory ran out for the estimated number; otherwise 0
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of a text.
+    """Losses of a text."""
 
-    Attributes
-    ----------
-    total : float
-        Nats, over all predicted tokens.
-    n_tokens : int
-        Predicted tokens.
-    batch : int
-        As in `StateBlock`.
-    """
-
-    total: float
-    n_tokens: int
-    batch: int
+    total: float  # nats, over all predicted tokens
+    n_tokens: int  # predicted tokens
+    batch: int  # as in `StateBlock`
 
 
 def hidden_states(
     model: LanguageModel, sequences: Sequence[TokenSequence], wanted: Sequence[int]
 ) -> Iterator[StateBlock]:
-    """Read sequences and yield their hidden states, the longest sequences first.
-
-    Parameters
-    ----------
-    model : LanguageModel
-    sequences : sequence of TokenSequence
-        Of any lengths up to the model's context.
-    wanted : sequence of int
-        Indices of the model's hidden states.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are no sequences, one does not fit the model, or one alone does not fit into memory.
-    """
+    """Read sequences and yield their hidden states, the longest sequences first."""
     check_sequences(model, sequences)
-    per_token = model.itemsize * model.width * (model.n_states + TENSORS_PER_BLOCK)
+    per_token = model.itemsize * model.width * (model.n_states + READING_TENSORS)
 
     def read(places: list[int]) -> tuple[list[Tensor], Tensor]:
         tokens, measured = stack([sequences[i] for i in places], model.device)
@@ -145,24 +81,13 @@ def hidden_states(
 
 
 def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Losses:
-    """Add up the losses of predicting each measured token from those before it in its sequence.
-
-    Parameters
-    ----------
-    model : LanguageModel
-    sequences : sequence of TokenSequence
-
-    Raises
-    ------
-    ToposcopeError
-        As `hidden_states` does, or if a loss is not finite.
-    """
+    """Add up the losses of predicting each measured token from those before it in its sequence."""
     import torch
     from torch.nn import functional
 
     check_sequences(model, sequences)
     # Logits three times: computed, selected, and in the loss.
-    per_token = model.itemsize * model.width * TENSORS_PER_BLOCK + 3 * max(4, model.itemsize) * model.vocabulary
+    per_token = model.itemsize * model.width * READING_TENSORS + 3 * max(4, model.itemsize) * model.vocabulary
 
     def read(places: list[int]) -> tuple[float, int]:
         tokens, measured = stack([sequences[i] for i in places], model.device)

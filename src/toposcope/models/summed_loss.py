@@ -18,10 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from toposcope.errors import ToposcopeError
 from toposcope.models.running import LanguageModel, check_sequences, stack
 from toposcope.models.texts import TokenSequence
-
-PIECE_BYTES, GPU_PIECE_BYTES = 1 << 26, 1 << 30  # estimated bytes of the activations of sequences read together
-TENSORS_PER_BLOCK = 32  # estimated tensors of the size of a hidden state that a block keeps for its gradient
-MIN_HEAD_WIDTH = 32  # assumed of attention, which keeps three values for each pair of tokens and head
+from toposcope.models.tuning import GPU_PIECE_BYTES, GRADIENT_TENSORS, MIN_HEAD_WIDTH, PIECE_BYTES
 
 Total = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
 """Takes the parameters and the indices of some sequences; returns their summed loss, differentiable."""
@@ -246,7 +243,7 @@ def _pieces(model: LanguageModel, sequences: Sequence[TokenSequence]) -> tuple[t
 def _bytes_per_sequence(model: LanguageModel, length: int) -> int:
     """Return the estimated activations that a gradient keeps."""
     attention = 3 * max(1, model.width // MIN_HEAD_WIDTH) * length
-    per_token = model.n_states * (model.width * TENSORS_PER_BLOCK + attention) + 4 * model.vocabulary
+    per_token = model.n_states * (model.width * GRADIENT_TENSORS + attention) + 4 * model.vocabulary
     return max(4, model.itemsize) * per_token * length
 
 

@@ -38,20 +38,7 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             raise ValueError(f"characters is {self.characters}; it must be at least 0")
 
     def read(self, corpus: Corpus, corpus_sha256: str = "") -> str:
-        """Return the text.
-
-        Parameters
-        ----------
-        corpus : Corpus
-            Its held-out part is read if no source is named.
-        corpus_sha256 : str
-            Of the text that runs were trained on; of a different text, no part is known to be held out.
-
-        Raises
-        ------
-        ToposcopeError
-            If it cannot be read, has fewer than two characters, or the corpus has changed.
-        """
+        """Return the text: without a source, the held-out part of the corpus that runs were trained on."""
         if self.source:
             text = _read(Corpus(source=self.source, split=self.split, column=self.column))
         else:
@@ -90,30 +77,16 @@ def read_saved_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Tokens that a model reads in one sequence.
-
-    Attributes
-    ----------
-    ids : tuple of int
-    n_prefix : int
-        How many of the first tokens are read but not measured: those that the tokenizer puts before a text, and in a
-        `Passage` the token that the sequence before predicted.
-    """
+    """Tokens that a model reads in one sequence."""
 
     ids: tuple[int, ...]
+    # how many of the first tokens are read but not measured: those that the tokenizer puts before a text, and in a
+    # `Passage` the token that the sequence before predicted
     n_prefix: int = 0
 
 
 def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[TokenSequence]:
-    """Cut up to `count` sequences of `length` tokens, including the prefix, at even distances.
-
-    They do not overlap, so a short text gives fewer.
-
-    Raises
-    ------
-    ToposcopeError
-        If the text is shorter than one sequence.
-    """
+    """Cut up to `count` disjoint sequences of `length` tokens, including the prefix, at even distances."""
     ids, prefix = tokenizer.encode(text).ids, tuple(tokenizer.prefix)
     inside = length - len(prefix)
     if inside < 1 or len(ids) < inside:
@@ -130,11 +103,6 @@ def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Toke
     """Take `count` lines of at least `MIN_LINE` characters, evenly spread; the first `length` tokens of each.
 
     The choice depends on the text alone, so models with different tokenizers read the same lines.
-
-    Raises
-    ------
-    ToposcopeError
-        If there is no such line.
     """
     candidates = [line.strip() for line in text.splitlines() if len(line.strip()) >= MIN_LINE]
     if not candidates:

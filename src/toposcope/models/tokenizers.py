@@ -28,36 +28,22 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """Turns text into tokens.
-
-    Attributes
-    ----------
-    location : str
-        Its name in messages.
-    key : bytes
-        Equal keys give equal tokens.
-    prefix : sequence of int
-        Tokens that it puts before every text, such as a beginning of sequence.
-    """
+    """Turns text into tokens."""
 
     @property
     def location(self) -> str:
         """Its name in messages."""
-        ...
 
     @property
     def key(self) -> bytes:
         """Equal keys give equal tokens."""
-        ...
 
     @property
     def prefix(self) -> Sequence[int]:
-        """Tokens before every text."""
-        ...
+        """Tokens that it puts before every text, such as a beginning of sequence."""
 
     def encode(self, text: str) -> Encoded:
         """Return the tokens of a text, without the prefix."""
-        ...
 
 
 @dataclass(frozen=True)

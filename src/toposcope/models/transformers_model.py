@@ -23,7 +23,7 @@ _CODE = {"auto_map", "custom_pipelines", "num_labels", "id2label", "label2id"} |
     for prefix in ("", "_")
     for suffix in ("", "_internal")
 }
-"""Entries of a configuration that can name code (modules beside the weights, kernels on the hub), and labels of
+"""Entries of a configuration that can name code (modules next to the weights, kernels on the hub), and labels of
 classes, which a causal model does not have."""
 MAX_MISSING, MIN_PARAMETERS = 4, 10**6
 """Parameters of a configuration for each that is stored, and how many are built in any case."""

@@ -17,7 +17,7 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import Diagram
 from toposcope.kernels.compiled import FOLDER, SOURCES
 from toposcope.monitor.budget import Clock
-from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes
 from toposcope.probes.feature import NETWORK
 from toposcope.study.tasks import checked
 
@@ -102,16 +102,16 @@ class Measurer:
             last.update(diagrams)
         return is_missing
 
-    def _subject(self, probe: Probe, layer: Layer, done: StepMeasurements) -> Subject | None:
+    def _subject(self, probe: Probe, layer: Layer, done: StepMeasurements) -> ProbeInput | None:
         source = self._sources[probe]
         wanted = frozenset({layer.name})
         if source is None:
-            return Subject([layer], wanted, step=done.step)
+            return ProbeInput([layer], wanted, step=done.step)
         made, previous = done.measurements.get(source, {}).get(layer.name), self._previous.get(source, {})
         if made is None or layer.name not in previous or self._measured_at.get((source, layer.name)) == done.step:
             return None
         now = {layer.name: made.diagrams}
-        return Subject([layer], wanted, diagrams=now, previous_diagrams=previous, step=done.step)
+        return ProbeInput([layer], wanted, diagrams=now, previous_diagrams=previous, step=done.step)
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")

@@ -261,7 +261,7 @@ def measuring_probes(probes: Sequence[dict[str, Any] | str]) -> list[dict[str, A
     """Return the probes of a user, checked; a name stands for the probe with its default options."""
     wanted = declarations(probes)
     for probe in make_probes(wanted):
-        if not (probe.by_layer() or "diagrams" in probe.NEEDS) or probe.NEEDS - {"first", "previous", "diagrams"}:
+        if not (probe.by_layer() or "diagrams" in probe.REQUIRES) or probe.REQUIRES - {"first", "previous", "diagrams"}:
             raise ToposcopeError(
                 f"probe {probe.label()}: needs whole checkpoints; measure saved ones with toposcope measure"
             )

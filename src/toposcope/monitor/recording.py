@@ -162,7 +162,7 @@ class Recording:
     def _disagreement(self, done: StepMeasurements) -> str:
         """Return a sentence on the first value that differs from the stored one, the distances to others aside."""
         for probe, rows in done.measurements.items():
-            if "diagrams" not in probe.NEEDS:
+            if "diagrams" not in probe.REQUIRES:
                 stored = self._store.statistics(self.run, done.step, probe.name(), probe.options())
                 for layer, measurement in rows.items():
                     for name, new in measurement.statistics.items():

@@ -25,7 +25,7 @@ from toposcope.monitor.saved_checkpoints import SavedCheckpoints
 from toposcope.monitor.shards import Copy
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import echo
-from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
@@ -137,7 +137,7 @@ class Session:
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
         started = self._budget.meter.clock()
         probe = ActivationsProbe()
-        for result in probe.measure(Subject([], frozenset(), inputs={"training": activations}, step=done.step)):
+        for result in probe.measure(ProbeInput([], frozenset(), inputs={"training": activations}, step=done.step)):
             done.add(probe, checked(result))
         self._budget.charge(probe.name(), "measured", self._budget.meter.clock() - started)
 

@@ -15,9 +15,9 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.plugins import collect
 from toposcope.probes.feature import KINDS, Feature, Kind
 from toposcope.probes.needs import check_needs
-from toposcope.probes.probe import Failure, Measurement, Probe, Subject
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Subject
 
-__all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "Subject", "make_probes", "probe_types"]
+__all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "ProbeInput", "Subject", "make_probes", "probe_types"]
 
 
 @cache
@@ -82,8 +82,8 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
 def _option_error(kind: type[Probe], message: str) -> str:
     """Return a message that names the wrong option and the values it takes."""
     if unknown := re.search(r"unknown field `(.+?)`", message):
-        mend = choices(unknown[1], kind.__struct_fields__) if kind.__struct_fields__ else "it takes none"
-        return f"unknown option {unknown[1]!r}; {mend}"
+        hint = choices(unknown[1], kind.__struct_fields__) if kind.__struct_fields__ else "it takes none"
+        return f"unknown option {unknown[1]!r}; {hint}"
     options = ", ".join(kind.__struct_fields__) or "none"
     reason, _, place = message.partition(" - at `$.")
     name = place.rstrip("`").partition("[")[0]

@@ -8,7 +8,7 @@ import numpy as np
 from toposcope.homology import spectral_measures
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.point_clouds import CLOUD_KINDS, means, measure_cloud, spectral_statistics
-from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded
 
 
 class ActivationsProbe(Probe, frozen=True, tag="activations"):
@@ -22,14 +22,14 @@ class ActivationsProbe(Probe, frozen=True, tag="activations"):
 
     KIND: ClassVar[Kind] = "topology"
     KINDS: ClassVar[Mapping[str, Kind]] = {**CLOUD_KINDS, **dict.fromkeys(("dead_units", "saturated_units"), "control")}
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"training"})
     NORM: ClassVar[str] = "rms_radius"
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of a forward pass and of measuring its point clouds."""
         return 0.05 * len(shapes) + 3e-8 * sum(m * n for m, n in shapes.values())
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the outputs in the input ``training``: ``states`` and ``units``, by pseudo-layer."""
         found = subject.inputs["training"]
         rows = []

@@ -7,7 +7,7 @@ from toposcope.checkpoints import Layer
 from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes.feature import Kind
 from toposcope.probes.point_clouds import means
-from toposcope.probes.probe import Measurement, Probe, Subject, Value
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value
 
 
 class ClusteringProbe(Probe, frozen=True, tag="clustering"):
@@ -15,7 +15,7 @@ class ClusteringProbe(Probe, frozen=True, tag="clustering"):
 
     KIND: ClassVar[Kind] = "control"
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         W = layer.read()
         coefficient = clustering_coefficient(W, name=f"layer {layer.name}")

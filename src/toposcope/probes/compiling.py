@@ -42,7 +42,7 @@ def is_compiled(probes: Collection[str], n_vertices: int) -> bool:
 
 def _first_calls(probes: Collection[str], n_vertices: int) -> list[str]:
     """Return the names of calls, the longest first."""
-    from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES
+    from toposcope.kernels.tuning import MAX_PRIM_VERTICES
 
     of_probe = {
         "rips": {"loops", "points"},
@@ -54,7 +54,7 @@ def _first_calls(probes: Collection[str], n_vertices: int) -> list[str]:
 
 
 def _marker(name: str) -> Path | None:
-    """Return the file that marks a call as made, beside the compiled code; None where none is kept."""
+    """Return the file that marks a call as made, next to the compiled code; None where none is kept."""
     import numba
     from llvmlite import binding
 

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
-from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening, largest_entry, pieces, unit_of
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Shape, Value
+from toposcope.probes.row_blocks import Rows, Widening, block_length, largest_entry, pieces, unit_of
+from toposcope.probes.tuning import MAX_DIRECT_ENTRIES
 from toposcope.typing import Matrix, Vector
-
-MAX_DIRECT_ENTRIES = 1 << 18
-"""Entries of the largest matrix that is decomposed directly; for larger ones it is W'W or WW'."""
 
 MIN_TAIL = 10  # eigenvalues a power law needs at least
 
@@ -27,10 +25,9 @@ MIN_SPREAD = 1e-6  # smallest mean of ln(eigenvalue / smallest of the tail) that
 class Spectrum:
     """Singular values of W / unit, from consecutive blocks of its rows."""
 
-    def __init__(self, shape: tuple[int, ...], unit: float, block: int = BLOCK_BYTES) -> None:
+    def __init__(self, shape: tuple[int, ...], unit: float) -> None:
         self._shape = shape
         self._widened = Widening(unit)
-        self._block = block
         m, n = shape
         self._direct = m * n <= MAX_DIRECT_ENTRIES
         self._product = None if self._direct or m < n else _Product(n)
@@ -60,7 +57,7 @@ class Spectrum:
 
     def _columns(self) -> Iterator[Matrix]:
         m, n = self._shape
-        step = max(1, self._block // (8 * m))
+        step = block_length(m)
         for start in range(0, n, step):
             yield self._widened(*(rows[:, start : start + step] for rows in self._stored))
 
@@ -132,13 +129,13 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
         **dict.fromkeys(("spectral_norm", "stable_rank", "singular_entropy", "alpha"), "spectrum"),
     }
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the spectra and a few passes."""
         return sum(1.5e-8 * m * n + 6e-11 * m * n * min(m, n) for m, n in shapes.values())
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         others = {"first": subject.first.get(layer.name), "previous": subject.previous.get(layer.name)}
         earlier = {name: other for name, other in others.items() if other and other.shape == layer.shape}
@@ -162,12 +159,12 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK_BYTES) -> dict[str, float]:
+def layer_statistics(layer: Layer, earlier: Mapping[str, Layer]) -> dict[str, float]:
     """Return the statistics of one layer, read once, and its distances from earlier checkpoints."""
     largest = cache(largest_entry)
     unit = unit_of(largest, layer)
     entries = _Entries(unit)
-    spectrum = Spectrum(layer.shape, unit, block)
+    spectrum = Spectrum(layer.shape, unit)
     displacements = {}
     for name, other in earlier.items():
         try:
@@ -175,7 +172,7 @@ def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BL
         except ToposcopeError:  # the row of the earlier checkpoint has the reason
             continue
     stored, widened = Rows(layer), Widening(unit)
-    for start, stop in stored.blocks(block):
+    for start, stop in stored.blocks():
         rows = stored.read(start, stop)
         W = widened(rows)
         entries.add(W)

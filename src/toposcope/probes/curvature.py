@@ -12,24 +12,16 @@ from toposcope.homology.lanczos import Eigenpairs, Operator, basis_size, extreme
 from toposcope.homology.memory import check_fits
 from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, rows_kept, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded, stacked
+from toposcope.probes.tuning import GRAPH_BYTES, MAX_STEPS, NEAR_ZERO, SECONDS_PER_PRODUCT, TOLERANCE, UNSEEN, VECTORS
 from toposcope.seeds import derive_seed
 
 if TYPE_CHECKING:
     from toposcope.models.hessian_products import HessianProduct
 
-TOLERANCE = 1e-3  # an eigenvalue has converged if its residual is at most this share of the largest absolute one
-MAX_STEPS = 400  # products for the extreme eigenvalues of one matrix
-NEAR_ZERO = 0.01
-"""Share of the largest absolute eigenvalue; those not above it count neither as positive nor as negative."""
 EDGES = tuple(round(0.05 * k - 1.025, 3) for k in range(42))
 """Where the cumulative density is reported, in units of the largest absolute eigenvalue; finer would be below the
 resolution of the default steps."""
-SECONDS_PER_PRODUCT = 4e-10  # for each parameter and token
-UNSEEN = 1.5
-"""Parameters of a model, in units of those of its analysed layers: embeddings and biases are not seen beforehand."""
-VECTORS = 14  # of the size of the model, beside a basis: the model itself, its gradient, and what a product takes
-GRAPH_BYTES = 1 << 30  # at most, of the graph of the gradient and of what is computed in between
 SHARPNESS, SMALLEST, TWIN = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
 
 
@@ -41,14 +33,14 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
 
     top: int = 10  # largest eigenvalues
-    sequences: int = 8  # windows of the text, spread evenly, and their tokens; at most the model's context
-    length: int = 128  # windows of the text, spread evenly, and their tokens; at most the model's context
+    sequences: int = 8  # windows of the text, spread evenly
+    length: int = 128  # tokens of a window; at most the model's context
     draws: int = 5  # random vectors of the trace, and of the density
-    steps: int = 30  # lanczos steps of the density
+    steps: int = 30  # Lanczos steps of the density
     blocks: bool = False  # the same of each layer's own block of the Hessian, too
     # also report the cumulative density, as ``density@x``: the share of eigenvalues of at most x times the largest
     # absolute one
@@ -75,7 +67,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         basis = basis_size(n, self.top, dtype=np.float32)
         return 4 * n * (max(basis, rows_kept(n, self.steps, 4)) + VECTORS)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         wanted = [layer for layer in subject.layers if self.blocks and layer.name in subject.wanted]
         if not wanted and NETWORK not in subject.wanted:
@@ -106,18 +98,13 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         return self._measured(hessian, hessian.of_block(name), norms[block.start : block.stop], name, role)
 
     def _measured(
-        self,
-        hessian: "HessianProduct",
-        product: Callable[[Any], Any],
-        norms: NDArray[Any],
-        layer: str,
-        role: str,
+        self, hessian: "HessianProduct", product: Callable[[Any], Any], norms: NDArray[Any], layer: str, role: str
     ) -> Measurement:
         """Measure one symmetric matrix by its products."""
         n, operator = len(norms), _on_arrays(hessian, product)
         one = msgspec.structs.replace(self, top=1)._bytes(n)  # noqa: SLF001 - of the same class
-        mend = f"take fewer eigenvalues (top=1 needs {one / 1e9:.3g} GB)" if self.top > 1 else "use a larger machine"
-        check_fits(self._bytes(n) * hessian.point.element_size() // 4, f"curvature of {n:,} weights", mend)
+        hint = f"take fewer eigenvalues (top=1 needs {one / 1e9:.3g} GB)" if self.top > 1 else "use a larger machine"
+        check_fits(self._bytes(n) * hessian.point.element_size() // 4, f"curvature of {n:,} weights", hint)
         rng = np.random.default_rng(derive_seed(self.seed, "curvature", layer))
         dtype = np.float64 if hessian.point.element_size() == 8 else np.float32
 
@@ -125,7 +112,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
             operator, n, self.top, tolerance=TOLERANCE, max_steps=MAX_STEPS, rng=rng, dtype=dtype
         )
         trace = hutch_plus_plus(operator, n, self.draws, rng, basis=found.vectors)
-        # their vectors would stay in memory beside those of the density
+        # their vectors would stay in memory next to those of the density
         largest, smallest = (replace(end, vectors=np.empty((0, n))) for end in (found.largest, found.smallest))
         del found
         spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, guarded
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, guarded
 
 if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
@@ -24,23 +24,19 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     KIND: ClassVar[Kind] = "spectrum"
     NETWORK_ONLY: ClassVar[bool] = True
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {
-        "sequences": 1,
-        "length": 3,
-        "chains": 2,
-        "draws": 4,
-        "leapfrog": 1,
-        "seed": 0,
+        **{"sequences": 1, "length": 3, "seed": 0},
+        **{"chains": 2, "draws": 4, "leapfrog": 1},
     }
 
-    sequences: int = 8  # windows of the text, and tokens of a window
-    length: int = 128  # windows of the text, and tokens of a window
+    sequences: int = 8  # windows of the text
+    length: int = 128  # tokens of a window
     # gamma, in those units: the Gaussian that keeps draws near the checkpoint displaces each weight by 1 / sqrt(gamma)
     # of the root mean square
     localisation: float = 10.0
-    chains: int = 4  # at least 2 chains, of at least 4 draws each; half as many steps go before them
-    draws: int = 48  # at least 2 chains, of at least 4 draws each; half as many steps go before them
+    chains: int = 4
+    draws: int = 48  # of each chain; half as many steps go before them
     leapfrog: int = 8  # largest mean number of gradients a draw; fewer are used where steps are long
     seed: int = 0
 
@@ -63,7 +59,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
         """Return the expected memory of the model, its gradient and the vectors of a chain."""
         return gradient_bytes(shapes)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the network, if it is wanted."""
         if NETWORK not in subject.wanted:
             return

@@ -1,4 +1,4 @@
-"""The distance of each diagram from the previous checkpoint's (see ``docs/methods/distances.md``)."""
+"""The distance of each diagram from the previous checkpoint's (see ``docs/methods/diagrams.md``)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -8,17 +8,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.homology import diagram_distances
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import (
-    HIDDEN,
-    Failure,
-    Measurement,
-    Probe,
-    Subject,
-    Value,
-    each_layer,
-    guarded,
-    stacked,
-)
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Value, each_layer, guarded, stacked
 
 
 class DistancesProbe(Probe, frozen=True, tag="distances"):
@@ -30,7 +20,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
 
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"diagrams", "previous"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"diagrams", "previous"})
 
     # the probe whose diagrams are compared. It must be declared too; of several, the first is used. For hidden states
     # every row is compared by itself, also ``network``
@@ -43,7 +33,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
                 return probe
         raise ToposcopeError(f'probes: distances compares the diagrams of {self.of}; declare name = "{self.of}" too')
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if self.of == "hidden_states":
             for name in sorted(subject.wanted):
@@ -56,7 +46,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         """Add first-order distances, combine second-order ones as a Euclidean norm, take the largest bottleneck."""
         return {name: _COMBINE[name.partition(".")[2]](stacked(rows, name), axis=0) for name in rows[0]}
 
-    def _measure(self, layer: str, role: str, subject: Subject) -> Measurement:
+    def _measure(self, layer: str, role: str, subject: ProbeInput) -> Measurement:
         for step, diagrams in (("this", subject.diagrams), ("the previous", subject.previous_diagrams)):
             if layer not in diagrams:
                 raise ToposcopeError(f"layer {layer}: {self.of} has no diagram of it at {step} checkpoint")

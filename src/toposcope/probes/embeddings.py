@@ -20,7 +20,7 @@ from toposcope.probes.point_clouds import (
     measure_cloud,
     spectral_statistics,
 )
-from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded
 from toposcope.probes.rips import cloud_bytes, landmark_flag
 
 PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
@@ -37,7 +37,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     KINDS: ClassVar[Mapping[str, Kind]] = CLOUD_KINDS
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
 
@@ -66,7 +66,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
         n, d = max(shapes.values(), default=(0, 0))
         return cloud_bytes(n, d, self.max_dimension, self.max_points)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         measured: dict[str, Measurement | Failure] = {}
         for name, layer in zip(PSEUDO_LAYERS, subject.embeddings, strict=True):

@@ -10,7 +10,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence
 from toposcope.probes.feature import Kind
 from toposcope.probes.neural_persistence import combine_persistence, persistence_statistics
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Value, each_layer, stacked
 from toposcope.probes.rips import RipsProbe, combine_diagrams, with_noise
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     VERSION: ClassVar[int] = 4
     KIND: ClassVar[Kind] = "topology"
     KINDS: ClassVar[Mapping[str, Kind]] = {NORM: "norm"}
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"gradients"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM
@@ -50,7 +50,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         """Return the expected memory of the gradients and the largest cloud."""
         return 4 * self.batches * sum(m * n for m, n in shapes.values()) + self._row_probe().expected_bytes(shapes)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if subject.gradients is None:
             raise ToposcopeError("gradient_rips: only runs that this study trained can be evaluated")

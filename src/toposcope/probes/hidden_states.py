@@ -24,8 +24,8 @@ from toposcope.probes.point_clouds import (
     measure_cloud,
     spectral_statistics,
 )
-from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
-from toposcope.probes.rips import cloud_bytes, landmark_flag, with_noise
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded
+from toposcope.probes.rips import check_sampling, cloud_bytes, landmark_flag, with_noise
 from toposcope.typing import Indices, Matrix
 
 
@@ -105,7 +105,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     KINDS: ClassVar[Mapping[str, Kind]] = CLOUD_KINDS
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -118,8 +118,8 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     points: Literal["tokens", "texts"] = "tokens"  # whether a point is a token, or a text: the mean over its tokens
     # whether the texts are passages at even distances, or lines of at least 100 characters
     cut: Literal["windows", "lines"] = "windows"
-    texts: int = 64  # number of texts, and the most tokens of each; at most the model's context
-    length: int = 128  # number of texts, and the most tokens of each; at most the model's context
+    texts: int = 64
+    length: int = 128  # the most tokens of a text; at most the model's context
     max_points: int | None = None  # see `sample`
     # which points make the cloud if there are more than `max_points`. ``farthest``: all for H0, and landmarks from H1
     # on, with their cover radius; without `max_points`, as many as fit into memory. ``random``: `max_points` random
@@ -128,8 +128,6 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     # random samples. The first gives the statistics and diagrams; with several, each statistic also has
     # ``<name>.noise``, the standard deviation over them (ddof 1)
     draws: int = 1
-    # random samples. The first gives the statistics and diagrams; with several, each statistic also has
-    # ``<name>.noise``, the standard deviation over them (ddof 1)
     seed: int = 42
     pca: int = 0  # principal components the cloud is projected to; 0 for none. The published study used 50
     metric: Literal["euclidean", "cosine"] = "euclidean"
@@ -140,10 +138,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sample == "random" and self.max_points is None:
-            raise ValueError('sample = "random" needs max_points, the number of points')
-        if self.draws > 1 and self.sample != "random":
-            raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
+        check_sampling(self.sample, self.draws, self.max_points, "points")
         check_normalisation(self.metric, self.normalize)
         if not isinstance(self.layers, str) and not all(0 <= depth <= 1 for depth in self.layers):
             raise ValueError(f"layers is {list(self.layers)}; depths must be between 0 and 1")
@@ -183,7 +178,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         size = min(n, self.max_points or n) if self.sample == "random" else n
         return size, min(min(shape) for shape in shapes.values())
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         reader = subject.text_reader(self.name())
         model, sequences = reader.model(), self._sequences(reader)

@@ -8,7 +8,7 @@ import numpy as np
 
 from toposcope.probes.degeneracy import NO_ESTIMATE, gradient_bytes, gradient_seconds
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, guarded
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, guarded
 from toposcope.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     KIND: ClassVar[Kind] = "spectrum"
     NETWORK_ONLY: ClassVar[bool] = True
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     LEAST: ClassVar[Mapping[str, int]] = {"sequences": 1, "length": 2, "steps": 1, "jumps": 2, "seed": 0}
 
-    sequences: int = 16  # windows of the text, and tokens of a window
-    length: int = 128  # windows of the text, and tokens of a window
+    sequences: int = 16  # windows of the text
+    length: int = 128  # tokens of a window
     jump: float = 0.25  # length of the jump, as a share of the norm of all weights
     # learning rate, in those units: the rate of the weights as they are is `rate` times their mean square
     rate: float = 10.0
-    steps: int = 20  # of the descent; and how many random directions, at least 2
-    jumps: int = 3  # of the descent; and how many random directions, at least 2
+    steps: int = 20  # of the descent
+    jumps: int = 3  # random directions
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
         """Return the expected memory of the model, its gradient and the displaced weights."""
         return gradient_bytes(shapes)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the network, if it is wanted."""
         if NETWORK not in subject.wanted:
             return

@@ -7,7 +7,8 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights
+from toposcope.probes.tuning import FLOPS
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from toposcope.models.loss_planes import Axes, Plane, Sample, Unfinished
     from toposcope.models.summed_loss import SummedLoss
 
-FLOPS = 3e10  # floating-point operations in a second, of one processor
 NO_PATH = "no plane of a path"
 """The flag of a checkpoint before which too few others are known, or none apart from one line."""
 _KINDS: dict[str, Kind] = {"range": "norm", "centre_height": "norm"}
@@ -37,7 +37,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
     NETWORK_ONLY: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
+    REQUIRES: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
     LEAST: ClassVar[Mapping[str, int]] = {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1}
 
     # random and filter-normalised; the two eigenvectors of the Hessian with the largest eigenvalues; or the two
@@ -52,8 +52,8 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     # which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest as in some of
     # the literature, whose counts are artefacts
     graph: Literal["triangulation", "nearest"] = "triangulation"
-    sequences: int = 8  # windows of the text and their length in tokens; at most the model's context
-    length: int = 128  # windows of the text and their length in tokens; at most the model's context
+    sequences: int = 8  # windows of the text
+    length: int = 128  # tokens of a window; at most the model's context
     batches: int = 4  # into how many the windows are split for the spread over texts
     seed: int = 0  # the same at every checkpoint, so that directions change with the weights alone
 
@@ -77,7 +77,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         """Return the expected memory: the model several times over, and a budget for what it computes."""
         return 40 * sum(m * n for m, n in shapes.values()) + (1 << 28)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the network."""
         if NETWORK not in subject.wanted:
             return
@@ -192,11 +192,9 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
     def _directions(self, loss: "SummedLoss", draw: int, progress: Progress = silent) -> "Axes":
         """Return what spans a plane."""
-        from toposcope.models.loss_planes import Axes, random_directions
+        from toposcope.models.loss_planes import Axes, hessian_directions, random_directions
 
         if self.directions == "hessian":
-            from toposcope.models.loss_planes.eigenvectors import hessian_directions
-
             return hessian_directions(loss, derive_seed(self.seed, "eigenvectors"), progress)
         return Axes(random_directions(loss.point, loss.blocks, derive_seed(self.seed, "plane", draw)))
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from toposcope.models import token_losses
 from toposcope.models.texts import passage
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Subject
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput
 
 
 class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
@@ -22,12 +22,12 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
     KIND: ClassVar[Kind] = "loss"
     NETWORK_ONLY: ClassVar[bool] = True
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"model"})
     LEAST: ClassVar[Mapping[str, int]] = {"length": 2}
 
     length: int = 512  # longest window in tokens; at most the model's context
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if NETWORK not in subject.wanted:
             return

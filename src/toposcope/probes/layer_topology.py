@@ -12,12 +12,11 @@ from toposcope.checkpoints import Checkpoint, Layer, series
 from toposcope.checkpoints.sources import small_files_held
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, NeuralPersistence, neural_persistence, rips
-from toposcope.homology.neural_persistence import neural_persistence_of_each
-from toposcope.homology.rips import components_of_each
-from toposcope.probes.probe import Subject
+from toposcope.homology.neural_persistence import neural_persistence_batch
+from toposcope.homology.rips import components_batch
+from toposcope.probes.probe import ProbeInput
 from toposcope.probes.stacks import by_stacks
-
-MAX_TOGETHER, MAX_BYTES_TOGETHER = 32, 1 << 25  # checkpoints, and bytes of their files, that are measured together
+from toposcope.probes.tuning import MAX_BYTES_TOGETHER, MAX_TOGETHER
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ def layer_topology(
     Notes
     -----
     The time of `neural_persistence` and of `rips` with ``max_dimension=0`` on one thread; files are read once.
-    Memory is that of a few small checkpoints, or of one large layer, beside the results.
+    Memory is that of a few small checkpoints, or of one large layer, next to the results.
 
     Examples
     --------
@@ -102,9 +101,9 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
 
 def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
     with small_files_held():
-        subjects = [Subject.of(checkpoint) for checkpoint in checkpoints]
-        persistence = by_stacks(subjects, neural_persistence_of_each, narrow=True)
-        components = by_stacks(subjects, components_of_each)
+        subjects = [ProbeInput.of(checkpoint) for checkpoint in checkpoints]
+        persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
+        components = by_stacks(subjects, components_batch)
         return [
             {layer.name: _of_layer(layer, known.get(layer.name), trees.get(layer.name)) for layer in subject.layers}
             for subject, known, trees in zip(subjects, persistence, components, strict=True)

@@ -10,9 +10,9 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import NeuralPersistence, neural_persistence
-from toposcope.homology.neural_persistence import neural_persistence_of_each
+from toposcope.homology.neural_persistence import neural_persistence_batch
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Value, each_layer, stacked
 from toposcope.probes.row_blocks import largest_entry
 from toposcope.probes.stacks import by_stacks
 
@@ -38,7 +38,7 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
         """Return whether each layer has its own scale."""
         return self.scale == "layer"
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         scale: Literal["layer"] | float = "layer"
         if self.scale == "network":
@@ -48,15 +48,15 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
                 covered = self.covers([layer.name for layer in subject.layers])
                 yield from (Failure(n, f"no network scale: {error}") for n in covered if n in subject.wanted)
                 return
-        yield from each_layer(self, subject, lambda layer: self._measure(layer, subject.together, scale))
+        yield from each_layer(self, subject, lambda layer: self._measure(layer, subject.batch, scale))
 
-    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+    def measure_batch(self, subjects: Sequence[ProbeInput]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints, small layers of one shape in one compiled call."""
         if self.scale == "layer":
-            measure = partial(neural_persistence_of_each, p=self.p, essential=self.essential)
+            measure = partial(neural_persistence_batch, p=self.p, essential=self.essential)
             known = by_stacks(subjects, measure, narrow=True)
-            subjects = [replace(subject, together=found) for subject, found in zip(subjects, known, strict=True)]
-        return super().measure_together(subjects)
+            subjects = [replace(subject, batch=found) for subject, found in zip(subjects, known, strict=True)]
+        return super().measure_batch(subjects)
 
     def _measure(
         self, layer: Layer, known: Mapping[str, NeuralPersistence], scale: Literal["layer"] | float

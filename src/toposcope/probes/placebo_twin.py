@@ -10,7 +10,7 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence
 from toposcope.probes.feature import Kind
 from toposcope.probes.neural_persistence import combine_persistence, persistence_statistics
-from toposcope.probes.probe import Measurement, Probe, Shape, Subject, Value
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Shape, Value
 from toposcope.probes.rips import RipsProbe, combine_diagrams
 from toposcope.seeds import derive_seed
 
@@ -33,7 +33,7 @@ class PlaceboTwinProbe(Probe, frozen=True, tag="placebo_twin"):
         """Return the expected memory of the largest cloud, its distances and edges."""
         return self._rips().expected_bytes(shapes)
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         twin = permuted(layer.matrix(), derive_seed(self.seed, "placebo twin", layer.name))
         persistence = neural_persistence(twin, name=f"layer {layer.name}")

@@ -1,4 +1,4 @@
-"""The class `Probe`, its input `Subject`, and its results `Measurement` and `Failure`."""
+"""The class `Probe`, its input `ProbeInput`, and its results `Measurement` and `Failure`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ HIDDEN = "hidden"  # role of the pseudo-layers of hidden states, and the beginni
 EMBEDDING = "embedding"  # role of the pseudo-layers of embedding matrices
 
 RELATIONS = frozenset({"first", "previous", "earlier", "diagrams", "states"})
-"""Names in `Probe.NEEDS` for other checkpoints or results of other probes; all other names are inputs."""
+"""Names in `Probe.REQUIRES` for other checkpoints or results of other probes; all other names are inputs."""
 
 Diagrams = Mapping[str, Diagram]
 States = Mapping[str, NDArray[np.float32]]  # points of hidden states by pseudo-layer, each of shape (n, width)
@@ -88,8 +88,8 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The input of a probe: one checkpoint; beyond `layers`, only the names in the probe's `NEEDS` are filled in.
+class ProbeInput:
+    """The input of a probe: one checkpoint; beyond `layers`, only the names in the probe's `REQUIRES` are filled in.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Subject:
     states : mapping of int to States
         States that the source probe stored, by step: all for this checkpoint, the first and the previous one; for
         those between, only the last hidden state.
-    together : mapping
+    batch : mapping
         What the probe measured of some layers in one call for several checkpoints, by layer.
     step, first_step, previous_step : int or None
         Of the checkpoint, and of the readable ones before it.
@@ -129,7 +129,7 @@ class Subject:
     diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     states: Mapping[int, States] = field(default_factory=dict)
-    together: Mapping[str, Any] = field(default_factory=dict)
+    batch: Mapping[str, Any] = field(default_factory=dict)
     step: int | None = None
     first_step: int | None = None
     previous_step: int | None = None
@@ -178,10 +178,14 @@ class Subject:
         return cls(layers, frozenset([*(layer.name for layer in layers), NETWORK, POOLED]))
 
 
+Subject = ProbeInput
+"""The name of `ProbeInput` in the version before; kept for one more."""
+
+
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="name"):
     """A named function from a checkpoint to statistics and diagrams; its fields are its options.
 
-    A subclass states its `VERSION` (raised whenever the same input would give other numbers), what it `NEEDS`, and
+    A subclass states its `VERSION` (raised whenever the same input would give other numbers), what it `REQUIRES`, and
     yields one `Measurement` or `Failure` for each layer it `covers`: by `measure_layer`, or by `measure`.
 
     Attributes
@@ -191,8 +195,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         The kind of its statistics; a probe without one is refused.
     KINDS : mapping of str to Kind
         The kinds of statistics that differ; or `kind` gives them.
-    NEEDS : frozenset of str
-        What it reads from a `Subject` beyond the layers: names of `RELATIONS`, and of inputs that
+    REQUIRES : frozenset of str
+        What it reads from a `ProbeInput` beyond the layers: names of `RELATIONS`, and of inputs that
         `toposcope.probes.needs` provides.
     ONCE : bool
         It depends only on the shapes of layers, and is measured only at the first readable checkpoint of a run.
@@ -213,7 +217,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind]
     KINDS: ClassVar[Mapping[str, Kind]] = {}
-    NEEDS: ClassVar[frozenset[str]] = frozenset()
+    REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
     REPEATS: ClassVar[frozenset[str]] = frozenset()
@@ -221,6 +225,13 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     SCALE_FREE: ClassVar[bool] = False
     LEAST: ClassVar[Mapping[str, int]] = {}
     NORM: ClassVar[str] = "frobenius_norm"
+
+    def __init_subclass__(cls) -> None:
+        """Accept the names of the version before, `NEEDS` and `measure_together`, for one more."""
+        super().__init_subclass__()
+        for before, now in (("NEEDS", "REQUIRES"), ("measure_together", "measure_batch")):
+            if before in cls.__dict__ and now not in cls.__dict__:
+                setattr(cls, now, cls.__dict__[before])
 
     def __post_init__(self) -> None:
         for name, least in self.LEAST.items():
@@ -247,7 +258,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def by_layer(self) -> bool:
         """Return whether each layer can be measured without the others."""
-        return not self.NETWORK_ONLY and self.NEEDS <= RELATIONS
+        return not self.NETWORK_ONLY and self.REQUIRES <= RELATIONS
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return about how long layers of some shapes, by name, take on one processor.
@@ -276,15 +287,15 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the probe whose diagrams this one reads, among those declared; None if it reads none."""
         return None
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint, by default each by `measure_layer`."""
         return each_layer(self, subject, lambda layer: self.measure_layer(layer, subject))
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         raise NotImplementedError
 
-    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+    def measure_batch(self, subjects: Sequence[ProbeInput]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints, each as `measure` does, to the last bit; a probe may save time by it."""
         return [list(self.measure(subject)) for subject in subjects]
 
@@ -320,7 +331,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def each_layer(
-    probe: Probe, subject: Subject, measure_layer: Callable[[Layer], Measurement]
+    probe: Probe, subject: ProbeInput, measure_layer: Callable[[Layer], Measurement]
 ) -> Iterator[Measurement | Failure]:
     """Measure wanted layers one at a time, then the network from all of them; a failed layer stops no others."""
     statistics = dict(subject.known)

@@ -11,13 +11,9 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence, rips
 from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Measurement, Probe, Subject, Value, stacked
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, stacked
+from toposcope.probes.tuning import CACHED_SHAPES, MAX_ENTRIES, MIN_DRAWS
 from toposcope.seeds import derive_seed
-
-MAX_ENTRIES = 20 * 2**20
-"""Approximate entries drawn for one shape and ensemble: fewer than 20 matrices beyond 1024 x 1024."""
-MIN_DRAWS = 3  # fewer matrices give no usable spread
-CACHED_SHAPES = 512  # shapes whose references a process caches
 
 Shape = tuple[int, ...]
 
@@ -44,7 +40,7 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
         """Return False: layers of one shape are measured together."""
         return False
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         shape = layer.shape[::-1] if layer.transposed else layer.shape
         return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)))

@@ -1,15 +1,16 @@
 """Random projections of the weights (see ``docs/methods/controls.md``)."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.kernels.sign_projections import WORD_BITS, add_sign_projections
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
-from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Shape, guarded
+from toposcope.probes.row_blocks import Rows, Widening
+from toposcope.probes.tuning import BLOCK_BYTES
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
@@ -41,26 +42,18 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
         """Return the expected memory of a few blocks of rows, or of a layer that has to be read at once."""
         return 3 * BLOCK_BYTES + max((8 * m * n for m, n in shapes.values()), default=0)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the network, if it is wanted."""
 
         def measure_network() -> Measurement:
-            combined = self.combine([self._projected(layer) for layer in subject.layers])
-            return Measurement(NETWORK, NETWORK, {name: float(value) for name, value in combined.items()})
+            sums = np.sum([sign_projections(layer, self.count, self.seed) for layer in subject.layers], axis=0)
+            return Measurement(NETWORK, NETWORK, {f"projection_{k}": float(value) for k, value in enumerate(sums, 1)})
 
         if NETWORK in subject.wanted:
             yield guarded(NETWORK, measure_network)
 
-    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Add the projections of layers: those of one long vector."""
-        return {name: stacked(rows, name).sum(axis=0)[()] for name in rows[0]}
 
-    def _projected(self, layer: Layer) -> dict[str, float]:
-        sums = sign_projections(layer, self.count, self.seed)
-        return {f"projection_{k}": float(value) for k, value in enumerate(sums, 1)}
-
-
-def sign_projections(layer: Layer, count: int, seed: int, block: int = BLOCK_BYTES) -> Vector:
+def sign_projections(layer: Layer, count: int, seed: int) -> Vector:
     """Return the projections of one layer on directions of random signs, read a few rows at a time."""
     m, n = layer.shape
     neurons = (n, m) if layer.transposed else (m, n)
@@ -69,7 +62,7 @@ def sign_projections(layer: Layer, count: int, seed: int, block: int = BLOCK_BYT
     seeds = [derive_seed(seed, "projections", layer.name, *neurons, word) for word in range(-(-count // WORD_BITS))]
     sums = np.zeros((len(seeds), WORD_BITS))
     stored, widened = Rows(layer), Widening(1.0)
-    for start, stop in stored.blocks(block):
+    for start, stop in stored.blocks():
         W = widened(stored.read(start, stop))
         for word, word_seed in enumerate(seeds):
             add_sign_projections(W, start * steps[0], *steps, np.uint64(word_seed), sums[word])

@@ -17,8 +17,8 @@ from toposcope.homology import Diagram, points_for_loops, rips, statistics
 from toposcope.homology.arrays import as_float_matrix
 from toposcope.homology.loops import loop_bytes
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distances
-from toposcope.homology.rips import components_of_each, expected_seconds
-from toposcope.homology.statistics import statistics_of_each
+from toposcope.homology.rips import components_batch, expected_seconds
+from toposcope.homology.statistics import statistics_batch
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     NOISE,
@@ -26,8 +26,8 @@ from toposcope.probes.probe import (
     Failure,
     Measurement,
     Probe,
+    ProbeInput,
     Shape,
-    Subject,
     Value,
     guarded,
     stacked,
@@ -35,8 +35,6 @@ from toposcope.probes.probe import (
 from toposcope.probes.stacks import by_stacks
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix
-
-_Known = tuple[Diagram, dict[str, float]]
 
 SUMS = ("count", "total", "total_p2", "n_significant", "n_zero", "n_essential", "n_truncated")
 MAXIMA = ("max", "cover_radius")
@@ -83,10 +81,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         super().__post_init__()
         if self.threshold is not None and not self.threshold >= 0:
             raise ValueError(f"threshold is {self.threshold}; it must be at least 0")
-        if self.sample == "random" and self.max_points is None:
-            raise ValueError('sample = "random" needs max_points, the number of rows')
-        if self.draws > 1 and self.sample != "random":
-            raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
+        check_sampling(self.sample, self.draws, self.max_points, "rows")
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return every layer and the network, or only the pooled cloud."""
@@ -119,7 +114,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
             return shapes.values()
         return [(sum(m for m, _ in shapes.values()), max(n for _, n in shapes.values()))]
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if self.pooled:
             if POOLED in subject.wanted:
@@ -127,19 +122,19 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         else:
             yield from super().measure(subject)
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure the rows of one layer."""
-        if layer.name in subject.together:
-            diagram, of_diagram = subject.together[layer.name]
+        if layer.name in subject.batch:
+            diagram, of_diagram = subject.batch[layer.name]
             return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
         return self.measure_rows(layer.matrix(), layer.name, layer.role)
 
-    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+    def measure_batch(self, subjects: Sequence[ProbeInput]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
         if not (self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None):
             known = by_stacks(subjects, _components_with_statistics)
-            subjects = [replace(subject, together=found) for subject, found in zip(subjects, known, strict=True)]
-        return super().measure_together(subjects)
+            subjects = [replace(subject, batch=found) for subject, found in zip(subjects, known, strict=True)]
+        return super().measure_batch(subjects)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine by sums, maxima or means; the random draws of layers are independent."""
@@ -155,12 +150,12 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         else:
             diagrams_of_draws = [self._diagrams(cloud)] * self.draws
             flag = landmark_flag(diagrams_of_draws[0])
-        return self._measurement(diagrams_of_draws, layer, role, flag)
-
-    @staticmethod
-    def _measurement(draws: Sequence[Sequence[Diagram]], layer: str, role: str, flag: str) -> Measurement:
-        diagrams = {f"H{d.dimension}": d for d in draws[0]}
-        return Measurement(layer, role, with_noise([_statistics(draw) for draw in draws]), diagrams, flag)
+        of_draws = [
+            {f"H{d.dimension}.{key}": value for d in draw for key, value in statistics(d).items()}
+            for draw in diagrams_of_draws
+        ]
+        diagrams = {f"H{d.dimension}": d for d in diagrams_of_draws[0]}
+        return Measurement(layer, role, with_noise(of_draws), diagrams, flag)
 
     def _diagrams(self, points: NDArray[Any]) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold
@@ -170,6 +165,14 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     def _diagrams_of_sample(self, cloud: NDArray[Any], indices: Indices) -> list[Diagram]:
         radius = as_cloud(cloud, "euclidean", "rows").cover_radius(indices)
         return [replace(diagram, cover_radius=radius) for diagram in self._diagrams(cloud[indices])]
+
+
+def check_sampling(sample: str, draws: int, max_points: int | None, what: str) -> None:
+    """Refuse random samples of no size, and several samples that are not random."""
+    if sample == "random" and max_points is None:
+        raise ValueError(f'sample = "random" needs max_points, the number of {what}')
+    if draws > 1 and sample != "random":
+        raise ValueError(f'draws is {draws}; more than one needs sample = "random"')
 
 
 def with_shared_distances(
@@ -186,17 +189,14 @@ def landmark_flag(diagrams: Iterable[Diagram]) -> str:
     return "landmarks" if any(d.cover_radius > 0 or d.births is not None for d in diagrams) else ""
 
 
-def _components_with_statistics(stack: NDArray[Any]) -> list[_Known | None]:
+def _components_with_statistics(stack: NDArray[Any]) -> list[tuple[Diagram, dict[str, float]] | None]:
     """Return H0 of many small clouds of one shape, each with its statistics."""
-    diagrams = components_of_each(stack)
-    found = [diagram for diagram in diagrams if diagram is not None]
-    named = ({f"H0.{name}": value for name, value in each.items()} for each in statistics_of_each(found))
-    known = iter(zip(found, named, strict=True))
-    return [None if diagram is None else next(known) for diagram in diagrams]
-
-
-def _statistics(diagrams: Sequence[Diagram]) -> dict[str, float]:
-    return {f"H{d.dimension}.{key}": value for d in diagrams for key, value in statistics(d).items()}
+    diagrams = components_batch(stack)
+    known = iter(statistics_batch([diagram for diagram in diagrams if diagram is not None]))
+    return [
+        None if diagram is None else (diagram, {f"H0.{name}": value for name, value in next(known).items()})
+        for diagram in diagrams
+    ]
 
 
 def cloud_bytes(n: int, d: int, max_dimension: int, max_points: int | None) -> int:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import Layer
 from toposcope.homology.arrays import not_finite
 from toposcope.kernels.magnitudes import largest_magnitude, widened
+from toposcope.probes.tuning import BLOCK_BYTES, PIECE_ENTRIES
 from toposcope.typing import Matrix
 
-BLOCK_BYTES = 1 << 23  # bytes of a block of rows in float64; a block is never less than one row
 
-PIECE_ENTRIES = 1 << 15
-"""Entries summed at a time: they fit in the processor's cache, and rounding does not grow with the matrix."""
+def block_length(width: int) -> int:
+    """Return how many rows of this many entries make a block."""
+    return max(1, BLOCK_BYTES // (8 * width))
 
 
 class Rows:
@@ -25,10 +26,10 @@ class Rows:
         self._layer = layer
         self._whole = None if layer.entry.sequential_rows else layer.read_narrow()
 
-    def blocks(self, block: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+    def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield the start and stop of each block of rows."""
         m, n = self._layer.shape
-        step = max(1, block // (8 * n))
+        step = block_length(n)
         for start in range(0, m, step):
             yield start, min(start + step, m)
 

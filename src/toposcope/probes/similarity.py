@@ -10,17 +10,7 @@ from toposcope.homology import linear_cka, procrustes, rtd
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.hidden_states import HiddenStatesProbe
 from toposcope.probes.point_clouds import means
-from toposcope.probes.probe import (
-    HIDDEN,
-    NOISE,
-    Failure,
-    Measurement,
-    Probe,
-    States,
-    Subject,
-    Value,
-    guarded,
-)
+from toposcope.probes.probe import HIDDEN, NOISE, Failure, Measurement, Probe, ProbeInput, States, Value, guarded
 from toposcope.typing import Matrix
 
 StepLayer = tuple[int, str]  # a step and a pseudo-layer
@@ -35,11 +25,11 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "control"
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"states"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"states"})
     LEAST: ClassVar[Mapping[str, int]] = {"batch_size": MIN_POINTS, "n_batches": 0}
 
-    batch_size: int = 64  # of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out
-    n_batches: int = 5  # of the divergence; see `toposcope.homology.rtd`. With 0 batches it is left out
+    batch_size: int = 64  # of the divergence; see `toposcope.homology.rtd`
+    n_batches: int = 5  # of the divergence; with 0 there is none
 
     def source(self, probes: Sequence[Probe]) -> Probe:
         """Return the first `hidden_states` that stores points."""
@@ -50,7 +40,7 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
             'probes: similarity compares points stored by hidden_states; declare name = "hidden_states" with keep = 500'
         )
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         assert subject.step is not None  # a study sets it
         here = subject.states.get(subject.step, {})
@@ -70,7 +60,7 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
         """Return ``topology`` for the divergence, ``control`` for the rest."""
         return "topology" if statistic.startswith("rtd") else cls.KIND
 
-    def _measure(self, layer: str, compare: "_Comparison", subject: Subject) -> Measurement:
+    def _measure(self, layer: str, compare: "_Comparison", subject: ProbeInput) -> Measurement:
         assert subject.step is not None
         statistics: dict[str, float] = {}
         for name, other in _others(layer, subject).items():
@@ -80,7 +70,7 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
         return Measurement(layer, NETWORK if layer == NETWORK else HIDDEN, statistics)
 
 
-def _others(layer: str, subject: Subject) -> dict[str, StepLayer]:
+def _others(layer: str, subject: ProbeInput) -> dict[str, StepLayer]:
     """Return the states a layer is compared with, by the suffix of the statistics' names."""
     assert subject.step is not None
     others = {f"@{other}": (subject.step, other) for other in sorted(subject.states[subject.step]) if other != layer}

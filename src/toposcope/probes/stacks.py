@@ -10,27 +10,20 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import Entry, stacks_of
 from toposcope.kernels.magnitudes import widened
-from toposcope.probes.probe import Subject
+from toposcope.probes.probe import ProbeInput
+from toposcope.probes.tuning import MAX_STACK_ENTRIES, MAX_STACKED_ENTRIES
 
 Result = TypeVar("Result")
 
-MAX_STACKED_ENTRIES = 1 << 16
-"""Entries of the largest layer that is stacked: for a larger one a call of its own costs nothing that would matter."""
-
-MAX_STACK_ENTRIES = 1 << 17  # entries of a stack: more matrices of a shape make several stacks
-
 
 def by_stacks(
-    subjects: Sequence[Subject],
-    measure: Callable[[NDArray[Any]], Sequence[Result | None]],
-    *,
-    narrow: bool = False,
+    subjects: Sequence[ProbeInput], measure: Callable[[NDArray[Any]], Sequence[Result | None]], *, narrow: bool = False
 ) -> list[dict[str, Result]]:
     """Measure the wanted layers of several checkpoints, those of one shape and dtype in one call.
 
     Parameters
     ----------
-    subjects : sequence of Subject
+    subjects : sequence of ProbeInput
     measure : callable
         Measures a stack of matrices, shape (r, m, n); None where one has to be measured by itself.
     narrow : bool

@@ -7,7 +7,7 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Measurement, Probe, Subject, Value, stacked
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, stacked
 
 SUMS = frozenset({"nonfinite", "nonfinite_gradients"})
 NORMS = frozenset({"weight_norm", "gradient_norm", "update_norm"})
@@ -19,9 +19,9 @@ class TrainingProbe(Probe, frozen=True, tag="training"):
     KIND: ClassVar[Kind] = "norm"
     KINDS: ClassVar[Mapping[str, Kind]] = dict.fromkeys((*SUMS, "dead_units"), "control")
     SCALE_FREE: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"training"})
 
-    def measure_layer(self, layer: Layer, subject: Subject) -> Measurement:
+    def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Return the monitor's measurements of a layer, from the input ``training``."""
         found: Mapping[str, dict[str, float]] = subject.inputs["training"]
         return Measurement(layer.name, layer.role, found.get(layer.name, {}))

@@ -1,4 +1,4 @@
-"""The path of a run through its weights: length, components beside those of a random walk, dimension."""
+"""The path of a run through its weights: length, components next to those of a random walk, dimension."""
 
 import math
 import warnings
@@ -10,21 +10,14 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.homology import (
-    ph_dimension,
-    principal_shares,
-    random_walk_shares,
-    random_walk_shares_of,
-    step_cosines,
-)
-from toposcope.homology.dimension import MIN_POINTS
+from toposcope.homology import ph_dimension, principal_shares, random_walk_shares, random_walk_shares_of, step_cosines
+from toposcope.homology.tuning import MIN_POINTS
 from toposcope.kernels.magnitudes import largest_magnitude
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Weights, guarded
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights, guarded
 from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
+from toposcope.probes.tuning import EARLIER, IN_CACHE, MAX_KNOWN
 from toposcope.typing import Matrix
-
-MAX_KNOWN = 1 << 18  # distances a process remembers: those of all pairs of 700 checkpoints
 
 _known: dict[tuple[str, str], float] = {}
 """By the contents of the two: the checkpoints of a run are measured one after another, each with all before it."""
@@ -91,10 +84,6 @@ DISTANCE = "distance@step."  # beginning of the name of a distance to an earlier
 COMPONENTS = 2  # principal components whose shares are reported
 ALPHA_TOO_LARGE = "ph_dimension not above alpha"  # the flag of a dimension that the theory does not cover
 INFINITE = "ph_dimension infinite"  # the flag where no dimension is finite, and none is reported
-EARLIER = 20  # earlier checkpoints that the expected time is for
-
-
-IN_CACHE = 10_000_000  # entries of a checkpoint; beyond, a distance takes more than twice as long for each
 
 
 class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
@@ -103,7 +92,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "norm"
     NETWORK_ONLY: ClassVar[bool] = True
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"earlier"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"earlier"})
     LEAST: ClassVar[Mapping[str, int]] = {"window": MIN_POINTS, "seed": 0}
 
     # checkpoints of the dimension, at least 50; it is absent where there are fewer. Its bias depends on their number
@@ -119,7 +108,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
         """Return the expected memory of two layers in float64, and of the distances."""
         return 32 * max((m * n for m, n in shapes.values()), default=0) + (1 << 24)
 
-    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+    def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
         if NETWORK in subject.wanted:
             yield guarded(NETWORK, lambda: self._measure(subject))
@@ -137,7 +126,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
         """Return 1 for lengths, 0 for the rest."""
         return int(statistic in ("path_length", "displacement", "step_length") or statistic.startswith(DISTANCE))
 
-    def _measure(self, subject: Subject) -> Measurement:
+    def _measure(self, subject: ProbeInput) -> Measurement:
         here = Weights(subject.content, lambda: {layer.name: layer for layer in subject.layers})
         path = _measurable(subject.earlier, here)
         distances = distance_matrix([*path.values(), here])
@@ -200,7 +189,7 @@ def _lengths(distances: Matrix) -> dict[str, float]:
 
 
 def _components(distances: Matrix) -> dict[str, float]:
-    """Return the shares of the first components beside those of random walks; none of fewer than 3 checkpoints."""
+    """Return the shares of the first components next to those of random walks; none of fewer than 3 checkpoints."""
     n = len(distances)
     if n <= COMPONENTS or not distances.any():
         return {}

@@ -20,7 +20,7 @@ from toposcope.models.family_model import RUN
 from toposcope.models.loading import CONFIG
 from toposcope.models.texts import text_key
 from toposcope.models.tokenizers import BY_CHARACTERS
-from toposcope.probes import Failure, Measurement, Probe, Subject, declarations, make_probes
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, declarations, make_probes
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
@@ -171,7 +171,7 @@ def measure_module(
     sources = {probe: probe.source(probes) for probe in probes}
     for done, (probe, source) in enumerate(sorted(sources.items(), key=lambda pair: pair[1] is not None)):
         progress("measure", done, len(probes))
-        if "diagrams" in probe.NEEDS:  # it compares two checkpoints
+        if "diagrams" in probe.REQUIRES:  # it compares two checkpoints
             continue
         found[probe] = []
         with one_thread():
@@ -205,10 +205,10 @@ def _measured(
 
     @or_failure  # one probe must not stop the others; the reason is reported
     def results() -> list[Measurement | Failure]:
-        subject = Subject(
+        subject = ProbeInput(
             layers,
             frozenset(wanted),
-            first={layer.name: layer for layer in layers} if "first" in probe.NEEDS else {},
+            first={layer.name: layer for layer in layers} if "first" in probe.REQUIRES else {},
             inputs={need.name: need.provide(checkpoint, context) for need in needs_of(probe)},
             states={checkpoint.step: compares} if source else {},
             step=checkpoint.step,

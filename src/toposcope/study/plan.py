@@ -61,11 +61,11 @@ def plan(
         row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
         earlier = []
-        if probe.NEEDS & {"earlier", "states"}:  # of thousands of checkpoints, too many to list for nobody
+        if probe.REQUIRES & {"earlier", "states"}:  # of thousands of checkpoints, too many to list for nobody
             earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
         before_it: dict[str, Sequence[CheckpointRow | None]]
         before_it = {"first": [first], "previous": [previous], "earlier": earlier, "states": earlier}
-        others = [each for need, rows in before_it.items() if need in probe.NEEDS for each in rows]
+        others = [each for need, rows in before_it.items() if need in probe.REQUIRES for each in rows]
         looks_at: list[tuple[Probe, Sequence[CheckpointRow | None]]] = [(probe, [row])]
         if source is not None:
             looks_at.append((source, [row, *others]))
@@ -73,9 +73,9 @@ def plan(
             continue
         if _applies(probe, source, previous, step == first_step, inputs):
             keys = _keys(looks_at, others, inputs)
-            if "earlier" in probe.NEEDS:
+            if "earlier" in probe.REQUIRES:
                 keys = {layer: _digest([key, *(str(other.step) for other in earlier)]) for layer, key in keys.items()}
-            if "states" in probe.NEEDS:
+            if "states" in probe.REQUIRES:
                 # Statistics are named by steps, and what one of them lacks now may be there the next time.
                 places = [f"{unit.step} {unit.layer}" for unit in source_units if unit.step <= step]
                 compared = [str(other.step if other else None) for other in (first, previous)] + sorted(places)
@@ -124,7 +124,7 @@ def _applies(
         return False
     if any(need.name in inputs.inapplicable for need in needs_of(probe, source)):
         return False
-    return "diagrams" not in probe.NEEDS or previous is not None
+    return "diagrams" not in probe.REQUIRES or previous is not None
 
 
 def _keys(looks_at: LooksAt, others: Sequence[CheckpointRow | None], inputs: InputKeys) -> dict[str, str]:

@@ -15,7 +15,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
-from toposcope.probes.needs import Need, RunContext, needs_of
+from toposcope.probes.needs import Input, RunContext, needs_of
 from toposcope.probes.probe import States
 from toposcope.progress import Progress, silent
 from toposcope.study.diagrams import Source, diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
@@ -283,7 +283,7 @@ class Survey:
         keys = {need.name: self._keys_of(need, run, steps) for need in needs if need.name not in inapplicable}
         return InputKeys(keys, inapplicable)
 
-    def _keys_of(self, need: Need, run: str, steps: Sequence[int]) -> dict[int, str]:
+    def _keys_of(self, need: Input, run: str, steps: Sequence[int]) -> dict[int, str]:
         """Return the keys of an input by step; where there is none, it is an error of the study."""
         keys = {}
         for step in steps:
@@ -305,7 +305,7 @@ class Survey:
             except ToposcopeError:
                 return {}
 
-        if "diagrams" in task.probe.NEEDS:
+        if "diagrams" in task.probe.REQUIRES:
             now, before = (stored(step, read_diagrams) for step in (planned.step, planned.previous))
             return replace(task, diagrams=now, previous_diagrams=before)
         whole = {planned.step, planned.first, planned.previous}
@@ -319,7 +319,7 @@ class Survey:
         """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
         checkpoints, probe = self.checkpoints[run], planned.probe
         first, previous = (
-            self._hashed(run, step) if need in probe.NEEDS and step is not None else None
+            self._hashed(run, step) if need in probe.REQUIRES and step is not None else None
             for need, step in (("first", planned.first), ("previous", planned.previous))
         )
         whole = MeasureTask(
@@ -333,11 +333,11 @@ class Survey:
             previous=previous,
             context=self.contexts[run] if needs_of(probe) else None,
         )
-        if "earlier" in probe.NEEDS:
+        if "earlier" in probe.REQUIRES:
             contents = {step: self.rows[run][step].content() for step in (planned.step, *planned.earlier)}
             before = (self._hashed(run, step)._replace(content=contents[step]) for step in planned.earlier)
             whole = replace(whole, content=contents[planned.step], earlier=tuple(before))
-        if probe.NEEDS & {"diagrams", "states"}:
+        if probe.REQUIRES & {"diagrams", "states"}:
             yield whole
             return
         # By what was hashed: the header this process has seen may be that of a file that was replaced since.

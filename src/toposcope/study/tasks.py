@@ -19,7 +19,7 @@ from toposcope.integrity import CheckpointSummary, Finding, diagnose
 from toposcope.integrity.diagnosis import coverage_of, remarks_of
 from toposcope.integrity.series_summaries import summarise_together
 from toposcope.logs import LogTable
-from toposcope.probes import Failure, Measurement, Probe, Subject
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States, Weights
 from toposcope.study.tables import CheckpointRow, LayerRow
@@ -189,7 +189,7 @@ def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failu
 def _measured_together(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]] | None:
     """Measure several checkpoints with one probe; None if anything is wrong with one of them."""
     try:
-        measured = probe.measure_together([_subject(task) for task in tasks])
+        measured = probe.measure_batch([_subject(task) for task in tasks])
         for task in tasks:
             _check_all_unchanged(task)
     except Exception:  # noqa: BLE001 - each is then measured by itself, which gives the reason to the one it is of
@@ -229,9 +229,9 @@ def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:
         raise ToposcopeError(f"{checkpoint.location}: changed while it was read; run the same command again")
 
 
-def _subject(task: MeasureTask) -> Subject:
+def _subject(task: MeasureTask) -> ProbeInput:
     checkpoint, context = _opened(task.checkpoint, task.fingerprint), task.context
-    return Subject(
+    return ProbeInput(
         layers=checkpoint.analysed(),
         wanted=frozenset(task.wanted),
         known=task.known,

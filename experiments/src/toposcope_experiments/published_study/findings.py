@@ -28,7 +28,7 @@ def chart_name(prefix: str, quantity: str) -> str:
 
 
 BATCH_LOSS = "batch_loss"
-Subject = Literal["weights", "hidden_states"]
+ProbeInput = Literal["weights", "hidden_states"]
 
 _PUBLISHED_CLOUD = {"pooled": "true", "sample": "random"}
 _INEXACT = ("pooled", "sample", "threshold")
@@ -41,7 +41,7 @@ class StudyTables:
     association: pl.DataFrame  # of `Analysis`
     scaling: pl.DataFrame  # of `Analysis`
     trajectories: dict[str, Trajectory]  # by run
-    subject: Subject = field(default="weights", kw_only=True)  # what the publication measured
+    subject: ProbeInput = field(default="weights", kw_only=True)  # what the publication measured
 
     def target(self, run: str) -> str:
         """Return the reference target of a run, the first one of the study's protocol; empty if there is none."""
@@ -87,7 +87,7 @@ class StudyTables:
 
 
 def feature_of(
-    quantity: str, features: Iterable[Feature], published: bool, subject: Subject = "weights"
+    quantity: str, features: Iterable[Feature], published: bool, subject: ProbeInput = "weights"
 ) -> Feature | None:
     """Return which feature is a quantity (``np_mean``, ``H0.total`` ...), or None.
 

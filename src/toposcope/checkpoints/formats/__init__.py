@@ -7,31 +7,31 @@ point of the group ``toposcope.formats`` in a package of one's own.
 - ``entries(spec, files) -> list[Entry]``: its tensors, without reading their data; a `Listing` also has notes.
 
 A format whose files can hold several models has a third, ``inside(spec, files, key) -> Inside``, and takes the key as
-another argument of ``entries``.
+another argument of ``entries``; one that only states how far the run was has ``stated(spec, files) -> dict[str, int]``.
+One that holds nested dictionaries, as a pickle does, has ``opened(spec, files) -> tuple[StoredFile, Saved]`` alone.
 """
 
 from collections.abc import Collection
 from functools import cache
 from types import ModuleType
 
-from toposcope.checkpoints.formats.contents import Inside, Key, text_of
+from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.rank_files import refuse_part
+from toposcope.checkpoints.formats.torch_file import listing, within
 from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
-from toposcope.checkpoints.sources import CheckpointError, Files
+from toposcope.checkpoints.sources.source import CheckpointError, Files
+from toposcope.checkpoints.tuning import MAX_SHARED_BYTES, MAX_SHARING
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
 
 __all__ = ["Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
 MAX_NAME_LENGTH = 1000  # of a tensor
-MAX_SHARING = 64
-"""Tensors that share their numbers, on average over a checkpoint; models with shared layers have up to 48."""
-MAX_SHARED_BYTES = 1 << 28  # of all tensors of a checkpoint, whatever its files hold
 
 
 @cache
 def _formats() -> list[ModuleType]:
-    return collect_modules(__name__, "toposcope.formats", "claims", "entries")
+    return collect_modules(__name__, "toposcope.formats", "claims", "entries|opened")
 
 
 def is_checkpoint(names: Collection[str]) -> bool:
@@ -43,7 +43,11 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """Return the tensors stored in one checkpoint, with notes on what was chosen or left unread."""
     module = _format_for(spec, files, key)
     refuse_pointers(of_weights(files))
-    listed: list[Entry] = module.entries(spec, files, key) if key else module.entries(spec, files)
+    if hasattr(module, "opened"):
+        file, saved = module.opened(spec, files)
+        listed: list[Entry] = listing(file, saved, key)
+    else:
+        listed = module.entries(spec, files, key) if key else module.entries(spec, files)
     for entry in listed:
         if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
             raise CheckpointError(
@@ -57,15 +61,20 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters."""
     module = _format_for(spec, files, key)
-    found: Inside = module.inside(spec, files, key) if hasattr(module, "inside") else Inside()
-    return found
+    if hasattr(module, "opened"):
+        file, saved = module.opened(spec, files)
+        return within(file, saved, key)
+    if hasattr(module, "inside"):
+        found: Inside = module.inside(spec, files, key)
+        return found
+    return Inside(stated=module.stated(spec, files) if hasattr(module, "stated") else {})
 
 
 def _format_for(spec: str, files: Files, key: Key) -> ModuleType:
     for module in _formats():
         if module.claims(files):
-            if key and not hasattr(module, "inside"):
-                raise ToposcopeError(f"{spec}: holds one model, not several; leave out :{text_of(key)[:40]}")
+            if not (hasattr(module, "inside") or hasattr(module, "opened")):
+                refuse_key(spec, key)
             return module
     raise ToposcopeError(
         f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, .gguf, .npz, .msgpack, a "

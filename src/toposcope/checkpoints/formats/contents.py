@@ -82,10 +82,10 @@ class Inside:
     models: Contents = field(default_factory=Contents)
 
 
-def shape_of(tensor: Stored) -> tuple[int, ...]:
-    """Return the shape of a tensor or an array."""
-    described = tensor.tensor if isinstance(tensor, StoredArray) else tensor
-    return () if described is None else described.shape
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor or an array, () of anything else."""
+    described = value.tensor if isinstance(value, StoredArray) else value
+    return described.shape if isinstance(described, StoredTensor) else ()
 
 
 def text_of(key: Key) -> str:
@@ -100,13 +100,10 @@ def items_of(content: Any) -> Mapping[Any, Any] | None:
     if content:
         return content
     made_of = content.arguments[0] if content.arguments else None
-    if isinstance(made_of, list) and made_of and all(map(_is_pair, made_of)):
-        return dict(made_of)
+    if isinstance(made_of, list) and made_of:
+        is_made_of_pairs = all(isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[0], str) for p in made_of)
+        return dict(made_of) if is_made_of_pairs else None
     return made_of if isinstance(made_of, dict) and not isinstance(made_of, Placeholder) else None
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
 def fields_of(content: Any) -> Mapping[Any, Any] | None:
@@ -138,10 +135,10 @@ class _Walk:
         self._above: list[int] = []
 
     def visit(self, name: str, content: Any, depth: int = MAX_DEPTH) -> None:
-        if isinstance(content, StoredTensor):
+        if isinstance(content, StoredTensor) or (isinstance(content, StoredArray) and content.tensor is not None):
             self.model.tensors[name] = content
         elif isinstance(content, StoredArray):
-            self._array(name, content)
+            self.model.unread[name] = f"array of dtype {content.code}" if content.code else "array"
         elif isinstance(content, str | int | float | bytes | None):
             return
         elif depth and id(content) not in self._above:
@@ -164,12 +161,6 @@ class _Walk:
                 self.visit(_joined(name, str(number)), value, depth)
         elif isinstance(content, Placeholder) and content.name:
             self.model.unread[name] = content.name
-
-    def _array(self, name: str, array: StoredArray) -> None:
-        if array.tensor is None:
-            self.model.unread[name] = f"array of dtype {array.code}" if array.code else "array"
-        else:
-            self.model.tensors[name] = array
 
 
 def _joined(outer: str, name: str) -> str:
@@ -303,11 +294,8 @@ def _usual(content: Any, key: Key, nesting: int, *, with_matrix: bool) -> Conten
 def _alone(content: Any, key: Key, *, with_matrix: bool = False) -> Contents:
     """Choose an object if it has tensors, even such as cannot be read."""
     model = model_of(content)
-    return (
-        Contents(key)
-        if (model.has_matrix if with_matrix else model.tensors) or any(map(is_tensor, model.unread.values()))
-        else Contents()
-    )
+    has_tensors = model.has_matrix if with_matrix else bool(model.tensors)
+    return Contents(key) if has_tensors or any(map(is_tensor, model.unread.values())) else Contents()
 
 
 def is_tensor(text: str) -> bool:
@@ -347,7 +335,7 @@ def _is_model_name(name: str | int) -> bool:
 
 def _unusual(fields: Mapping[Any, Any], key: Key, own: dict[str | int, Model], nesting: int) -> Contents:
     """Find the models where no key is usual."""
-    direct = [name for name, value in fields.items() if isinstance(name, str | int) and len(_shape(value)) > 1]
+    direct = [name for name, value in fields.items() if isinstance(name, str | int) and len(shape_of(value)) > 1]
     others: list[Key] = [(*key, *part) for name in own for part in _parts_of(name, fields[name])]
     whole = [name for name in own if _is_model_name(name) or is_state_dict(fields[name])]
     is_list = any(isinstance(fields[name], list | tuple) for name in own)
@@ -358,7 +346,8 @@ def _unusual(fields: Mapping[Any, Any], key: Key, own: dict[str | int, Model], n
         return replace(inner if is_found else Contents(others[0]), left=list(map(str, direct)))
     if whole and not direct:
         return Contents(None, others)
-    return _alone(fields, key) if own or direct or any(map(_is_leaf, fields.values())) else Contents()
+    has_leaf = any(isinstance(value, StoredTensor | StoredArray | Placeholder) for value in fields.values())
+    return _alone(fields, key) if own or direct or has_leaf else Contents()
 
 
 def _parts_of(name: str | int, value: Any) -> list[Key]:
@@ -368,14 +357,6 @@ def _parts_of(name: str | int, value: Any) -> list[Key]:
     return [(name, place) for place, part in enumerate(value) if is_state_dict(part)]
 
 
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, StoredTensor | StoredArray | Placeholder)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return shape_of(value) if isinstance(value, StoredTensor | StoredArray) else ()
-
-
 def is_state_dict(value: Any, nesting: int = MAX_NESTING) -> bool:
     """Return whether a value is a module or a dictionary of tensors with dotted names, itself or under a usual key."""
     if is_module(value) or (
@@ -383,18 +364,14 @@ def is_state_dict(value: Any, nesting: int = MAX_NESTING) -> bool:
     ):
         return True
     items = items_of(value) or {}
-    if any(isinstance(name, str) and "." in name and _shape(v) for name, v in items.items()):
+    if any(isinstance(name, str) and "." in name and shape_of(v) for name, v in items.items()):
         return True
     return nesting > 0 and any(is_state_dict(items[name], nesting - 1) for name in WEIGHT_KEYS if name in items)
 
 
 def _is_list_of_arrays(content: Any) -> bool:
     is_list = isinstance(content, list | tuple) and bool(content)
-    return (
-        is_list
-        and all(isinstance(value, StoredArray | list | tuple) for value in content)
-        and (_within(content).has_matrix)
-    )
+    return is_list and all(isinstance(v, StoredArray | list | tuple) for v in content) and _within(content).has_matrix
 
 
 def weights_of(content: object) -> dict[str, StoredTensor]:
@@ -430,7 +407,9 @@ def resolved(content: Any, key: Key, location: str) -> Key:
     left = list(reversed(key))
     while left:
         part, inside = left.pop(), parts_by_key(content)
-        name = part if part in inside else _longest(inside, str(part))
+        text = str(part)  # names may hold dots: the longest that it begins with
+        fitting = [n for n in inside if isinstance(n, str | int) and (text == str(n) or text.startswith(f"{n}."))]
+        name = part if part in inside else max(fitting, key=lambda name: len(str(name)), default=None)
         if name is None:
             names = [str(name)[:40] for name in inside if isinstance(name, str | int)][:20]
             raise ToposcopeError(f"{location}: no key {str(part)[:40]!a} in it; {choices(str(part)[:40], names)}")
@@ -439,12 +418,6 @@ def resolved(content: Any, key: Key, location: str) -> Key:
         parts.append(name)
         content = inside[name]
     return tuple(parts)
-
-
-def _longest(names: Mapping[Any, Any], text: str) -> str | int | None:
-    """Return the name that a text begins with; names may hold dots."""
-    matching = [n for n in names if isinstance(n, str | int) and (text == str(n) or text.startswith(f"{n}."))]
-    return max(matching, key=lambda name: len(str(name)), default=None)
 
 
 def parts_by_key(content: Any) -> Mapping[Any, Any]:

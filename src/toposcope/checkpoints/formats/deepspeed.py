@@ -8,15 +8,14 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
-from toposcope.checkpoints.formats import model_folder, torch_file
-from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, refuse_key, without_attribute
-from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
+from toposcope.checkpoints.formats.contents import fields_of, without_attribute
+from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, reshaped, stacked
 from toposcope.checkpoints.formats.series_inside import stated_along
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.formats.torch_file import RankFile, listing, open_file
+from toposcope.checkpoints.formats.weight_names import is_transformers_folder
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, unsupported
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
 MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
@@ -32,12 +31,11 @@ _UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save
 
 def claims(names: Collection[str]) -> bool:
     """By the files of ranks or layers, here or one folder deeper, next to no whole model."""
-    return len(names) > 1 and _folder(names) is not None and not model_folder.claims(names)
+    return len(names) > 1 and _folder(names) is not None and not is_transformers_folder(names)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def entries(spec: str, files: Files) -> Listing:
     """List the tensors of the model, put together from its files."""
-    refuse_key(spec, key)
     inner = _inside(files)
     ranks = {int(match[match.re.groups]) for match in _matches(MODULE, inner) + _matches(ZERO3, inner)}
     if any(ranks):
@@ -46,15 +44,19 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
         _refuse(spec, "experts in files of their own", _UNIVERSAL)
     if _matches(LAYER, inner):
         return _layers(spec, inner)
-    return _zero3(spec, inner) if _matches(ZERO3, inner) else _whole(spec, inner)
+    if _matches(ZERO3, inner):
+        return _zero3(spec, inner)
+    name = _matches(MODULE, inner)[0][0]
+    if reason := missing_ranks(RankFile(inner[name]).content):
+        raise unsupported(inner[name], reason)
+    return listing(inner[name], open_file(inner[name]))
 
 
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+def stated(_spec: str, files: Files) -> dict[str, int]:
     """Return the counters that the first rank states."""
-    refuse_key(spec, key)
     inner = _inside(files)
     name = min((m[0] for pattern in (MODULE, ZERO3) for m in _matches(pattern, inner)), default="")
-    return Inside(stated=stated_along(Saved(inner[name]).content, (), lambda _: None) if name else {})
+    return stated_along(RankFile(inner[name]).content, (), lambda _: None) if name else {}
 
 
 def missing_ranks(content: Any) -> str:
@@ -89,23 +91,6 @@ def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
     raise unsupported(spec, f"a checkpoint of DeepSpeed with {reason}; {fix}")
 
 
-def _whole(spec: str, inner: Files) -> Listing:
-    """List the tensors of the one module file."""
-    name = _matches(MODULE, inner)[0][0]
-    if reason := missing_ranks(Saved(inner[name]).content):
-        raise unsupported(inner[name], reason)
-    return torch_file.entries(spec, {name: inner[name]})
-
-
-def _module(saved: Saved) -> list[Entry]:
-    """Return the tensors of a module by their names, without the attribute in which Lightning keeps the model."""
-    content = fields_of(saved.content) or {}
-    tensors = saved.tensors(content.get("module", {}))
-    if "pytorch-lightning_version" in content:
-        tensors = without_attribute(tensors)
-    return [replace(entry, name=name) for name, entry in tensors.items()]
-
-
 def _layers(spec: str, inner: Files) -> Listing:
     """List the tensors of pipeline layers, a file each."""
     found = _matches(LAYER, inner)
@@ -115,7 +100,7 @@ def _layers(spec: str, inner: Files) -> Listing:
         _refuse(spec, f"layers over {len(ranks)} tensor-parallel ranks", fix)
     listed = []
     for match in found:
-        saved = Saved(inner[match[0]])
+        saved = RankFile(inner[match[0]])
         tensors = saved.tensors(saved.content).items()
         listed += [replace(entry, name=f"{int(match[1])}.{name}") for name, entry in tensors]
     return Listing(listed, [f"put together from {len(found)} pipeline layers, named by their numbers"])
@@ -123,11 +108,13 @@ def _layers(spec: str, inner: Files) -> Listing:
 
 def _zero3(spec: str, inner: Files) -> Listing:
     """List the parameters of ZeRO-3 by their master copies."""
-    by_rank = {int(match[1]): Saved(inner[match[0]]) for match in _matches(ZERO3, inner)}
-    optimizers = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_OPTIMIZER, inner)}
+    by_rank = {int(match[1]): RankFile(inner[match[0]]) for match in _matches(ZERO3, inner)}
+    optimizers = {int(match[1]): RankFile(inner[match[0]]) for match in _matches(_OPTIMIZER, inner)}
     if not optimizers:
         _refuse(spec, f"{len(by_rank)} ranks of ZeRO-3 and no optim_states files, which hold the weights")
-    stated = _partition_count(next(iter(optimizers.values())))
+    partitions = _optimizer_state(next(iter(optimizers.values()))).get("partition_count")
+    listed = partitions if isinstance(partitions, SEQUENCES) else [partitions]
+    stated = max((n for n in listed if type(n) is int and 0 < n < MAX_RANKS), default=None)
     count = max(stated or 0, *by_rank, *(rank + 1 for rank in optimizers), *(rank + 1 for rank in by_rank))
     if missing := [rank for rank in range(count) if rank not in by_rank or rank not in optimizers][:4]:
         raise CheckpointError(
@@ -135,39 +122,21 @@ def _zero3(spec: str, inner: Files) -> Listing:
             "every weight; fetch them",
             "missing shard",
         )
-    ranks = [_Rank(spec, by_rank[k], optimizers[k]) for k in range(count)]
+    ranks = [_Rank(by_rank[k], optimizers[k]) for k in range(count)]
     merge = _Zero3(spec, ranks, stated or count)
     note = f"put together from {count} ranks of ZeRO-3: the optimizer's master copies of the weights"
     return Listing([*merge.trained(), *merge.frozen(), *merge.buffers()], [note])
 
 
-def _partition_count(optimizer: Saved) -> int | None:
-    count = (fields_of((fields_of(optimizer.content) or {}).get("optimizer_state_dict")) or {}).get("partition_count")
-    counts = [n for n in (count if isinstance(count, SEQUENCES) else [count]) if type(n) is int and 0 < n < MAX_RANKS]
-    return max(counts, default=None)
+def _optimizer_state(optimizer: RankFile) -> Mapping[Any, Any]:
+    return fields_of(optimizer.fields.get("optimizer_state_dict")) or {}
 
 
-@dataclass(frozen=True)
-class _Rank:
+class _Rank(NamedTuple):
     """What one rank of ZeRO-3 saved."""
 
-    spec: str
-    saved: Saved
-    optimizer: Saved
-
-    @property
-    def module(self) -> Mapping[Any, Any]:
-        return fields_of(self.saved.content) or {}
-
-    def flat(self) -> Entry:
-        """Return this rank's numbers of all trained parameters, one after another."""
-        state = fields_of((fields_of(self.optimizer.content) or {}).get("optimizer_state_dict")) or {}
-        groups = state.get("fp32_flat_groups")
-        groups = groups if isinstance(groups, SEQUENCES) else [groups]
-        flat = [group for group in groups if _is_flat(group)]
-        if not flat or len(flat) < len(groups):
-            _refuse(self.spec, "ranks of ZeRO-3 without fp32_flat_groups of numbers")
-        return stacked("flat", [all_rows(self.optimizer.entry("flat", group)) for group in flat])
+    module: RankFile
+    optimizer: RankFile
 
 
 def _is_flat(value: Any) -> TypeGuard[StoredTensor]:
@@ -187,7 +156,7 @@ class _Zero3:
         if self.stated != len(self.ranks):
             _refuse(self.spec, f"{len(self.ranks)} ranks of ZeRO-3 where {self.stated} are stated")
         shapes = self._shapes("param_shapes")
-        flat = [rank.flat() for rank in self.ranks]
+        flat = [self._flat(rank) for rank in self.ranks]
         needed = sum(self._share(shape) for shape in shapes.values())
         if wrong := [part.shape[0] for part in flat if part.shape[0] != needed]:
             _refuse(self.spec, f"ranks of ZeRO-3 that hold {wrong[0]} numbers each where param_shapes need {needed}")
@@ -196,7 +165,7 @@ class _Zero3:
             share = self._share(shape)
             listed.append(self._whole(name, shape, [Rows(part, at, at + share) for part in flat]))
             at += share
-        own = self.ranks[0].module.get("shared_params")
+        own = self.ranks[0].module.fields.get("shared_params")
         by_name = {entry.name: entry for entry in listed}
         for pair in own if isinstance(own, SEQUENCES) else ():
             if isinstance(pair, SEQUENCES) and len(pair) == 2 and all(isinstance(name, str) for name in pair):
@@ -205,26 +174,38 @@ class _Zero3:
                 listed.append(replace(by_name[pair[1]], name=pair[0]))
         return listed
 
+    def _flat(self, rank: _Rank) -> Entry:
+        """Return a rank's numbers of all trained parameters, one after another."""
+        groups = _optimizer_state(rank.optimizer).get("fp32_flat_groups")
+        groups = groups if isinstance(groups, SEQUENCES) else [groups]
+        flat = [group for group in groups if _is_flat(group)]
+        if not flat or len(flat) < len(groups):
+            _refuse(self.spec, "ranks of ZeRO-3 without fp32_flat_groups of numbers")
+        return stacked("flat", [Rows.all(rank.optimizer.entry("flat", group)) for group in flat])
+
     def frozen(self) -> list[Entry]:
         """Return the frozen parameters, of which every rank holds a fragment."""
         listed = []
         for name, shape in self._shapes("frozen_param_shapes").items():
-            pieces = [all_rows(self._fragment(rank, name, shape)) for rank in self.ranks]
+            pieces = [Rows.all(self._fragment(rank, name, shape)) for rank in self.ranks]
             listed.append(self._whole(name, shape, pieces))
         return listed
 
     def _fragment(self, rank: _Rank, name: str, shape: tuple[int, ...]) -> Entry:
-        part = (fields_of(rank.module.get("frozen_param_fragments")) or {}).get(name)
+        part = (fields_of(rank.module.fields.get("frozen_param_fragments")) or {}).get(name)
         if not _is_flat(part) or part.shape[0] != self._share(shape):
             _refuse(self.spec, f"fragments of the frozen {name[:80]!r} that do not fit its shape {list(shape)}")
-        return rank.saved.entry(name, part)
+        return rank.module.entry(name, part)
 
     def buffers(self) -> list[Entry]:
         """Return the buffers, which every rank holds whole."""
-        first = self.ranks[0]
-        stated = first.module.get("buffer_names")
+        saved = self.ranks[0].module
+        stated = saved.fields.get("buffer_names")
+        tensors = saved.tensors(saved.fields.get("module", {}))
+        if "pytorch-lightning_version" in saved.fields:
+            tensors = without_attribute(tensors)
         names = stated if isinstance(stated, SEQUENCES) else ()
-        return [entry for entry in _module(first.saved) if entry.name in names]
+        return [replace(entry, name=name) for name, entry in tensors.items() if name in names]
 
     def _share(self, shape: tuple[int, ...]) -> int:
         return -(-math.prod(shape) // len(self.ranks))
@@ -236,21 +217,18 @@ class _Zero3:
 
     def _shapes(self, field: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of parameters by name, which all ranks agree in."""
-        first, *others = (rank.module.get(field) for rank in self.ranks)
+        first, *others = (rank.module.fields.get(field) for rank in self.ranks)
         found: dict[str, tuple[int, ...]] = {}
         for group in first if isinstance(first, SEQUENCES) else [first]:
             for name, shape in (fields_of(group) or {}).items():
                 if not isinstance(name, str) or name in found:
                     _refuse(self.spec, f"{field} that name a parameter twice")
-                found[name] = self._shape(name, shape)
+                try:
+                    found[name] = natural_numbers(shape)
+                except ValueError:
+                    _refuse(self.spec, f"no shape of {name[:80]!r}")
         if not found and field == "param_shapes" and not self._shapes("frozen_param_shapes"):
             _refuse(self.spec, "ranks of ZeRO-3 without param_shapes")
         if any(other != first for other in others):
             _refuse(self.spec, f"ranks of different {field}")
         return found
-
-    def _shape(self, name: str, shape: Any) -> tuple[int, ...]:
-        try:
-            return natural_numbers(shape)
-        except ValueError:
-            _refuse(self.spec, f"no shape of {name[:80]!r}")

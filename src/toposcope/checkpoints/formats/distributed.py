@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats import model_folder
 from toposcope.checkpoints.formats.contents import WEIGHT_KEYS, weights_of, without_attribute
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry, slice_of
 from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
 from toposcope.checkpoints.formats.torch_file import Archive
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated
+from toposcope.checkpoints.formats.weight_names import WHOLE_OR_INDEX, is_file_name
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,
     TENSOR_NAMES,
@@ -40,6 +39,7 @@ OTHER_PREFIXES = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_sta
 MEGATRON_META = ("common.pt", "metadata.json")  # files that Megatron-Core writes into the folder
 _ALL_LAYERS = re.compile(r"(.*(?:^|\.)layers)\.(?!\d)(.+)")
 MAX_LAYERS = 1 << 12
+_Chunk = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
 LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 
 
@@ -93,7 +93,7 @@ NAMES: Names = (
 
 def claims(names: Collection[str]) -> bool:
     """By one ``.metadata``, here or one folder deeper, without a file of whole weights."""
-    return _folder(names) is not None and not any(name in names for name in model_folder.NAMES)
+    return _folder(names) is not None and not any(name in names for name in WHOLE_OR_INDEX)
 
 
 def _folder(names: Collection[str]) -> str | None:
@@ -167,11 +167,6 @@ class _Part:
             )
         return entry
 
-    @property
-    def place(self) -> tuple[slice, ...]:
-        """Its place in the tensor."""
-        return tuple(slice(at, at + size) for at, size in zip(self.offsets, self.sizes, strict=True))
-
 
 class _Stored:
     """The content of a ``.metadata`` file, checked as far as it is used."""
@@ -204,14 +199,15 @@ class _Stored:
             within = nested
             *outer, name = path if isinstance(path, list | tuple) and path else self._path_from_name(fqn)
             for part in outer:
-                within = within.setdefault(str(part), {}) if isinstance(part, str | int) else self._bad_path(fqn)
+                if not isinstance(part, str | int):
+                    raise ValueError(f"{fqn[:80]} has no valid path")
+                within = within.setdefault(str(part), {})
             # Stand-ins for tensors, so that the model is found as in a file of torch.save.
             within[name] = StoredTensor(StoredStorage(fqn, "", 0), "", 0, (), ())
         weights = {name: stored.storage.record for name, stored in weights_of(nested).items()}
-        return without_attribute(weights) if self._is_lightning() else weights
-
-    def _bad_path(self, fqn: str) -> dict[str, Any]:
-        raise ValueError(f"{fqn[:80]} has no valid path")
+        meta = self._files.get(LIGHTNING_META)
+        is_lightning = meta is not None and b"pytorch-lightning_version" in Archive(meta).pickle
+        return without_attribute(weights) if is_lightning else weights
 
     def _path_from_name(self, fqn: str) -> list[str]:
         """Return the path to a tensor without planner data: by the part of its name before the first dot."""
@@ -220,10 +216,6 @@ class _Stored:
             return [first, rest]
         others = any(name.startswith(OTHER_PREFIXES) for name in self._tensors)
         return [first, rest] if others and first in WEIGHT_KEYS and rest else [fqn]
-
-    def _is_lightning(self) -> bool:
-        meta = self._files.get(LIGHTNING_META)
-        return meta is not None and b"pytorch-lightning_version" in Archive(meta).pickle
 
     def entry(self, name: str, fqn: str) -> Entry:
         """Return a tensor whose chunks are complete."""
@@ -262,7 +254,7 @@ class _Stored:
 
     def _shard(self, name: Any) -> StoredFile:
         """Return the file of a name that comes from the checkpoint, and may only be a file of its folder."""
-        if not isinstance(name, str) or not model_folder.is_file_name(name):
+        if not isinstance(name, str) or not is_file_name(name):
             shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
             raise CheckpointError(
                 f"{self._file.location}: names a file outside its folder, or no file: {shown}", "unsafe"
@@ -275,53 +267,49 @@ class _Stored:
         return self._files[name]
 
 
-def _check_chunks(
-    file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-) -> None:
+def _check_chunks(file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[_Chunk]) -> None:
     """Refuse chunks that do not cover a tensor exactly: outside it, overlapping, or too few."""
-    volume = 0
+    reason, volume = "", sum(math.prod(sizes) for _, sizes in chunks)
     for offsets, sizes in chunks:
         if not len(offsets) == len(sizes) == len(shape):
-            raise _bad_chunks(file, fqn, "a chunk has other dimensions than the tensor")
-        if any(at + size > extent for at, size, extent in zip(offsets, sizes, shape, strict=True)):
-            raise _bad_chunks(file, fqn, f"the chunk at {list(offsets)} lies outside the tensor")
-        volume += math.prod(sizes)
-    if len(chunks) > 1 and _overlap(chunks):
-        raise _bad_chunks(file, fqn, "two chunks overlap")
-    if volume != math.prod(shape):
-        raise _bad_chunks(file, fqn, f"its chunks hold {volume} of {math.prod(shape)} numbers")
+            reason = reason or "a chunk has other dimensions than the tensor"
+        elif any(at + size > extent for at, size, extent in zip(offsets, sizes, shape, strict=True)):
+            reason = reason or f"the chunk at {list(offsets)} lies outside the tensor"
+    if not reason and len(chunks) > 1 and _overlap(chunks):
+        reason = "two chunks overlap"
+    if not reason and volume != math.prod(shape):
+        reason = f"its chunks hold {volume} of {math.prod(shape)} numbers"
+    if reason:
+        raise CheckpointError(
+            f"{file.location}: {fqn[:80]!r} is not whole: {reason}; save the checkpoint again", "index"
+        )
 
 
-def _overlap(chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+def _overlap(chunks: Sequence[_Chunk]) -> bool:
     begins, sizes = (np.array([chunk[k] for chunk in chunks], dtype=np.int64) for k in (0, 1))
     order = np.lexsort(begins.T[::-1])
     begins, ends = begins[order], (begins + sizes)[order]
     if (np.ptp(begins[:, 1:], axis=0) == 0).all():  # along the first axis only, as FSDP does
         return bool((begins[1:, 0] < ends[:-1, 0]).any())
-    for k in range(len(begins) - 1):
-        if ((begins[k] < ends[k + 1 :]) & (begins[k + 1 :] < ends[k])).all(axis=1).any():
-            return True
-    return False
+    later = range(1, len(begins))
+    return any(((begins[k - 1] < ends[k:]) & (begins[k:] < ends[k - 1])).all(axis=1).any() for k in later)
 
 
 def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int, stop: int) -> NDArray[Any]:
     """Put rows together from the chunks they lie in."""
     if not shape:
         return parts[0].entry.whole()
-    wanted = []
-    for part in parts:
-        first, last = max(start, part.offsets[0]), min(stop, part.offsets[0] + part.sizes[0])
-        if first < last:
-            wanted.append((part, first, last))
+    wanted = [
+        (part, first, last)
+        for part in parts
+        if (first := max(start, part.offsets[0])) < (last := min(stop, part.offsets[0] + part.sizes[0]))
+    ]
     if len(wanted) == 1:
         ((part, first, last),) = wanted
         return part.entry.read(first - part.offsets[0], last - part.offsets[0])
     rows = np.empty((stop - start, *shape[1:]), DTYPES[dtype])
     for part, first, last in wanted:
-        place = (slice(first - start, last - start), *part.place[1:])
+        others = zip(part.offsets[1:], part.sizes[1:], strict=True)
+        place = (slice(first - start, last - start), *(slice(at, at + size) for at, size in others))
         rows[place] = part.entry.read(first - part.offsets[0], last - part.offsets[0])
     return rows
-
-
-def _bad_chunks(file: StoredFile, fqn: str, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: {fqn[:80]!r} is not whole: {reason}; save the checkpoint again", "index")

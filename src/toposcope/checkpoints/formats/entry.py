@@ -5,22 +5,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.dtypes import DTYPES, from_tensor, itemsize, without_8_bits
-from toposcope.checkpoints.sources import Bytes, StoredFile
+from toposcope.checkpoints.formats.dtypes import DTYPES, MANTISSA_BITS, from_tensor, itemsize, without_8_bits
+from toposcope.checkpoints.sources.source import Bytes, StoredFile
+from toposcope.checkpoints.tuning import BLOCK_BYTES
 from toposcope.kernels.magnitudes import widened
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
-
-BLOCK_BYTES = 1 << 24  # bytes of a tensor in memory at a time where it is read block by block
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Entry:
     @property
     def is_float(self) -> bool:
         """Whether its numbers are floating-point, of a byte or more each."""
-        return _is_float(self.dtype)
+        return self.dtype in MANTISSA_BITS
 
     def content_hash(self) -> str:
         """Return the SHA-256 of dtype, shape and bytes, a few rows in memory at a time."""
@@ -90,12 +89,13 @@ class Entry:
         """Read the tensor in blocks of rows of about `BLOCK_BYTES` bytes."""
         if 0 in self.shape:
             return
-        read = self.read if self.sequential_rows else partial(_rows, self.whole())
+        whole = None if self.sequential_rows or not self.shape else self.whole()
         count = self.shape[0] if self.shape else 1
         width = math.prod(self.shape[1:]) * itemsize(self.dtype)
         step = max(1, BLOCK_BYTES // max(1, width))
         for start in range(0, count, step):
-            yield read(start, min(start + step, count))
+            stop = min(start + step, count)
+            yield self.read(start, stop) if whole is None else whole[start:stop]
 
 
 class Listing(list[Entry]):
@@ -111,18 +111,9 @@ class Listing(list[Entry]):
         self.notes, self.stated = tuple(notes), stated
 
 
-@cache
-def _is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat")) and not dtype.startswith("float4")
-
-
 def flattened(stored: NDArray[Any]) -> NDArray[Any]:
     """Return all numbers in one dimension, one after another in memory."""
     return np.ascontiguousarray(stored).reshape(-1)
-
-
-def _rows(stored: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    return stored[start:stop] if stored.ndim else stored
 
 
 def in_memory(name: str, tensor: "Tensor") -> Entry:
@@ -140,6 +131,19 @@ def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, 
     return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset), place=(file, offset))
 
 
+def _read(shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int, start: int, stop: int) -> NDArray[Any]:
+    width = math.prod(shape[1:]) * itemsize(dtype)
+    stored = file.read(offset + start * width, offset + stop * width)
+    return as_array(stored, dtype, (stop - start, *shape[1:]) if shape else ())
+
+
+def as_array(stored: Bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return bytes as an array, without a copy if they are aligned."""
+    if stored.__array_interface__["data"][0] % itemsize(dtype):
+        stored = np.array(stored)
+    return stored.view(DTYPES[dtype]).reshape(shape)
+
+
 def slice_of(entry: Entry, k: int, name: str) -> Entry:
     """Return one slice of a tensor along its first axis."""
     if entry.place is None:
@@ -152,6 +156,66 @@ def slice_of(entry: Entry, k: int, name: str) -> Entry:
 def _rows_of_slice(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
     rows: NDArray[Any] = entry.read(k, k + 1)[0][start:stop]
     return rows
+
+
+def reshaped(name: str, shape: tuple[int, ...], entry: Entry) -> Entry:
+    """Return a tensor with other axes, its numbers in the same order."""
+    if entry.place is not None:
+        return contiguous(name, shape, entry.dtype, *entry.place)
+    is_sequential = entry.sequential_rows and len(entry.shape) == 1
+    return Entry(name, shape, entry.dtype, partial(_read_reshaped, entry, shape), is_sequential)
+
+
+def _read_reshaped(entry: Entry, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:
+    if len(entry.shape) > 1:
+        whole: NDArray[Any] = np.ascontiguousarray(entry.whole()).reshape(shape)
+        return whole[start:stop]
+    width = math.prod(shape[1:])
+    return entry.read(start * width, stop * width).reshape((stop - start, *shape[1:]) if shape else ())
+
+
+class Rows(NamedTuple):
+    """Rows `start` to `stop` of a tensor."""
+
+    entry: Entry
+    start: int
+    stop: int
+
+    @classmethod
+    def all(cls, entry: Entry) -> "Rows":
+        """Return every row of a tensor."""
+        return cls(entry, 0, entry.shape[0])
+
+
+def stacked(name: str, pieces: Sequence[Rows]) -> Entry:
+    """Return a tensor whose first axis runs through the pieces, which agree in the others."""
+    first = pieces[0].entry
+    shape = (sum(piece.stop - piece.start for piece in pieces), *first.shape[1:])
+    read = partial(_read_stacked, pieces, shape, first.dtype)
+    return Entry(name, shape, first.dtype, read, all(piece.entry.sequential_rows for piece in pieces))
+
+
+def _read_stacked(pieces: Sequence[Rows], shape: tuple[int, ...], dtype: str, start: int, stop: int) -> NDArray[Any]:
+    found, at = [], 0
+    for piece in pieces:
+        first, last = max(start - at, 0), min(stop - at, piece.stop - piece.start)
+        if first < last:
+            found.append(piece.entry.read(piece.start + first, piece.start + last))
+        at += piece.stop - piece.start
+    if len(found) == 1:
+        return found[0]
+    return np.concatenate(found) if found else np.empty((0, *shape[1:]), DTYPES[dtype])
+
+
+def side_by_side(name: str, parts: Sequence[Entry]) -> Entry:
+    """Return a matrix whose columns run through the parts."""
+    shape = (parts[0].shape[0], sum(part.shape[1] for part in parts))
+    read = partial(_read_side_by_side, parts)
+    return Entry(name, shape, parts[0].dtype, read, all(part.sequential_rows for part in parts))
+
+
+def _read_side_by_side(parts: Sequence[Entry], start: int, stop: int) -> NDArray[Any]:
+    return np.concatenate([part.read(start, stop) for part in parts], axis=1)
 
 
 def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:
@@ -191,16 +255,3 @@ def _read_together(entries: Sequence[Entry]) -> NDArray[Any]:
         return np.stack([entry.whole() for entry in entries])
     stored = np.concatenate([file.read(offset, offset + n_bytes) for file, offset in places])
     return stored.view(DTYPES[dtype]).reshape(len(entries), *shape)
-
-
-def _read(shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int, start: int, stop: int) -> NDArray[Any]:
-    width = math.prod(shape[1:]) * itemsize(dtype)
-    stored = file.read(offset + start * width, offset + stop * width)
-    return as_array(stored, dtype, (stop - start, *shape[1:]) if shape else ())
-
-
-def as_array(stored: Bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return bytes as an array, without a copy if they are aligned."""
-    if stored.__array_interface__["data"][0] % itemsize(dtype):
-        stored = np.array(stored)
-    return stored.view(DTYPES[dtype]).reshape(shape)

@@ -7,17 +7,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from toposcope.checkpoints.formats import torch_file
-from toposcope.checkpoints.formats.contents import Inside, Key
 from toposcope.checkpoints.formats.dtypes import DTYPES
-from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.joining import all_rows, reshaped, stacked
-from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
-from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, Unknown, array_entry, stream_of
+from toposcope.checkpoints.formats.entry import Entry, Rows, reshaped, stacked
+from toposcope.checkpoints.formats.model_folder import is_only, lone_file
+from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, natural_numbers
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
+from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, Unknown, natural_numbers
 
 USUAL = "flax_model.msgpack"
 _SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")
@@ -38,16 +34,15 @@ def claims(names: Collection[str]) -> bool:
     return bool(_named(names))
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
-    """List the arrays by where they lie; their numbers are skipped."""
-    found = _files(spec, files)
-    return torch_file.listing(found[0], _Saved(found), key)
-
-
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
-    """Return the series in the file, and the counters that it states."""
-    found = _files(spec, files)
-    return torch_file.within(found[0], _Saved(found), key)
+def opened(spec: str, files: Files) -> tuple[StoredFile, "_Saved"]:
+    """List the arrays by where they lie; their numbers are skipped, and every shard must be there."""
+    names = list(files) if len(files) == 1 else _named(files)
+    if (match := _SHARD.fullmatch(names[0])) and (missing := int(match[2]) - len(names)):
+        raise CheckpointError(
+            f"{spec}: {missing} of {int(match[2])} shards of {USUAL} are missing; fetch them again", "missing shard"
+        )
+    found = [files[name] for name in names]
+    return found[0], _Saved(found)
 
 
 def _is_other(name: str) -> bool:
@@ -66,18 +61,6 @@ def _named(names: Collection[str]) -> list[str]:
         return shards if is_only(names, ".msgpack") else []
     lone = lone_file([name for name in names if not _is_other(name)], ".msgpack")
     return [lone] if lone else []
-
-
-def _files(spec: str, files: Files) -> list[StoredFile]:
-    """Return the files of one checkpoint, which must be complete."""
-    names = list(files) if len(files) == 1 else _named(files)
-    if match := _SHARD.fullmatch(names[0]):
-        missing = int(match[2]) - len(names)
-        if missing:
-            raise CheckpointError(
-                f"{spec}: {missing} of {int(match[2])} shards of {USUAL} are missing; fetch them again", "missing shard"
-            )
-    return [files[name] for name in names]
 
 
 class _Array(StoredArray):
@@ -109,7 +92,7 @@ class _Saved:
         """Return one of the arrays."""
         if not tensor.chunks or tensor.tensor is None:
             return array_entry(tensor.file, name, tensor)
-        whole = stacked(name, [all_rows(array_entry(chunk.file, name, chunk)) for chunk in tensor.chunks])
+        whole = stacked(name, [Rows.all(array_entry(chunk.file, name, chunk)) for chunk in tensor.chunks])
         return reshaped(name, tensor.tensor.shape, whole)
 
 

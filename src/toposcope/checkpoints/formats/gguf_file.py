@@ -3,21 +3,19 @@
 import math
 import re
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.contents import Key, refuse_key
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.formats.one_file_folder import is_only, lone_file
+from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
 from toposcope.extras import install, is_installed
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -43,9 +41,8 @@ def claims(names: Collection[str]) -> bool:
     return bool(_chosen(names))
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
+def entries(spec: str, files: Files) -> list[Entry]:
     """List the tensors by the headers of the file or its parts."""
-    refuse_key(spec, key)
     chosen = _chosen(files)
     headers = [_Header(files[name]) for name in chosen]
     _check_parts(spec, chosen, headers)
@@ -53,20 +50,19 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     names = [entry.name for entry in listed]
     if len(set(names)) < len(names):
         raise damaged(headers[0].file, "two tensors have the same name")
-    _refuse_factors(headers[0].file, listed)
+    for name in names:
+        if name.endswith(".scale") and f"{name.removesuffix('.scale')}.weight" in names:  # llama.cpp multiplies by it
+            reason = f"a weight has a factor of its own in {name[:80]!a}; convert the model to F16 or BF16"
+            raise unsupported(headers[0].file, reason)
     return listed
 
 
 def _chosen(names: Collection[str]) -> list[str]:
-    """Return the names of the files to read."""
+    """Return the names of the files to read: the only one, or the parts of one model if there are no other weights."""
     if len(names) == 1:
         return list(names)
-    lone = lone_file(names, ".gguf")
-    return [lone] if lone else _parts(names)
-
-
-def _parts(names: Collection[str]) -> list[str]:
-    """Return the names of the parts of one model; none if there are other weights."""
+    if lone := lone_file(names, ".gguf"):
+        return [lone]
     found = sorted(name for name in names if name.endswith(".gguf"))
     matches = [_PART.fullmatch(name) for name in found]
     stems = {(match[1], match[3]) if match and "/" not in match[1] else None for match in matches}
@@ -91,18 +87,7 @@ def _check_parts(spec: str, names: Sequence[str], headers: Sequence["_Header"]) 
     )
 
 
-def _refuse_factors(file: StoredFile, listed: Iterable[Entry]) -> None:
-    """Refuse weights that have a factor of their own next to them, which llama.cpp multiplies by."""
-    names = {entry.name for entry in listed}
-    for name in names:
-        if name.endswith(".scale") and f"{name.removesuffix('.scale')}.weight" in names:
-            raise unsupported(
-                file, f"a weight has a factor of its own in {name[:80]!a}; convert the model to F16 or BF16"
-            )
-
-
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """A tensor by its header; `offset` counts from the first."""
 
     name: str
@@ -153,11 +138,10 @@ class _Header:
         return found
 
     def _size(self, tensor: _Tensor) -> int:
-        count = math.prod(tensor.shape)
         numbers, size = _block(self.file, tensor)
         if (tensor.shape[-1] if tensor.shape else 1) % numbers:
             raise damaged(self.file, f"{tensor.name[:80]!a} has rows of {tensor.shape[-1]}, not blocks of {numbers}")
-        return count // numbers * size
+        return math.prod(tensor.shape) // numbers * size
 
     def _entry(self, tensor: _Tensor) -> Entry:
         name, shape, place = tensor.name, tensor.shape, self.begin + tensor.offset
@@ -173,7 +157,10 @@ class _Header:
             raise ValueError("it does not begin as a GGUF file does")
         version = _whole(stream, 4)
         if version not in _VERSIONS:
-            raise unsupported(self.file, _other_version(version))
+            is_big = version.to_bytes(4, "big") in [known.to_bytes(4, "little") for known in _VERSIONS]
+            other = f"GGUF of version {version}; only 2 and 3 are read. Convert the model again"
+            big = "a big-endian GGUF file; convert it with gguf_convert_endian.py of llama.cpp"
+            raise unsupported(self.file, big if is_big else other)
         n_tensors, n_values = _whole(stream, 8), _whole(stream, 8)
         if max(n_tensors, n_values) > MAX_TENSORS:
             raise ValueError(f"its header lists {max(n_tensors, n_values)} tensors or values")
@@ -189,12 +176,6 @@ class _Header:
         self.begin = -(-stream.tell() // alignment) * alignment
         if unaligned := next((tensor for tensor in self.tensors if tensor.offset % alignment), None):
             raise ValueError(f"{unaligned.name[:80]!a} begins between two places of its alignment")
-
-
-def _other_version(version: int) -> str:
-    if version.to_bytes(4, "little")[::-1] in [known.to_bytes(4, "little") for known in _VERSIONS]:
-        return "a big-endian GGUF file; convert it with gguf_convert_endian.py of llama.cpp"
-    return f"GGUF of version {version}; only 2 and 3 are read. Convert the model again"
 
 
 def _bytes(stream: BinaryIO, size: int) -> bytes:

@@ -9,12 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, refuse_key
-from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.joining import Rows, Saved, side_by_side, stacked
+from toposcope.checkpoints.formats.contents import fields_of
+from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, side_by_side, stacked
+from toposcope.checkpoints.formats.torch_file import RankFile
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
-from toposcope.checkpoints.sources import CheckpointError, Files
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources.source import CheckpointError, Files, unsupported
 from toposcope.checkpoints.steps import MAX_STEP
 
 _Place = tuple[int, int]  # the rank among tensor-parallel ones, and the pipeline stage
@@ -42,25 +41,24 @@ def claims(names: Collection[str]) -> bool:
     return any(MEGATRON_RANK.fullmatch(name) for name in names)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def entries(spec: str, files: Files) -> Listing:
     """List the tensors of the model, merged from its ranks."""
-    refuse_key(spec, key)
     ranks = _ranks(spec, files)
     first = next(iter(ranks.values()))
-    sizes = _sizes_of(first)
-    _check_ranks(spec, set(ranks), first, sizes)
+    arguments = _arguments(first.content)
+    sizes = {name: n for name in _SIZES if type(n := arguments.get(name)) is int and 0 < n < 1 << 40}
+    _check_ranks(spec, set(ranks), arguments, sizes)
     if len(ranks) == 1:
         return Listing(_tensors(spec, first).values())
-    merge = _Merge(spec, ranks, sizes, first)
-    return Listing(merge.entries(), merge.notes)
+    tensor, pipeline = (sizes[name] for name in _SIZES[:2])
+    note = f"merged from {tensor} tensor-parallel ranks in {pipeline} pipeline stages, as their args say"
+    return Listing(_Merge(spec, ranks, sizes, arguments, first.fields.get("checkpoint_version")).entries(), [note])
 
 
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+def stated(spec: str, files: Files) -> dict[str, int]:
     """Return the iteration that the first rank states."""
-    refuse_key(spec, key)
-    saved = next(iter(_ranks(spec, files).values()))
-    step = (fields_of(saved.content) or {}).get("iteration")
-    return Inside(stated={"iteration": step} if type(step) is int and 0 <= step <= MAX_STEP else {})
+    step = next(iter(_ranks(spec, files).values())).fields.get("iteration")
+    return {"iteration": step} if type(step) is int and 0 <= step <= MAX_STEP else {}
 
 
 def missing_ranks(content: Any) -> str:
@@ -72,15 +70,15 @@ def missing_ranks(content: Any) -> str:
     return what if several else ""
 
 
-def _ranks(spec: str, files: Files) -> dict[_Place, Saved]:
+def _ranks(spec: str, files: Files) -> dict[_Place, RankFile]:
     """Return what each rank saved."""
-    ranks: dict[_Place, Saved] = {}
+    ranks: dict[_Place, RankFile] = {}
     for name in sorted(files):
         if match := MEGATRON_RANK.fullmatch(name):
             tensor, stage, expert = match.groups()
             if expert is not None:
                 _refuse(spec, "experts in files of their own")
-            if ranks.setdefault((int(tensor), int(stage or 0)), saved := Saved(files[name])) is not saved:
+            if ranks.setdefault((int(tensor), int(stage or 0)), saved := RankFile(files[name])) is not saved:
                 _refuse(spec, f"two files of one rank ({name})")
     return ranks
 
@@ -89,12 +87,7 @@ def _arguments(content: Any) -> Mapping[Any, Any]:
     return fields_of((fields_of(content) or {}).get("args")) or {}
 
 
-def _sizes_of(saved: Saved) -> dict[str, int]:
-    arguments = _arguments(saved.content)
-    return {name: n for name in _SIZES if type(n := arguments.get(name)) is int and 0 < n < 1 << 40}
-
-
-def _check_ranks(spec: str, found: set[_Place], first: Saved, sizes: Mapping[str, int]) -> None:
+def _check_ranks(spec: str, found: set[_Place], arguments: Mapping[Any, Any], sizes: Mapping[str, int]) -> None:
     """Refuse other than one file for each rank that the arguments imply."""
     lacking = [name for name in _SIZES if name not in sizes]
     if len(found) > 1 and lacking:
@@ -103,7 +96,7 @@ def _check_ranks(spec: str, found: set[_Place], first: Saved, sizes: Mapping[str
             f"{', '.join(_folder(place) for place in sorted(found)[:4])}: parallel shards of one model of "
             f"Megatron-LM, and their args do not say how they fit (no {', '.join(lacking[:3])}); {FIX}",
         )
-    experts = _arguments(first.content).get("expert_model_parallel_size")
+    experts = arguments.get("expert_model_parallel_size")
     if type(experts) is int and experts > 1:
         _refuse(spec, f"experts over {experts} ranks")
     # Without these numbers, one rank is a whole model.
@@ -126,12 +119,11 @@ def _folder(place: _Place) -> str:
     return f"mp_rank_{tensor:02d}" + (f"_{stage:03d}" if stage else "")
 
 
-def _tensors(spec: str, saved: Saved) -> dict[str, Entry]:
+def _tensors(spec: str, saved: RankFile) -> dict[str, Entry]:
     """Return the tensors of one rank by their dotted names."""
-    content = fields_of(saved.content) or {}
-    if "model" not in content and "model0" in content:
+    if "model" not in saved.fields and "model0" in saved.fields:
         _refuse(spec, "virtual pipeline stages (model0, model1, ...)")
-    found = saved.tensors(content.get("model", {}))
+    found = saved.tensors(saved.fields.get("model", {}))
     if not found:
         _refuse(spec, f"no tensors under model in {saved.file.location}")
     return found
@@ -146,14 +138,10 @@ class _Merge:
     """Puts the model together from its ranks."""
 
     spec: str
-    ranks: Mapping[_Place, Saved]
+    ranks: Mapping[_Place, RankFile]
     sizes: Mapping[str, int]
-    first: Saved
-
-    @property
-    def notes(self) -> list[str]:
-        tensor, pipeline = (self.sizes[name] for name in _SIZES[:2])
-        return [f"merged from {tensor} tensor-parallel ranks in {pipeline} pipeline stages, as their args say"]
+    arguments: Mapping[Any, Any]  # of the first rank
+    version: Any  # of the checkpoint
 
     def entries(self) -> list[Entry]:
         """Return the tensors of the whole model."""
@@ -178,7 +166,7 @@ class _Merge:
         numbers = {int(match.group(2)) for name in names if (match := _LAYER.fullmatch(name))}
         if numbers != set(range(len(numbers))):
             _refuse(self.spec, f"layers of stage {stage} that are not numbered from 0")
-        is_copy = self._arguments().get("untie_embeddings_and_output_weights") is False and stage
+        is_copy = self.arguments.get("untie_embeddings_and_output_weights") is False and stage
         merged = {}
         for name in names:
             if is_copy and _TIED.search(name):
@@ -189,13 +177,10 @@ class _Merge:
 
     def _rank(self, tensor: int, stage: int) -> dict[str, Entry]:
         saved = self.ranks[tensor, stage]
-        own, theirs = _arguments(self.first.content), _arguments(saved.content)
-        if any(own.get(name) != theirs.get(name) for name in (*_SIZES, "swiglu", "num_query_groups")):
+        theirs = _arguments(saved.content)
+        if any(self.arguments.get(name) != theirs.get(name) for name in (*_SIZES, "swiglu", "num_query_groups")):
             _refuse(self.spec, f"ranks of different args ({saved.file.location.rpartition('/')[0][-80:]})")
         return _tensors(self.spec, saved)
-
-    def _arguments(self) -> Mapping[Any, Any]:
-        return _arguments(self.first.content)
 
     def _merged(self, name: str, parts: Sequence[Entry]) -> Entry:
         """Return one tensor of the model from the parts of all tensor-parallel ranks."""
@@ -210,8 +195,9 @@ class _Merge:
             expected = expected[: len(first.shape)] if name.endswith("bias") else expected
         elif (match := _ROW.search(name)) and len(first.shape) == 2:
             merged = side_by_side(name, parts)
-            inputs = self._attention() if "dense_4h" not in match[1] and "fc2" not in match[1] else self._hidden()
-            expected = self.sizes["hidden_size"], inputs
+            is_mlp = "dense_4h" in match[1] or "fc2" in match[1]
+            attention = self.sizes["num_attention_heads"] * self.sizes["kv_channels"]
+            expected = self.sizes["hidden_size"], self.sizes["ffn_hidden_size"] if is_mlp else attention
         else:
             self._uncertain(name, "for which there is no rule")
         if merged.shape != expected:
@@ -222,15 +208,14 @@ class _Merge:
         """Return the rows of a column-parallel tensor in the order of the whole model."""
         if any(not part.shape for part in parts):
             self._uncertain(name, "which has no axis")
-        version = (fields_of(self.first.content) or {}).get("checkpoint_version")
         groups = 1
-        if kind in _IN.split("|") and parts[0].shape[0] * len(parts) == 2 * self._hidden():
+        if kind in _IN.split("|") and parts[0].shape[0] * len(parts) == 2 * self.sizes["ffn_hidden_size"]:
             groups = 2  # gate and up
         elif kind == "query_key_value":
-            if not isinstance(version, int | float):
+            if not isinstance(self.version, int | float):
                 self._uncertain(name, "without a checkpoint_version")
             # Before version 1, all queries come first, then all keys, then all values.
-            groups = 3 if version < 1 else 1
+            groups = 3 if self.version < 1 else 1
         if parts[0].shape[0] % groups:
             self._uncertain(name, f"whose rows are not a multiple of {groups}")
         size = parts[0].shape[0] // groups
@@ -240,24 +225,18 @@ class _Merge:
         """Return the rows of a whole column-parallel tensor by the arguments."""
         if kind in _TABLES.split("|"):
             return self.sizes["padded_vocab_size"]
-        arguments = self._arguments()
         if kind in _IN.split("|"):
-            gated = arguments.get("swiglu")
-            gated = arguments.get("gated_linear_unit") if gated is None else gated
-            gated = rows == 2 * self._hidden() if gated is None else gated
-            return self._hidden() * (2 if gated else 1)
-        heads, groups = self.sizes["num_attention_heads"], arguments.get("num_query_groups")
-        is_grouped = arguments.get("group_query_attention", groups != 1)
+            doubled = 2 * self.sizes["ffn_hidden_size"]
+            stated = [
+                gated for name in ("swiglu", "gated_linear_unit") if (gated := self.arguments.get(name)) is not None
+            ]
+            return doubled if [*stated, rows == doubled][0] else doubled // 2
+        heads, groups = self.sizes["num_attention_heads"], self.arguments.get("num_query_groups")
+        is_grouped = self.arguments.get("group_query_attention", groups != 1)
         groups = groups if is_grouped and type(groups) is int else heads
         if groups % self.sizes["tensor_model_parallel_size"] or heads % groups:
             return 0
         return (heads + 2 * groups) * self.sizes["kv_channels"]
-
-    def _attention(self) -> int:
-        return self.sizes["num_attention_heads"] * self.sizes["kv_channels"]
-
-    def _hidden(self) -> int:
-        return self.sizes["ffn_hidden_size"]
 
     def _uncertain(self, name: str, why: str) -> NoReturn:
         _refuse(self.spec, f"a tensor {name[:80]!r} {why}")

@@ -1,25 +1,21 @@
-"""Llama as Meta distributes it: ``params.json`` beside ``consolidated.00.pth``, a file for each model-parallel rank."""
+"""Llama as Meta distributes it: ``params.json`` and ``consolidated.00.pth``, a file for each model-parallel rank."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
 import msgspec
 
-from toposcope.checkpoints.formats import model_folder
-from toposcope.checkpoints.formats.contents import Key, refuse_key
-from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, side_by_side, stacked
-from toposcope.checkpoints.formats.weight_names import refuse_pointers
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, side_by_side, stacked
+from toposcope.checkpoints.formats.torch_file import RankFile
+from toposcope.checkpoints.formats.weight_names import is_transformers_folder, refuse_pointers
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, unsupported
 
 PARAMS = "params.json"
 _RANK = re.compile(r"consolidated\.(\d\d)\.pth")
-_COLUMN = re.compile(r"attention\.(wq|wk|wv)\.weight$|feed_forward\.(w1|w3)\.weight$|^(output)\.weight$")
-_ROW = re.compile(r"attention\.(wo)\.weight$|feed_forward\.(w2)\.weight$")
-_TABLE = "tok_embeddings.weight"
+_SPLIT = re.compile(r"attention\.(w[qkvo])\.weight$|feed_forward\.(w[123])\.weight$|^(output|tok_embeddings)\.weight$")
+_BY_COLUMNS = ("wo", "w2")
 _REPLICATED = re.compile(r"norm\.weight$|^rope\.freqs$")
 MAX_PARAMS_BYTES = 1 << 16
 FIX = "convert it with transformers' convert_llama_weights_to_hf.py"
@@ -35,12 +31,11 @@ class _Params(msgspec.Struct):
 def claims(names: Collection[str]) -> bool:
     """By a file of weights for each rank."""
     found = [name for name in names if _RANK.fullmatch(name)]
-    return (len(found) > 1 or (bool(found) and PARAMS in names)) and not model_folder.claims(names)
+    return (len(found) > 1 or (bool(found) and PARAMS in names)) and not is_transformers_folder(names)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def entries(spec: str, files: Files) -> Listing:
     """List the tensors of the model, merged from its ranks."""
-    refuse_key(spec, key)
     numbers = {int(match[1]): name for name in sorted(files) if (match := _RANK.fullmatch(name))}
     count = max(numbers) + 1
     if missing := [k for k in range(count) if k not in numbers]:
@@ -48,7 +43,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     if PARAMS not in files:
         _refuse(spec, count, "there is no params.json with its sizes")
     params = _params(spec, count, files[PARAMS])
-    saved = [Saved(files[numbers[k]]) for k in range(count)]
+    saved = [RankFile(files[numbers[k]]) for k in range(count)]
     ranks = [one.tensors(one.content) for one in saved]
     if any(rank.keys() != ranks[0].keys() for rank in ranks):
         _refuse(spec, count, "the ranks hold different tensors")
@@ -71,42 +66,30 @@ def _merged(spec: str, name: str, parts: Sequence[Entry], params: _Params) -> En
         _refuse(spec, count, f"the ranks hold {name[:80]!r} in different shapes")
     if _REPLICATED.search(name):
         return replace(first, name=name)
-    if len(first.shape) != 2:
+    match = _SPLIT.search(name)
+    if len(first.shape) != 2 or (match is None and count > 1):
         _refuse(spec, count, f"there is no rule for {name[:80]!r}")
-    matched = _COLUMN.search(name) or _ROW.search(name)
-    if name == _TABLE:
-        # Llama 1 and 2 cut the embedding by columns, Llama 3 by rows.
-        whole = side_by_side(name, parts) if first.shape[1] * count == params.dim else stacked(name, _all(parts))
-        kind = "output"
-    elif matched is not None:
-        kind = next(group for group in matched.groups() if group)
-        whole = side_by_side(name, parts) if _ROW.search(name) else stacked(name, _all(parts))
-    elif count == 1:
+    if match is None:
         return first
-    else:
-        _refuse(spec, count, f"there is no rule for {name[:80]!r}")
+    kind = next(filter(None, match.groups()))
+    # Llama 1 and 2 cut the embedding by columns, Llama 3 by rows.
+    by_columns = first.shape[1] * count == params.dim if kind == "tok_embeddings" else kind in _BY_COLUMNS
+    whole = side_by_side(name, parts) if by_columns else stacked(name, [Rows.all(part) for part in parts])
     expected = _expected(kind, params)
     if any(right is not None and right != size for right, size in zip(expected, whole.shape, strict=True)):
         _refuse(spec, count, f"{name[:80]!r} would be {list(whole.shape)}, which params.json contradicts")
     return whole if count > 1 else first
 
 
-def _all(parts: Sequence[Entry]) -> list[Rows]:
-    return [all_rows(part) for part in parts]
-
-
 def _expected(kind: str, params: _Params) -> tuple[int | None, int | None]:
     """Return the shape of a whole matrix by params.json; None where that does not say."""
     heads = params.n_kv_heads or params.n_heads
-    keys = params.dim // params.n_heads * heads if params.n_heads > 0 else -1
-    vocabulary = params.vocab_size if params.vocab_size > 0 else None
-    sizes: Mapping[str, tuple[int | None, int | None]] = {
-        **dict.fromkeys(("wq", "wo"), (params.dim, params.dim)),
-        **dict.fromkeys(("wk", "wv"), (keys, params.dim)),
-        **dict.fromkeys(("w1", "w3"), (None, params.dim)),
-        **{"w2": (params.dim, None), "output": (vocabulary, params.dim)},
+    rows = {
+        **dict.fromkeys(("wq", "wo", "w2"), params.dim),
+        **dict.fromkeys(("wk", "wv"), params.dim // params.n_heads * heads if params.n_heads > 0 else -1),
+        **dict.fromkeys(("output", "tok_embeddings"), params.vocab_size if params.vocab_size > 0 else None),
     }
-    return sizes[kind]
+    return rows.get(kind), None if kind == "w2" else params.dim
 
 
 def _refuse(spec: str, count: int, reason: str) -> NoReturn:

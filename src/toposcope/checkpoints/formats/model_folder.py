@@ -1,24 +1,46 @@
-"""A Hugging Face model folder: ``model.safetensors`` or ``pytorch_model.bin``, whole or sharded behind an index."""
+"""A folder of weights: of transformers, whole or sharded behind an index, or one in which a single file holds them.
+
+LitGPT, OLMo, DeepSpeed and PEFT write the latter.
+"""
 
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints.formats import safetensors_file, torch_file
+from toposcope.checkpoints.formats import (
+    deepspeed,
+    distributed,
+    megatron,
+    meta_llama,
+    safetensors_file,
+    torch_file,
+)
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.series_inside import trainer_counters
-from toposcope.checkpoints.formats.weight_names import SECOND_MODEL, refuse_pointers
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import is_relative_name
+from toposcope.checkpoints.formats.weight_names import (
+    NUMBERED_SHARD,
+    PICKLES,
+    SECOND_MODEL,
+    SHARD,
+    TORCH,
+    WHOLE_OR_INDEX,
+    is_file_name,
+    is_other,
+    is_transformers_folder,
+    refuse_pointers,
+)
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile
 
-NAMES = tuple("model.safetensors.index.json model.safetensors pytorch_model.bin.index.json pytorch_model.bin".split())
-SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
-MAX_NAME_LENGTH = 255
 MAX_INDEX_BYTES = 100_000_000
+_PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
+_BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
+"""Endings of weights that are read rather than those of these formats."""
+_ENDINGS = (".gguf", ".msgpack", ".npz")  # the formats, the one that is read first in front
 
 
 class _ShardIndex(msgspec.Struct):
@@ -27,40 +49,77 @@ class _ShardIndex(msgspec.Struct):
 
 
 def claims(names: Collection[str]) -> bool:
-    """By the file names; shards without an index are a checkpoint too, an incomplete one."""
-    return any(name in names for name in NAMES) or any(SHARD.fullmatch(name) for name in names)
+    """By the names of transformers, or by one file of whole weights among several, in no other kind of folder."""
+    return is_transformers_folder(names) or _lone_weights(names) != ""
 
 
-def is_file_name(name: str) -> bool:
-    """Return whether a name that an index gives can only be a file of its folder."""
-    return "/" not in name and is_relative_name(name) and len(name) <= MAX_NAME_LENGTH
+def _lone_weights(names: Collection[str]) -> str:
+    """Return the one file of weights of a folder; a plain pickle only by its name, and where there is no other."""
+    found = [
+        name
+        for name in names
+        if "/" not in name
+        and not name.startswith(".")
+        and not SHARD.search(PurePosixPath(name).stem)
+        and (safetensors_file.claims([name]) or torch_file.claims([name]))
+    ]
+    usual = [name for name in found if not name.endswith(PICKLES)]
+    found = usual or [name for name in found if _PICKLED_WEIGHTS.search(name)]
+    is_lone = len(names) > 1 and len(found) == 1 and not is_transformers_folder(names)
+    others = (deepspeed, distributed, megatron, meta_llama)
+    return found[0] if is_lone and not any(format.claims(names) for format in others) else ""
 
 
-def reader(name: str) -> Any:
-    """Return the format that reads a file of weights."""
-    return safetensors_file if name.endswith(".safetensors") else torch_file
+def is_only(names: Collection[str], ending: str) -> bool:
+    """Return whether a folder has no weights besides those with an ending."""
+    before = (*_BEFORE, *_ENDINGS[: _ENDINGS.index(ending)])
+    others = (name for name in names if name.endswith(before) and not is_other(name))
+    return not any(others) and not _lone_weights(names)
+
+
+def lone_file(names: Collection[str], ending: str) -> str:
+    """Return the name of the one file of weights in a folder, empty if there are several or others."""
+    found = [name for name in names if name.endswith(ending) and "/" not in name and not is_other(name)]
+    return found[0] if len(found) == 1 and is_only(names, ending) else ""
+
+
+def _main(names: Collection[str]) -> str:
+    """Return the name of the index or of the file that is whole, also as the only shard; empty if there is none."""
+    only = [n for n in names if (match := NUMBERED_SHARD.fullmatch(n)) and int(match[2]) == int(match[3]) == 1]
+    return next((name for name in [*WHOLE_OR_INDEX, *only] if name in names), "") or _lone_weights(names)
 
 
 def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
-    """List the tensors of every shard."""
+    """List the tensors of the one file, or of every shard."""
     name = _main(files)
     if not name:
-        shards = sorted(n for n in files if SHARD.fullmatch(n))
+        shards = sorted(n for n in files if NUMBERED_SHARD.fullmatch(n))
         raise CheckpointError(
             f"{spec}: {len(shards)} shards ({shards[0]}) and no index of their content; fetch the index file too",
             "missing shard",
         )
-    if not name.endswith(".json"):
-        listed = reader(name).entries(spec, {name: files[name]}, key)
-        seconds = sorted(n for n in files if SECOND_MODEL.fullmatch(n))
-        notes = [f"also holds other models: {', '.join(seconds[:3])}; name the file to read one"] if seconds else []
-        return Listing(listed, [*getattr(listed, "notes", ()), *notes], getattr(listed, "stated", None))
-    refuse_key(spec, key)
-    read = reader(name.removesuffix(".index.json")).entries
+    if name.endswith(".json"):
+        refuse_key(spec, key)
+        return _sharded(spec, files, name)
+    listed: list[Entry] = _entries(spec, name, files, key)
+    seconds = sorted(n for n in files if SECOND_MODEL.fullmatch(n)) if is_transformers_folder(files) else []
+    notes = [f"also holds other models: {', '.join(seconds[:3])}; name the file to read one"] if seconds else []
+    return Listing(listed, [*getattr(listed, "notes", ()), *notes], getattr(listed, "stated", None))
+
+
+def _entries(spec: str, name: str, files: Files, key: Key = ()) -> list[Entry]:
+    if name.endswith(".safetensors"):
+        refuse_key(spec, key)
+        return safetensors_file.entries(spec, {name: files[name]})
+    return torch_file.listing(files[name], torch_file.open_file(files[name]), key)
+
+
+def _sharded(spec: str, files: Files, name: str) -> Listing:
+    """List the tensors of every shard, which must be those of the index."""
     shard_of = _index(files[name], files).weight_map
     listed = Listing()
     for shard in sorted(set(shard_of.values())):
-        inside = read(spec, {shard: files[shard]})
+        inside = _entries(spec, shard, files)
         strays = sorted(entry.name for entry in inside if shard_of.get(entry.name) != shard)
         if strays:
             where = shard_of.get(strays[0])
@@ -81,17 +140,12 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
     name = _main(files)
-    if name and not name.endswith(".json"):
-        found: Inside = reader(name).inside(spec, {name: files[name]}, key)
+    if name.endswith((*TORCH, *PICKLES)):
+        found = torch_file.within(files[name], torch_file.open_file(files[name]), key)
         return replace(found, stated=trainer_counters(files) | found.stated)
     refuse_key(spec, key)
-    return Inside(stated=trainer_counters(files))
-
-
-def _main(names: Collection[str]) -> str:
-    """Return the name of the index or of the file that is whole, also as the only shard; empty if there is none."""
-    only = [name for name in names if (match := SHARD.fullmatch(name)) and int(match[2]) == int(match[3]) == 1]
-    return next((name for name in [*NAMES, *only] if name in names), "")
+    own = safetensors_file.stated(spec, {name: files[name]}) if name.endswith(".safetensors") else {}
+    return Inside(stated=trainer_counters(files) | own)
 
 
 def disagreement(files: Files, stored: Sequence[Entry]) -> str:
@@ -100,7 +154,7 @@ def disagreement(files: Files, stored: Sequence[Entry]) -> str:
     Nothing that is read depends on it, so the checkpoint opens all the same. Writers count a tied weight of a pickle
     once or twice, and a logical value as a byte or as a bit; each of these counts as equal.
     """
-    name = next((name for name in NAMES if name in files), "")
+    name = next((name for name in WHOLE_OR_INDEX if name in files), "")
     if not name.endswith(".json"):
         return ""
     file = files[name]

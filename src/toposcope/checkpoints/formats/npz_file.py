@@ -1,37 +1,41 @@
 """Arrays saved by NumPy: ``*.npz``, an archive with an array for each name."""
 
 import io
-import re
+import warnings
 import zipfile
 import zlib
-from ast import literal_eval
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import IO, Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from toposcope.checkpoints.formats import torch_file
-from toposcope.checkpoints.formats.contents import Inside, Key, is_state
+from toposcope.checkpoints.formats.contents import is_state
 from toposcope.checkpoints.formats.dtypes import itemsize
-from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.one_file_folder import lone_file
+from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.model_folder import lone_file
 from toposcope.checkpoints.formats.pickles import (
     StoredArray,
     StoredDtype,
-    Unknown,
     array_entry,
     stream_of,
     strided_entry,
 )
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import Deferred
+from toposcope.checkpoints.sources.source import (
+    Bytes,
+    CheckpointError,
+    Files,
+    RangeStream,
+    StoredFile,
+    damaged,
+    truncated,
+    unsupported,
+)
+from toposcope.checkpoints.unpickling import Deferred, Unknown
 
-MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_000  # as in NumPy; only records need more
 MAX_ARRAYS = 100_000
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE = {
@@ -50,21 +54,10 @@ def claims(names: Collection[str]) -> bool:
     return bool(lone_file(names, ".npz"))
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+def opened(_spec: str, files: Files) -> tuple[StoredFile, "_Arrays"]:
     """List the arrays by their headers."""
-    file = _file(files)
-    return torch_file.listing(file, _Arrays(file), key)
-
-
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
-    """Return the series in the file, and the counters that it states."""
-    file = _file(files)
-    return torch_file.within(file, _Arrays(file), key)
-
-
-def _file(files: Files) -> StoredFile:
     (file,) = files.values() if len(files) == 1 else [files[lone_file(files, ".npz")]]
-    return file
+    return file, _Arrays(file)
 
 
 class _Deflated(StoredArray):
@@ -146,39 +139,27 @@ def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive:
 
 def _describe(file: StoredFile, name: str, array: StoredArray, stream: IO[bytes], begin: int, size: int) -> int:
     """Set shape and dtype of an array by its header, and return how many bytes this has; `size` counts them too."""
-    start = stream.read(8)
-    width = 2 if start[6:7] == b"\1" else 4
-    length = int.from_bytes(stream.read(width), "little")
-    if not start.startswith(MAGIC) or start[6] not in (1, 2, 3):
-        raise damaged(file, f"{name} does not begin as an array does")
-    if length > MAX_HEADER_BYTES:
-        raise unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
+    read = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0, (3, 0): read_array_header_2_0}
     try:
-        fields = _fields(stream.read(length), start[6])
-        dtype = StoredDtype(fields["descr"]) if isinstance(fields["descr"], str) else None
-        shape, is_fortran = fields["shape"], fields["fortran_order"]
+        with warnings.catch_warnings():  # of headers that Python 2 wrote
+            warnings.simplefilter("ignore")
+            shape, is_fortran, stored = read[read_magic(stream)](stream)
     except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
-        raise damaged(file, f"the header of {name} cannot be read") from error
-    if dtype is None:
+        if "max_header_size" not in str(error):  # which only records exceed
+            raise damaged(file, f"{name} does not begin as an array does") from error
+        stored = None
+    if stored is None or stored.names is not None:
         raise unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
+    dtype = StoredDtype(stored.str)
     if not dtype.name and not dtype.code.startswith(_NOT_NUMBERS):
         reason = _UNREADABLE.get(dtype.code[:1], f"has the dtype {dtype.code!a}; save it as float64")
         raise unsupported(file, f"{name} {reason}")
-    header = len(start) + width + length
+    skipped = stream.tell()
     try:
-        array.fill(shape, dtype, bool(is_fortran), Deferred(begin + header, begin + size, is_text=False))
+        array.fill(shape, dtype, is_fortran, Deferred(begin + skipped, begin + size, is_text=False))
     except ValueError as error:
-        raise truncated(file, f"{name} has {size - header} bytes of numbers, which does not fit its shape") from error
-    return header
-
-
-def _fields(header: bytes, version: int) -> Mapping[str, Any]:
-    text = header.decode("utf-8" if version == 3 else "latin1")
-    # Python 2 wrote whole numbers as 3L.
-    found = literal_eval(re.sub(r"(\d)L(?=[,)])", r"\1", text).strip())
-    if not isinstance(found, dict):
-        raise ValueError("not a dictionary")
-    return found
+        raise truncated(file, f"{name} has {size - skipped} bytes of numbers, which does not fit its shape") from error
+    return skipped
 
 
 def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, start: int, stop: int) -> Bytes:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry, as_array
-from toposcope.checkpoints.sources import Bytes, CheckpointError, StoredFile
-from toposcope.checkpoints.sources.source import RangeStream, truncated, unsupported
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError, RangeStream, StoredFile, truncated, unsupported
 from toposcope.checkpoints.unpickling import (
     TENSOR_NAMES,
     Deferred,
@@ -23,6 +22,7 @@ from toposcope.checkpoints.unpickling import (
     Placeholder,
     StoredStorage,
     StoredTensor,
+    Unknown,
     load,
     natural_numbers,
     placeholder,
@@ -43,7 +43,6 @@ MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
 Data = Callable[[int, int], Bytes]  # reads a range of the bytes of a storage
 MAGIC = 0x1950A86A20F9469CFC6C  # pickled first in files from before torch 1.6
-Unknown = dict[str, None]  # names of other classes, as `toposcope.checkpoints.unpickling.load` records them
 
 
 class StoredDtype:
@@ -109,10 +108,6 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(max(extent, 1) for extent in shape[axis:]) for axis in range(1, len(shape) + 1))
 
 
-def _array(*_: Any) -> StoredArray:
-    return StoredArray()
-
-
 def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C", *_: Any) -> StoredArray:
     made = StoredArray()
     made.fill(shape, dtype, order == "F", buffer)
@@ -149,7 +144,7 @@ NAMES: Names = {
     ("numpy", "dtype"): StoredDtype,
     ("_codecs", "encode"): _encode,
     **{(module, name): _bytes for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")},
-    **{(f"{core}.multiarray", "_reconstruct"): _array for core in _CORES},
+    **{(f"{core}.multiarray", "_reconstruct"): lambda *_: StoredArray() for core in _CORES},
     **{(f"{core}.multiarray", "scalar"): _scalar for core in _CORES},
     **{(f"{core}.numeric", "_frombuffer"): _from_buffer for core in _CORES},
     **{(module, "_reconstruct_array"): _from_jax for module in ("jax._src.array", "jax.array")},
@@ -172,11 +167,13 @@ def strided_entry(
     expanded = math.prod(tensor.shape) * itemsize(tensor.dtype)
     if expanded > max(size, MAX_EXPANDED_BYTES):
         raise not_weights(file, f"{name[:80]!r} expands {size} stored bytes to {expanded:.3g} by repeating them")
-    read = partial(_read_swapped if is_big else _read, tensor, data)
-    return Entry(name, tensor.shape, tensor.dtype, read, _rows_are_separate(tensor.shape, tensor.strides))
+    shape, strides = tensor.shape, tensor.strides
+    # Rows follow each other in the storage, or are all the same.
+    are_separate = not shape or _extent(shape[1:], strides[1:]) <= max(strides[0], 1) or strides[0] == 0
+    return Entry(name, shape, tensor.dtype, partial(_read, tensor, data, is_big), are_separate)
 
 
-def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[Any]:
+def _read(tensor: StoredTensor, data: Data, is_big: bool, start: int, stop: int) -> NDArray[Any]:
     size = itemsize(tensor.dtype)
     shape = (stop - start, *tensor.shape[1:]) if tensor.shape else ()
     span = _extent(shape, tensor.strides)
@@ -184,22 +181,13 @@ def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[An
         return np.empty(shape, DTYPES[tensor.dtype])
     first = (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
     numbers = as_array(data(first, first + span * size), tensor.dtype, (span,))
-    return as_strided(numbers, shape, [stride * size for stride in tensor.strides])
-
-
-def _read_swapped(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[Any]:
-    """Read numbers that are stored big-endian."""
-    return _read(tensor, data, start, stop).byteswap()
+    rows: NDArray[Any] = as_strided(numbers, shape, [stride * size for stride in tensor.strides])
+    return rows.byteswap() if is_big else rows
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Return how many numbers of the storage a tensor covers."""
     return all(shape) and 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-
-
-def _rows_are_separate(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether the rows of a tensor follow each other in the storage, or are all the same."""
-    return not shape or _extent(shape[1:], strides[1:]) <= max(strides[0], 1) or strides[0] == 0
 
 
 def stream_of(file: StoredFile) -> BinaryIO:
@@ -277,15 +265,13 @@ class Legacy:
         self._file = file
         self._storages: dict[str, StoredStorage] = {}
         self.unknown: Unknown = {}
-        _version, system, self.content, keys = (self._load(stream) for _ in range(4))
+        parts = (load(stream, file.location, NAMES, self._stored, self.unknown) for _ in range(4))
+        _version, system, self.content, keys = parts
         if not isinstance(system, Mapping) or not isinstance(keys, list):
             raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
         if system.get("little_endian") is not True:
             raise unsupported(file, "its numbers are big-endian; save it again on another machine")
         self._begins = self._places(keys, stream.tell())
-
-    def _load(self, stream: BinaryIO) -> Any:
-        return load(stream, self._file.location, NAMES, self._stored, self.unknown)
 
     def _stored(self, reference: Any) -> StoredStorage | Placeholder:
         # The class of a module that was saved whole, with its source.
@@ -372,7 +358,7 @@ class Plain:
         return inner.entry(name, StoredTensor(storage, tensor.dtype, tensor.offset, tensor.shape, tensor.strides))
 
 
-def opened(file: StoredFile) -> Legacy | Plain:
+def opened_pickle(file: StoredFile) -> Legacy | Plain:
     """Return a file that begins with a pickle, as what it is."""
     stream = stream_of(file)
     plain = Plain(file, stream)

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NoReturn
 
-from toposcope.checkpoints.formats import deepspeed, megatron, meta_llama, model_folder
+from toposcope.checkpoints.formats import deepspeed, megatron, meta_llama
 from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.joining import Saved
-from toposcope.checkpoints.formats.weight_names import TORCH, is_other
-from toposcope.checkpoints.sources import Files
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.formats.torch_file import RankFile
+from toposcope.checkpoints.formats.weight_names import TORCH, is_other, is_transformers_folder
+from toposcope.checkpoints.sources.source import Files, unsupported
 
 _PART = re.compile(r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model)[._-]?)(\d+)(.*)", re.IGNORECASE)
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
@@ -22,7 +21,8 @@ _MEGATRON = re.compile(r"(?:model_optim_rng|model_rng)\.pt")
 
 def claims(names: Collection[str]) -> bool:
     """By files of weights that differ only in the number of a rank, in no kind of folder that can be merged."""
-    return bool(parts_of(names)) and not any(f.claims(names) for f in (deepspeed, megatron, meta_llama, model_folder))
+    is_merged = is_transformers_folder(names) or any(f.claims(names) for f in (deepspeed, megatron, meta_llama))
+    return bool(parts_of(names)) and not is_merged
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
@@ -68,5 +68,5 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
         raise unsupported(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
     for name, file in files.items():
         for pattern, module in ((_MEGATRON, megatron), (deepspeed.MODULE, deepspeed)):
-            if pattern.fullmatch(name) and (reason := module.missing_ranks(Saved(file).content)):
+            if pattern.fullmatch(name) and (reason := module.missing_ranks(RankFile(file).content)):
                 raise unsupported(file, reason)

@@ -7,26 +7,22 @@ from typing import Annotated
 
 import msgspec
 
-from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.sources import Files, StoredFile
-from toposcope.checkpoints.sources.source import damaged, truncated
+from toposcope.checkpoints.sources.source import Files, StoredFile, damaged, truncated
 from toposcope.checkpoints.steps import COUNTERS
+from toposcope.checkpoints.tuning import READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 from toposcope.errors import message_of
 
 DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64", "BOOL": "bool"},
-    **{
-        f"{letter}{bits}": f"{kind}{bits}" for letter, kind in (("I", "int"), ("U", "uint")) for bits in (64, 32, 16, 8)
-    },
+    **{f"I{bits}": f"int{bits}" for bits in (64, 32, 16, 8)},
+    **{f"U{bits}": f"uint{bits}" for bits in (64, 32, 16, 8)},
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"},
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
-READ_AHEAD = 1 << 16
-"""Bytes of the first read, which holds most headers; headers up to this length are parsed once and cached."""
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -51,9 +47,8 @@ def claims(names: Collection[str]) -> bool:
     return len(names) == 1 and next(iter(names)).endswith(".safetensors")
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
+def entries(_spec: str, files: Files) -> list[Entry]:
     """List the tensors from the header alone."""
-    refuse_key(spec, key)
     (file,) = files.values()
     header = _header(file)
     try:
@@ -68,16 +63,15 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
 
 
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+def stated(_spec: str, files: Files) -> dict[str, int]:
     """Return the counters in the metadata of the header, which are texts."""
-    refuse_key(spec, key)
     (file,) = files.values()
     try:
         metadata = _METADATA.decode(_header(file)).metadata or {}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(file, f"its header is not valid ({message_of(error)[:120]!a})") from error
     counters = {name: metadata.get(name, "") for name in COUNTERS}
-    return Inside(stated={name: int(n) for name, n in counters.items() if n.isascii() and n.isdigit() and len(n) < 19})
+    return {name: int(n) for name, n in counters.items() if n.isascii() and n.isdigit() and len(n) < 19}
 
 
 def _header(file: StoredFile) -> bytes:

@@ -25,7 +25,7 @@ from toposcope.checkpoints.formats.contents import (
     shape_of,
 )
 from toposcope.checkpoints.formats.pickles import StoredArray
-from toposcope.checkpoints.sources import Files, Source, StoredFile
+from toposcope.checkpoints.sources.source import Files, Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
 from toposcope.checkpoints.unpickling import Placeholder, StoredTensor
 
@@ -51,8 +51,8 @@ def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
     """Find the series under a key of a file; its steps may lie next to it."""
     inner = descend(content, key, "")
     if key:
-        beside = fields_of(descend(content, key[:-1], "")) or {}
-        if (found := _series_in(str(key[-1]), inner, key, beside, read)) is not None:
+        siblings = fields_of(descend(content, key[:-1], "")) or {}
+        if (found := _series_in(str(key[-1]), inner, key, siblings, read)) is not None:
             return found
     return series_of(inner, key, read)
 
@@ -75,7 +75,7 @@ def series_of(content: Any, key: Key, read: Reader) -> InnerSeries | None:
     return _series_in("", fields, key, {}, read) or (found[0] if len(found) == 1 else None)
 
 
-def _series_in(name: str, value: Any, key: Key, beside: Mapping[Any, Any], read: Reader) -> InnerSeries | None:
+def _series_in(name: str, value: Any, key: Key, siblings: Mapping[Any, Any], read: Reader) -> InnerSeries | None:
     if _ENSEMBLES.search(name) or is_module(value):
         return None
     value = items_of(value) if isinstance(value, Placeholder) else value
@@ -91,7 +91,7 @@ def _series_in(name: str, value: Any, key: Key, beside: Mapping[Any, Any], read:
     keys: list[Key] = [(*key, part) for part, _, _ in parts]
     if not isinstance(value, list | tuple):
         return InnerSeries(name, keys, [step for _, _, step in parts if step is not None], "their keys")
-    steps, origin = _steps_beside(name, len(parts), beside, read) or _steps_within(value, read) or (None, "")
+    steps, origin = _steps_of_siblings(name, len(parts), siblings, read) or _steps_within(value, read) or (None, "")
     is_plain = name in WEIGHT_KEYS or not any(is_state_dict(each) for each in value)
     if steps is None and is_plain and name and not _CHECKPOINTS.search(name):
         return None
@@ -118,13 +118,15 @@ def _are_alike(parts: Sequence[Any]) -> bool:
     return True
 
 
-def _steps_beside(name: str, count: int, beside: Mapping[Any, Any], read: Reader) -> tuple[list[int], str] | None:
+def _steps_of_siblings(
+    name: str, count: int, siblings: Mapping[Any, Any], read: Reader
+) -> tuple[list[int], str] | None:
     """Return the steps that a list of equal length gives; one named like the series rather than another."""
-    names = [key for key in beside if isinstance(key, str) and key != name and _STEPS.search(key)]
+    names = [key for key in siblings if isinstance(key, str) and key != name and _STEPS.search(key)]
     names = [key for key in names if not _PLANS.search(key)]
     stem = name.rstrip("s")
     for key in sorted(names, key=lambda key: (not key.startswith(stem), "epoch" in key)):
-        steps = _numbers(beside[key], count, read)
+        steps = _numbers(siblings[key], count, read)
         if steps is not None:
             return steps, key
     return None
@@ -204,7 +206,7 @@ def counters_in(file: StoredFile) -> dict[str, int]:
     return {"global_step": state.global_step} if 0 <= state.global_step <= MAX_STEP else {}
 
 
-def counters_beside(place: Source) -> dict[str, int]:
+def counters_in_folder(place: Source) -> dict[str, int]:
     """Return the counters that a trainer saves in the folder of a single file."""
     if (state := place.beside(TRAINER_STATE)) is not None:
         return counters_in(state)

@@ -32,24 +32,30 @@ from toposcope.checkpoints.formats.pickles import (
     Legacy,
     Plain,
     StoredArray,
-    Unknown,
     array_entry,
     not_weights,
-    opened,
+    opened_pickle,
     storage_of,
     strided_entry,
 )
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
-from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.source import RangeStream, damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
+from toposcope.checkpoints.sources.source import (
+    Bytes,
+    CheckpointError,
+    Files,
+    RangeStream,
+    StoredFile,
+    damaged,
+    truncated,
+    unsupported,
+)
+from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD
+from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, Unknown, load
 from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
 MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
-CHECKED_BYTES = 1 << 24  # bytes of a record in memory at a time while its checksum is computed
-MAX_READ_AHEAD = 1 << 15  # bytes of a record that are read together with its header
 SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
 _BEGINNINGS = {
     b"\x89PNG": "a PNG image",
@@ -74,6 +80,28 @@ _BEGINNINGS = {
 """First bytes of other files."""
 
 
+class RankFile:
+    """What one rank saved: the object, parsed once, and its tensors."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self.file, self._opened = file, open_file(file)
+        self.content = _content(file, self._opened)
+
+    @property
+    def fields(self) -> Mapping[Any, Any]:
+        """The items of the object."""
+        return fields_of(self.content) or {}
+
+    def entry(self, name: str, tensor: StoredTensor) -> Entry:
+        """Return one of its tensors."""
+        return self._opened.entry(name, tensor)
+
+    def tensors(self, part: Any) -> dict[str, Entry]:
+        """Return the tensors of the model in a part of the object, by their dotted names."""
+        found = model_of(part).tensors.items()
+        return {name: self.entry(name, tensor) for name, tensor in found if isinstance(tensor, StoredTensor)}
+
+
 class Saved(Protocol):
     """A file that was opened: the object in it, names of classes that were not made, and its tensors."""
 
@@ -94,10 +122,10 @@ def claims(names: Collection[str]) -> bool:
     return name.endswith((*TORCH, *PICKLES)) and not is_other(name)
 
 
-def entries(spec: str, files: Files, key: Key = ()) -> Listing:
-    """List the tensors without reading their data."""
+def opened(_spec: str, files: Files) -> tuple[StoredFile, "Saved"]:
+    """Open the one file, without reading the data of its tensors."""
     (file,) = files.values()
-    return listing(file, open_file(file), key)
+    return file, open_file(file)
 
 
 def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
@@ -123,12 +151,6 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
     return Listing((saved.entry(name, tensor) for name, tensor in tensors.items()), notes, stated)
 
 
-def inside(spec: str, files: Files, key: Key = ()) -> Inside:
-    """Return the series in a file, or below a key of it, and the counters that it states."""
-    (file,) = files.values()
-    return within(file, open_file(file), key)
-
-
 def within(file: StoredFile, saved: Saved, key: Key = ()) -> Inside:
     """Return the series in what a file saves, and the counters that it states."""
     content = _content(file, saved)
@@ -152,7 +174,7 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
     if begin.startswith(SIGNATURES["zip"]):
         return Archive(file)
     if begin.startswith(SIGNATURES["pickle"]):
-        return opened(file)
+        return opened_pickle(file)
     if len(begin) < 4:
         raise truncated(file, f"a file of {file.size} bytes")
     what = next((text for start, text in _BEGINNINGS.items() if begin.lstrip().startswith(start)), "")
@@ -231,12 +253,6 @@ def _some_unread(model: Model) -> str:
     return examples([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
 
 
-def model_within(file: StoredFile, content: Any) -> Model:
-    """Return the usual model of a file, or nothing where there are several or none."""
-    chosen = contents_of(content).chosen
-    return Model() if chosen is None else model_of(descend(content, chosen, file.location))
-
-
 class Archive:
     """The zip archive of one ``torch.save``."""
 
@@ -292,7 +308,10 @@ class Archive:
         """Compare records with their CRC-32."""
         names = list(self._records) if self._has_checksums else []
         if only_weights:
-            tensors = model_within(self._file, self.content).tensors.values()
+            content = self.content
+            chosen = contents_of(content).chosen
+            model = Model() if chosen is None else model_of(descend(content, chosen, self._file.location))
+            tensors = model.tensors.values()
             needed = {f"data/{tensor.storage.record}" for tensor in tensors if isinstance(tensor, StoredTensor)}
             names = [name for name in names if name in needed]
         for name in names:

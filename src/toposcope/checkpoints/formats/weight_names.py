@@ -1,11 +1,10 @@
-"""What files are, by their names and first bytes: weights, files of other frameworks, pointers of Git LFS."""
+"""What files are by their names: weights, parts of them, files of other frameworks, pointers of Git LFS."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from toposcope.checkpoints.sources import Files
-from toposcope.checkpoints.sources.source import unsupported
+from toposcope.checkpoints.sources.source import Files, is_relative_name, unsupported
 
 File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
@@ -13,6 +12,11 @@ PICKLES = (".pkl", ".pickle")  # of anything; taken for weights only where nothi
 ARRAYS = (".npz",)  # of NumPy, the same
 _BY_KIND = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
 ENDINGS = tuple(ending for endings in _BY_KIND for ending in endings)
+WHOLE_OR_INDEX = (
+    *("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"),
+)
+"""Files of a folder of transformers, the one that is read first in front."""
+NUMBERED_SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 _OTHER_WORDS = (
     "optim(izer)?s?|(lr_?)?schedulers?|(grad_?)?scaler|rng|rng_states?|random_states?|training_args|"
     "train(er)?(_state)?|dataloader|custom_checkpoint"
@@ -29,34 +33,22 @@ _KERAS = (
     f"load it with keras.models.load_model and {_TO_NPZ}; of transformers 4, use from_pretrained(..., from_tf=True)"
 )
 _ORBAX = "restore it with orbax.checkpoint and save its params with flax.serialization.to_bytes or numpy.savez"
+_MADE_FROM = "name the checkpoint that it was made from"
+_ONNX = "take its initializers with onnx.numpy_helper.to_array and numpy.savez"
+_TF_FILES = r".*ckpt.*\.index|.*\.data-\d{5}-of-\d{5}"
+_ORBAX_FILES = r"(_CHECKPOINT_METADATA|_METADATA|manifest\.ocdbt|_sharding|array_metadatas|.*\.zarray)"
 _KNOWN = (
-    (
-        r"(_CHECKPOINT_METADATA|_METADATA|manifest\.ocdbt|_sharding|array_metadatas|.*\.zarray)",
-        "an Orbax checkpoint",
-        _ORBAX,
-    ),
-    (
-        r".*ckpt.*\.index|.*\.data-\d{5}-of-\d{5}",
-        "a TensorFlow checkpoint",
-        f"open it with tf.train.load_checkpoint and {_TO_NPZ}",
-    ),
+    (_ORBAX_FILES, "an Orbax checkpoint", _ORBAX),
+    (_TF_FILES, "a TensorFlow checkpoint", f"open it with tf.train.load_checkpoint and {_TO_NPZ}"),
     (r"saved_model\.pb(txt)?", "a TensorFlow SavedModel", f"open it with tf.saved_model.load and {_TO_NPZ}"),
     (r".*\.(h5|hdf5|keras)", "a file of Keras or HDF5", _KERAS),
-    (r".*\.tflite", "a TensorFlow Lite model", "name the checkpoint that it was made from"),
-    (
-        r".*\.onnx(_data|\.data)?",
-        "an ONNX graph",
-        "take its initializers with onnx.numpy_helper.to_array and numpy.savez",
-    ),
-    (
-        r".*\.(mlmodel|mlmodelc|mlpackage)|coremldata\.bin",
-        "a Core ML model",
-        "name the checkpoint that it was made from",
-    ),
+    (r".*\.tflite", "a TensorFlow Lite model", _MADE_FROM),
+    (r".*\.onnx(_data|\.data)?", "an ONNX graph", _ONNX),
+    (r".*\.(mlmodel|mlmodelc|mlpackage)|coremldata\.bin", "a Core ML model", _MADE_FROM),
     (r".*\.pdparams", "a PaddlePaddle checkpoint", f"open it with paddle.load and {_TO_NPZ}"),
     (r".*\.params", "an MXNet checkpoint", f"open it with mxnet.nd.load and {_TO_NPZ}"),
     (r".*\.nemo", "an archive of NeMo", "unpack it with tar and name the checkpoint in it"),
-    (r".*\.(engine|plan|trt)", "a TensorRT engine", "name the checkpoint that it was made from"),
+    (r".*\.(engine|plan|trt)", "a TensorRT engine", _MADE_FROM),
     (r".*\.(ggml|ggmf|ggjt)", "a model of llama.cpp from before GGUF", "convert it with convert_llama_ggml_to_gguf.py"),
     (r".*\.(tar|tgz|tar\.gz|zip|7z|gz|xz|bz2|zst)", "an archive", "unpack it and name what was in it"),
 )
@@ -65,11 +57,22 @@ _PATTERNS = [(re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, 
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s")
 _SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
 MAX_BYTES = 1024  # of a pointer, by its specification
+MAX_FILE_NAME = 255
 
 
 def is_other(name: str) -> bool:
     """Return whether a name is one of optimizers, random states and the like."""
     return _OTHER.search(name) is not None
+
+
+def is_transformers_folder(names: Collection[str]) -> bool:
+    """Return whether names are those of a folder of transformers; shards without an index are an incomplete one."""
+    return any(name in names for name in WHOLE_OR_INDEX) or any(map(NUMBERED_SHARD.fullmatch, names))
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a name that a checkpoint gives can only be a file of its folder."""
+    return "/" not in name and is_relative_name(name) and len(name) <= MAX_FILE_NAME
 
 
 def of_weights(files: Mapping[str, File]) -> dict[str, File]:

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.quantisation import four_bit_floats, packed_integers, scaled
+from toposcope.checkpoints.quantisation import packed_integers, scaled
 from toposcope.checkpoints.quantisation.packed import SAVE_PLAIN, Packed, Undecodable, Unpacked
 
 __all__ = ["Decoded", "dequantised"]
 _SCHEMES = (
-    four_bit_floats.bitsandbytes,
-    scaled.bitsandbytes,
+    scaled.bitsandbytes_4bit,
+    scaled.bitsandbytes_int8,
     packed_integers.gptq,
     packed_integers.awq,
     packed_integers.compressed_tensors,
     packed_integers.mlx,
-    four_bit_floats.gpt_oss,
-    four_bit_floats.microscaled,
+    scaled.gpt_oss,
+    scaled.microscaled,
     scaled.unpack,
     packed_integers.bitnet,
 )

@@ -100,6 +100,12 @@ def factors(entry: Entry, start: int = 0, stop: int | None = None) -> Floats:
     return np.asarray(without_8_bits(exponents, "float8_e8m0fnu"))
 
 
+def rescaled(weight: Floats, level: Entry, divides: bool) -> Floats:
+    """Multiply or divide a weight by the one number of a tensor."""
+    whole = numbers(level).reshape(())
+    return weight / whole if divides else weight * whole
+
+
 def single(entry: Entry) -> bool:
     """Return whether a tensor holds one number."""
     return entry.shape in ((), (1,), (1, 1))

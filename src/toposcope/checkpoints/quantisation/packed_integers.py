@@ -18,10 +18,11 @@ from toposcope.checkpoints.quantisation.packed import (
     grid,
     integers,
     numbers,
+    rescaled,
     single,
 )
 from toposcope.checkpoints.quantisation.scaled import bystanders, group_weights
-from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.sources.source import CheckpointError
 
 Groups = Callable[[], NDArray[np.intp]]  # returns the group of every input
 _WORDS = ("int32", "uint32")
@@ -193,11 +194,8 @@ def _read_compressed(
     group_of = groups()
     codes = integers(entry.read(*rows), bits)[:, : len(group_of)]
     each = slice(*rows) if spread.counts[0] > 1 else slice(0, 1)
-    return _affine(codes, _lowest(zero, n_out, bits, spread)[each], _table(scale, spread)[each], group_of)
-
-
-def _table(entry: Entry, spread: Grid) -> Floats:
-    return numbers(entry).reshape(spread.counts)
+    scales = numbers(scale).reshape(spread.counts)
+    return _affine(codes, _lowest(zero, n_out, bits, spread)[each], scales[each], group_of)
 
 
 def _lowest(zero: Entry | None, n_out: int, bits: int, spread: Grid) -> NDArray[Any]:
@@ -207,7 +205,7 @@ def _lowest(zero: Entry | None, n_out: int, bits: int, spread: Grid) -> NDArray[
         return np.full(spread.counts, half, np.float32)
     if zero.dtype in _WORDS:
         return integers(zero.whole().T, bits)[:, :n_out].T[: spread.counts[0]]
-    return _table(zero, spread) + half
+    return numbers(zero).reshape(spread.counts) + half
 
 
 def mlx(packed: Packed) -> Unpacked | None:
@@ -268,26 +266,19 @@ def bitnet(packed: Packed) -> Unpacked | None:
     divides = packed.word("linear_class") != "autobitlinear"
     if divides and not four:
         return None
-    read = partial(_read_bitnet if four else _read_ternary, entry, scale, divides)
+    read = partial(_read_bitnet, entry, scale, divides)
     return Unpacked(packed.weight, shape, read, "BitNet, 2 bits" if four else "BitNet, scaled", (scale,))
 
 
 def _read_bitnet(entry: Entry, scale: Entry, divides: bool, start: int, stop: int) -> Floats:
-    """Read rows, of which each quarter lies in its own two bits of all bytes."""
+    """Read rows; where they are packed, each quarter of them lies in its own two bits of all bytes."""
+    if entry.dtype != "uint8":
+        return rescaled(numbers(entry, start, stop), scale, divides)
     n = entry.shape[0]
-    quarters = []
+    weight = np.empty((stop - start, entry.shape[1]), np.float32)
     for k in range(4):
         low, high = max(start - k * n, 0), min(stop - k * n, n)
         if low < high:
-            quarters.append((entry.read(low, high) >> np.uint8(2 * k)) & np.uint8(3))
-    weight = np.concatenate(quarters) if quarters else np.empty((0, entry.shape[1]))
-    return _times(weight.astype(np.float32) - 1, scale, divides)
-
-
-def _read_ternary(entry: Entry, scale: Entry, divides: bool, start: int, stop: int) -> Floats:
-    return _times(numbers(entry, start, stop), scale, divides)
-
-
-def _times(weight: Floats, scale: Entry, divides: bool) -> Floats:
-    whole = numbers(scale).reshape(())
-    return weight / whole if divides else weight * whole
+            codes = (entry.read(low, high) >> np.uint8(2 * k)) & np.uint8(3)
+            weight[low + k * n - start : high + k * n - start] = codes
+    return rescaled(weight - 1, scale, divides)

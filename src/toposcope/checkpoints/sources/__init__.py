@@ -17,16 +17,13 @@ from toposcope.checkpoints.sources.credentials import (
     without_credentials,
 )
 from toposcope.checkpoints.sources.local import (
-    LocalFile,
     LocalSource,
-    linked_files,
     local_path,
     name_of,
     refuse_linked,
     small_files_held,
 )
-from toposcope.checkpoints.sources.range_cache import parse_keep
-from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
+from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
 
@@ -34,16 +31,12 @@ __all__ = [
     "Access",
     "Bytes",
     "CheckpointError",
-    "Files",
-    "LocalFile",
     "LocalSource",
     "Source",
     "StoredFile",
     "fingerprint",
     "is_remote",
-    "linked_files",
     "local_path",
-    "parse_keep",
     "refuse_credentials",
     "refuse_credentials_anywhere",
     "refuse_linked",

@@ -22,8 +22,8 @@ _PARAMETER = re.compile(
 """A part such as ``token=`` or ``X-Amz-Signature=``; ``tokens=4B`` is none."""
 _TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{16,}|gh[opsu]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{12,})")
 """Tokens of the hub, of GitHub and of S3, by their prefixes."""
-MEND = (
-    "addresses are stored in studies; credentials belong into ~/.netrc (http), into HF_TOKEN (the hub), or where the "
+FIX = (
+    "addresses are stored in studies; credentials belong in ~/.netrc (http), in HF_TOKEN (the hub), or where the "
     "driver looks for them"
 )
 HUB = "hf:"
@@ -36,7 +36,7 @@ def refuse_credentials(text: str, what: str = "", *, query: bool = True) -> None
         found = _credential(scheme, rest) or (_query(scheme, rest) if query else "")
         if found:
             place = f"{what}: " if what else ""
-            raise ToposcopeError(f"{place}{scheme}{_host(scheme, rest)}: holds {found}; {MEND}")
+            raise ToposcopeError(f"{place}{scheme}{_host(scheme, rest)}: holds {found}; {FIX}")
 
 
 def refuse_credentials_anywhere(content: Any, place: str = "", *, without_query: tuple[str, ...] = ()) -> None:

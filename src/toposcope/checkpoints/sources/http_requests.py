@@ -11,10 +11,21 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from toposcope.checkpoints.sources.source import Bytes, CheckpointError
+from toposcope.checkpoints.tuning import (
+    ANSWER_SECONDS,
+    FIRST_WAIT,
+    MAX_REQUESTED_WAIT,
+    MAX_TRIES,
+    MAX_WAIT,
+    MIN_WINDOW_BYTES,
+    RESET_BYTES,
+    TIMEOUT,
+    WINDOW_SECONDS,
+)
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -22,44 +33,53 @@ if TYPE_CHECKING:
 
     from httpx2 import Auth, Response
 
-MAX_TRIES = 6
-FIRST_WAIT = 0.5  # seconds; each further wait is twice as long, up to `MAX_WAIT`
-MAX_WAIT = 8.0  # seconds
-MAX_REQUESTED_WAIT = 330.0  # seconds that a server may request: a little more than the five minutes of a rate limit
-ANSWER_SECONDS = 120.0  # from a request to the end of the headers of its response
-WINDOW_SECONDS = 60.0
-MIN_WINDOW_BYTES = 60_000  # bytes of a body that have to arrive in a window: a kilobyte a second
-TIMEOUT = 30.0  # seconds without a byte
 TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)  # responses after which another try may help
 MAX_WHOLE_FILE = 1_000_000  # bytes of a file that is read whole from a server without ranges
-RESET_BYTES = 1_000_000  # bytes to receive before the tries are counted again
+Answer = TypeVar("Answer")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 class Retry:
-    """The tries left for one operation."""
+    """The tries left for one operation; `action` is what it fails to do, in messages."""
 
-    def __init__(self, location: str) -> None:
-        self._location = location
+    def __init__(self, location: str, action: str = "read", *, once: bool = False) -> None:
+        self._location, self._action, self._once = location, action, once
         self._failures = 0
 
     def wait(self, reason: str, requested: float | None = None) -> None:
         """Wait before the next try, as long as the server requests if it does."""
         self._failures += 1
         if requested is not None and requested > MAX_REQUESTED_WAIT:
-            raise self._unreachable(
-                f"{reason}, and requests a wait of {requested:.0f} seconds; run the same command then"
-            )
-        if self._failures >= MAX_TRIES:
-            raise self._unreachable(f"{reason}, {MAX_TRIES} times; run the same command again later")
+            raise self.error(f"{reason}, and requests a wait of {requested:.0f} seconds; run the same command then")
+        if self._once or self._failures >= MAX_TRIES:
+            count = "" if self._once else f", {MAX_TRIES} times"
+            raise self.error(f"{reason}{count}; run the same command again later")
         time.sleep(min(FIRST_WAIT * 2 ** (self._failures - 1), MAX_WAIT) if requested is None else requested)
 
     def reset(self) -> None:
         """Start counting again after progress."""
         self._failures = 0
 
-    def _unreachable(self, reason: str) -> CheckpointError:
-        return CheckpointError(f"{self._location}: cannot be read: {reason}", "unreachable")
+    def error(self, reason: str) -> CheckpointError:
+        """Return the error of the operation."""
+        return CheckpointError(f"{self._location}: cannot be {self._action}: {reason}", "unreachable")
+
+    def answer(self, call: Callable[[], Answer]) -> Answer:
+        """Call until there is an answer; the errors reveal no secret."""
+        import httpx2
+        from huggingface_hub.errors import OfflineModeIsEnabled
+
+        while True:
+            try:
+                return call()
+            except OfflineModeIsEnabled as error:
+                raise self.error("HF_HUB_OFFLINE is set; unset it") from error
+            except transient_errors() as error:
+                self.wait(describe_error(error))
+            except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+                # Not chained: the message of such an error may quote a header, and with it the token.
+                reason = f"{type(error).__name__} from the HTTP client; check the address, the proxy and the token in"
+                raise self.error(f"{reason} the environment") from None
 
 
 class SlowServerError(Exception):
@@ -143,43 +163,27 @@ def open_response(
 
     Redirects are followed; credentials are only sent to their own host.
     """
-    import httpx2
-    from huggingface_hub.errors import OfflineModeIsEnabled
     from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
     retry = retry or Retry(address.location)
-    while True:
+
+    def send() -> "Response":
         client = get_session()
         sent = {**(build_hf_headers() if address.hub else {}), "Accept-Encoding": "identity", **(headers or {})}
+        request = client.build_request(method, address.url, headers=sent, timeout=TIMEOUT)
+        auth = None if address.hub else _netrc_of(address.url)
         try:
-            request = client.build_request(method, address.url, headers=sent, timeout=TIMEOUT)
-            auth = None if address.hub else _netrc_of(address.url)
-            send = partial(client.send, request, stream=True, auth=auth, follow_redirects=True)
-            response = answer_in_time(send)
-        except OfflineModeIsEnabled as error:
-            raise CheckpointError(
-                f"{address.location}: cannot be read: HF_HUB_OFFLINE is set; unset it", "unreachable"
-            ) from error
-        except transient_errors() as error:
-            retry.wait(describe_error(error))
-            continue
-        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            # Not chained: the message of such an error may quote a header, and with it the token.
-            raise CheckpointError(
-                f"{address.location}: cannot be read: {type(error).__name__} from the HTTP client; check the address, "
-                "the proxy and the token in the environment",
-                "unreachable",
-            ) from None
-        except RuntimeError:
+            return answer_in_time(partial(client.send, request, stream=True, auth=auth, follow_redirects=True))
+        except RuntimeError as error:
             if not client.is_closed:
                 raise
             # Another thread closed the session; the next try gets a new one.
-            retry.wait("the connection was closed")
-            continue
-        if response.status_code not in TRANSIENT_STATUSES:
-            return response
+            raise SlowServerError("the connection was closed") from error
+
+    while (response := retry.answer(send)).status_code in TRANSIENT_STATUSES:
         response.close()
         retry.wait(f"the server answers {response.status_code}", _requested_wait(response.headers))
+    return response
 
 
 def transient_errors() -> tuple[type[Exception], ...]:
@@ -205,12 +209,12 @@ def response_error(response: "Response", address: Address) -> CheckpointError:
     status = response.status_code
     if status in (401, 403):
         if address.hub and response.headers.get("x-error-code") == "GatedRepo":
-            mend = "the model is gated: ask for access on its page, and set HF_TOKEN"
+            fix = "the model is gated: ask for access on its page, and set HF_TOKEN"
         elif address.hub:
-            mend = "set HF_TOKEN to a token that may read it"
+            fix = "set HF_TOKEN to a token that may read it"
         else:
-            mend = f"put the credentials of {urlsplit(address.url).hostname} into ~/.netrc"
-        return CheckpointError(f"{address.location}: may not be read ({status}); {mend}", "unreachable")
+            fix = f"put the credentials of {urlsplit(address.url).hostname} into ~/.netrc"
+        return CheckpointError(f"{address.location}: may not be read ({status}); {fix}", "unreachable")
     if status in (404, 410):
         return CheckpointError(f"{address.location}: not there ({status}); check the name", "unreachable")
     return CheckpointError(f"{address.location}: cannot be read: the server answers {status}", "unreachable")
@@ -249,7 +253,7 @@ def _netrc_of(url: str) -> "Auth | None":
         found = netrc.netrc(str(path)).authenticators(urlsplit(url).hostname or "")
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError):
         # Not chained: its message may quote a password.
-        raise ToposcopeError(f"{path}: cannot be read, or is not in its format; mend it") from None
+        raise ToposcopeError(f"{path}: cannot be read, or is not in its format; correct it") from None
     return httpx2.BasicAuth(found[0], found[2]) if found and found[2] else None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toposcope.checkpoints.sources.http_requests import Address, Retry, describe_error, fetch_range, transient_errors
+from toposcope.checkpoints.sources.http_requests import Address, Retry, SlowServerError, fetch_range
 from toposcope.checkpoints.sources.range_cache import cached_lookup, forget, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
@@ -185,11 +185,10 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
         # A branch precedes a tag of the same name.
         found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
         found |= {str(ref.name): str(ref.target_commit) for ref in refs.tags if str(ref.name) not in found}
-        for name, commit in found.items():
-            if not _COMMIT.fullmatch(commit) or not name.isprintable():
-                raise CheckpointError(
-                    f"{location}: the hub lists no commit for the revision {name[:80]!r}", "unreachable"
-                )
+        if wrong := [name for name, c in found.items() if not _COMMIT.fullmatch(c) or not name.isprintable()]:
+            raise CheckpointError(
+                f"{location}: the hub lists no commit for the revision {wrong[0][:80]!r}", "unreachable"
+            )
         return found
 
     return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, ask, immutable=False)
@@ -223,54 +222,36 @@ def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_RepoFi
 
 def _call_api(location: str, call: "Callable[[HfApi], Answer]", *, retries: bool = True) -> "Answer":
     """Call the API of the hub, with retries after transient errors."""
-    import httpx2
     from huggingface_hub import HfApi
     from huggingface_hub import errors as hub
 
-    retry = Retry(location)
-    while True:
+    def attempt() -> "Answer":
         try:
             return call(HfApi(endpoint=_endpoint()))
         except hub.GatedRepoError as error:
-            raise ToposcopeError(
-                f"{location}: the model is gated: ask for access on its page on the hub, and set HF_TOKEN"
-            ) from error
+            reason = "the model is gated: ask for access on its page on the hub, and set HF_TOKEN"
+            raise ToposcopeError(f"{location}: {reason}") from error
         except hub.RepositoryNotFoundError as error:
-            raise ToposcopeError(
-                f"{location}: no such model on the hub, or a private one; check the name, or set HF_TOKEN to a token "
-                "that may read it"
-            ) from error
+            reason = "no such model on the hub, or a private one; check the name, or set HF_TOKEN to a token that may"
+            raise ToposcopeError(f"{location}: {reason} read it") from error
         except hub.RevisionNotFoundError as error:
             raise ToposcopeError(f"{location}: this revision is no longer on the hub; open the series again") from error
-        except hub.OfflineModeIsEnabled as error:
-            raise ToposcopeError(f"{location}: cannot be listed: HF_HUB_OFFLINE is set; unset it") from error
         except hub.HfHubHTTPError as error:
             status = error.response.status_code
             if status in (401, 403):
-                raise ToposcopeError(
-                    f"{location}: may not be read ({status}); set HF_TOKEN to a valid token that may read it"
-                ) from error
-            if not retries or (status != 429 and status < 500):
-                raise ToposcopeError(
-                    f"{location}: cannot be listed: the hub answers {status}; check the name, or run it again later"
-                ) from error
-            retry.wait(f"the hub answers {status}")
-        except transient_errors() as error:
-            if not retries:
-                raise CheckpointError(
-                    f"{location}: cannot be listed: {describe_error(error)}; run it again later", "unreachable"
-                ) from error
-            retry.wait(describe_error(error))
-        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            # Not chained: the message of such an error may quote a header, and with it the token.
-            raise ToposcopeError(
-                f"{location}: cannot be listed: {type(error).__name__} from the HTTP client; check HF_ENDPOINT, the "
-                "proxy and HF_TOKEN"
-            ) from None
+                reason = f"may not be read ({status}); set HF_TOKEN to a valid token that may read it"
+                raise ToposcopeError(f"{location}: {reason}") from error
+            if retries and (status == 429 or status >= 500):
+                raise SlowServerError(f"the hub answers {status}") from error
+            reason = f"cannot be listed: the hub answers {status}; check the name, or run it again later"
+            raise ToposcopeError(f"{location}: {reason}") from error
+        except UnicodeError:
+            raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ToposcopeError(
-                f"{location}: the response is not one of a hub; check the name, and HF_ENDPOINT if it is set"
-            ) from error
+            reason = "the response is not one of a hub; check the name, and HF_ENDPOINT if it is set"
+            raise ToposcopeError(f"{location}: {reason}") from error
+
+    return Retry(location, "listed", once=not retries).answer(attempt)
 
 
 def _endpoint() -> str:

@@ -13,12 +13,10 @@ import numpy as np
 
 from toposcope.checkpoints.sources.packed import POINTER, packed_file, packed_files
 from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, Files, StoredFile, check_range, opened
+from toposcope.checkpoints.tuning import MAX_COPIED_BYTES, MAX_HELD_BYTES, MAX_HELD_IN_ALL
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
 
-MAX_COPIED_BYTES = 1 << 16  # ranges up to this length are copied, which costs less than a map
-MAX_HELD_BYTES = 1 << 20  # size of a file that `small_files_held` reads at once
-MAX_HELD_IN_ALL = 1 << 26  # bytes that `small_files_held` holds
 MAX_SHOWN_PATH = 120  # characters of an impossible path that a message shows
 _held: ContextVar["dict[tuple[str, str], Bytes] | None"] = ContextVar("held", default=None)
 

@@ -19,25 +19,24 @@ import msgspec
 import numpy as np
 
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, StoredFile, check_range
+from toposcope.checkpoints.tuning import (
+    CHUNK_BYTES,
+    LOCK_POLL_SECONDS,
+    MAX_MEMORY_BYTES,
+    MAX_SMALL_BYTES,
+    PAGE_BYTES,
+    STALE_SECONDS,
+    TARGET_FILL,
+)
 from toposcope.errors import ToposcopeError
 
 CHECKSUM_BYTES = 4  # of the checksum after a cached range
-TARGET_FILL = 0.9
-"""Share of the limit down to which ranges are dropped once it is reached, so that not every write has to."""
-STALE_SECONDS = 3600.0  # age after which a partial file belongs to a process that was killed
-LOCK_POLL_SECONDS = 0.002  # interval at which a lock is tried again; it is held for less than that
 _PARTIAL = ".partial"
 _SETTING = re.compile(r"lru:(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 Answer = TypeVar("Answer")
 Fill = Callable[[int, int, Bytes], Iterator[int]]
 """``fill(start, stop, buffer)`` fills a buffer with bytes start to stop and yields how many it holds so far."""
-CHUNK_BYTES = 1 << 24  # bytes written to the cache at a time, so that little is fetched again after a kill
-PAGE_BYTES = 1 << 15
-"""Shorter ranges are extended to whole pages: opening an archive takes many small reads near each other, and a request
-costs more than a page."""
-MAX_SMALL_BYTES = 1 << 20  # length of a range, such as a header, up to which it is cached in memory too
-MAX_MEMORY_BYTES = 1 << 25  # of all ranges cached in memory
 
 
 def parse_keep(text: str) -> int | None:
@@ -125,20 +124,19 @@ class RangeCache:
                 self._range(file, start, stop).unlink()
 
     def _reserve(self, size: int) -> None:
-        """Add to the total the bytes that will be written, after making room for them."""
-        total = self._reserved()
-        if self.limit is not None and total + size > self.limit:
-            total = self._make_room(size)
-        (self.folder / "reserved").write_text(f"{total + size:020d}")
+        """Add to the total the bytes that will be written, after making room for them.
 
-    def _reserved(self) -> int:
-        """Return the total of reserved bytes; never less than is stored, as a process may die before it writes."""
+        The total is never less than is stored, as a process may die before it writes.
+        """
         try:
             text = (self.folder / "reserved").read_text()
         except FileNotFoundError:
             text = ""
         # It may be half written after a crash of the machine.
-        return int(text) if re.fullmatch(r"\d{20}", text) else sum(size for _, size, _ in self._all())
+        total = int(text) if re.fullmatch(r"\d{20}", text) else sum(size for _, size, _ in self._all())
+        if self.limit is not None and total + size > self.limit:
+            total = self._make_room(size)
+        (self.folder / "reserved").write_text(f"{total + size:020d}")
 
     def _make_room(self, size: int) -> int:
         """Drop the least recently used ranges, and return the total of the rest."""
@@ -266,8 +264,17 @@ def _read_exactly(file: StoredFile, start: int, stop: int, key: str, access: Acc
         longest = max((r for r in cached_ranges if r[0] <= at < r[1]), key=lambda r: r[1], default=None)
         if longest is None:
             end = min((first for first, _ in cached_ranges if at < first < stop), default=stop)
-            into = buffer[at - start : end - start]
-            _fetch(file, at, end, into, fill, access, cache, name)
+            if access.offline:
+                raise CheckpointError(
+                    f"{file.location}: bytes {at} to {end} are not in the cache, and this is offline; run once online",
+                    "unreachable",
+                )
+            into, saved = buffer[at - start : end - start], 0
+            for reached in fill(at, end, into):
+                while cache and (reached - saved >= CHUNK_BYTES or saved < reached == len(into)):
+                    upto = min(saved + CHUNK_BYTES, reached)
+                    cache.save(name, at + saved, into[saved:upto])
+                    saved = upto
             at = end
         elif cache and (part := cache.load(name, *longest)) is not None:
             end = min(longest[1], stop)
@@ -302,29 +309,6 @@ def cached_lookup(
     answer = fetch()
     cache.save_listing(key, msgspec.json.encode(answer))
     return answer
-
-
-def _fetch(
-    file: StoredFile,
-    start: int,
-    stop: int,
-    into: Bytes,
-    fill: Fill,
-    access: Access,
-    cache: RangeCache | None,
-    name: str,
-) -> None:
-    if access.offline:
-        raise CheckpointError(
-            f"{file.location}: bytes {start} to {stop} are not in the cache, and this is offline; run once online",
-            "unreachable",
-        )
-    saved = 0
-    for reached in fill(start, stop, into):
-        while cache and (reached - saved >= CHUNK_BYTES or saved < reached == len(into)):
-            upto = min(saved + CHUNK_BYTES, reached)
-            cache.save(name, start + saved, into[saved:upto])
-            saved = upto
 
 
 def _name(file: StoredFile, key: str) -> str:

@@ -58,23 +58,11 @@ def _location(place: "StoredFile | Path | str") -> str:
 
 
 class StoredFile(Protocol):
-    """One file of a source.
-
-    Attributes
-    ----------
-    location : str
-        Its name in messages; holds no password.
-    size : int
-        Bytes.
-    version : str
-        Changes when the content may have changed.
-    sha256 : str
-        Of the whole file, as published by its source, or empty.
-    """
+    """One file of a source."""
 
     @property
     def location(self) -> str:
-        """Its name in messages."""
+        """Its name in messages; holds no password."""
 
     @property
     def size(self) -> int:
@@ -82,11 +70,11 @@ class StoredFile(Protocol):
 
     @property
     def version(self) -> str:
-        """Changes with the content."""
+        """Changes when the content may have changed."""
 
     @property
     def sha256(self) -> str:
-        """The published hash, or an empty text."""
+        """Of the whole file, as published by its source, or an empty text."""
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read bytes ``start`` to ``stop``, exactly.
@@ -102,17 +90,11 @@ Files = Mapping[str, StoredFile]  # files by their paths relative to a source, w
 
 
 class Source(Protocol):
-    """A place that holds files: small, comparable and picklable; nothing is opened before `files` is called.
-
-    Attributes
-    ----------
-    spec : str
-        Text that opens the same place again, also used in messages; holds no password.
-    """
+    """A place that holds files: small, comparable and picklable; nothing is opened before `files` is called."""
 
     @property
     def spec(self) -> str:
-        """Text that opens the place again."""
+        """Text that opens the same place again, also used in messages; holds no password."""
 
     def files(self) -> Files:
         """List the files up to `MAX_DEPTH` folders down, without hidden folders and without reading any."""

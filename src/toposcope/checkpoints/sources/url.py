@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 
 from toposcope.checkpoints.sources.http_requests import Retry, changed_error
 from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
-from toposcope.checkpoints.sources.range_cache import CHUNK_BYTES, cached_lookup, read_cached
+from toposcope.checkpoints.sources.range_cache import cached_lookup, read_cached
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
     MAX_FILES,
@@ -27,6 +28,7 @@ from toposcope.checkpoints.sources.source import (
     checked_size,
     is_hidden,
 )
+from toposcope.checkpoints.tuning import CHUNK_BYTES
 from toposcope.errors import ToposcopeError
 
 Answer = TypeVar("Answer")
@@ -128,9 +130,8 @@ class UrlSource:
     def beside(self, name: str) -> UrlFile | None:
         """Return a file in the folder of this file."""
         url = f"{self.spec.rpartition('/')[0]}/{name}"
-        listed = cached_lookup(
-            f"beside {url}", list[_Listed], url, self.access, partial(_file_at, url), immutable=False
-        )
+        ask = partial(_file_at, url)
+        listed = cached_lookup(f"beside {url}", list[_Listed], url, self.access, ask, immutable=False)
         return self._file(url, listed[0]) if listed else None
 
     def _list(self) -> list[_Listed]:
@@ -158,20 +159,18 @@ class UrlSource:
 def _file_at(url: str) -> list[_Listed]:
     """Return the one file at an address, or an empty list."""
     filesystem, path = _filesystem(url)
-    retry = Retry(url)
 
     def look() -> Mapping[str, Any]:
         filesystem.invalidate_cache()
-        try:
+        # Storages that may not be listed refuse a missing file.
+        with suppress(FileNotFoundError, PermissionError):
             found: Mapping[str, Any] = filesystem.info(path)
-        except (FileNotFoundError, PermissionError):  # storages that may not be listed refuse a missing file
-            return {}
-        return found
+            return found
+        return {}
 
-    details = _call(url, retry, look)
-    if details.get("type") != "file":
-        return []
-    return [_Listed(path, checked_size(details.get("size"), url), _version(details))]
+    details = _call(url, Retry(url), look)
+    is_file = details.get("type") == "file"
+    return [_Listed(path, checked_size(details.get("size"), url), _version(details))] if is_file else []
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

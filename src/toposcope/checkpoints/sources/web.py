@@ -34,6 +34,7 @@ from toposcope.checkpoints.sources.source import (
     checked_size,
     is_relative_name,
 )
+from toposcope.checkpoints.tuning import INDEX_THREADS
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_PAGE_BYTES = 20_000_000
-INDEX_THREADS = 8  # index pages requested at the same time
 MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
 _folders: set[str] = set()  # addresses known to be folders, which are listed without a request that finds out
 _NO_HEAD = (400, 403, 405, 501)  # statuses of servers that only know GET
@@ -233,8 +233,10 @@ def _request_status(url: str, *, may_be_missing: bool = False) -> _Status:
     address = Address(url, url)
     with closing(open_response(address, "HEAD")) as head:
         status = _status_from(head)
-        if head.status_code == 404 and not url.endswith("/") and _exists(f"{url}/"):
-            return _Status(folder=True)
+        if head.status_code == 404 and not url.endswith("/"):
+            with closing(open_response(Address(f"{url}/", f"{url}/"), "HEAD")) as folder:
+                if folder.status_code == 200:
+                    return _Status(folder=True)
         usable = head.status_code == 200 and "content-encoding" not in head.headers
         if status is not None and (status.folder or usable):
             return status
@@ -256,11 +258,6 @@ def _status_from(response: "Response") -> _Status | None:
     header = "content-length" if response.status_code == 200 else "content-range"
     size = parse_size(response.headers.get(header, "").rpartition("/")[2])
     return None if size is None or size >= 1 << 63 else _Status(size=size, version=_version(response.headers))
-
-
-def _exists(url: str) -> bool:
-    with closing(open_response(Address(url, url), "HEAD")) as response:
-        return response.status_code == 200
 
 
 def _version(headers: "Mapping[str, str]") -> str:

@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.models.tuning import MAX_PRODUCTS, PATH_SHARE
+from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from toposcope.models.summed_loss import Block
+    from toposcope.models.summed_loss import Block, SummedLoss
     from toposcope.typing import Vector
 
 MIN_SIDE = 3
 MIN_POINTS = 9
-PATH_SHARE = 0.8  # largest coordinate of a checkpoint in a plane spanned by the path
 PART = 1 << 20  # entries of the weights that are widened to float64 at once
 
 
@@ -40,8 +42,6 @@ class Axes:
     # of eigenvectors of the Hessian: Rayleigh quotients, and the norms of Hv - value v, the error of the products
     # included. Empty of other directions
     eigenvalues: tuple[float, ...] = ()
-    # of eigenvectors of the Hessian: Rayleigh quotients, and the norms of Hv - value v, the error of the products
-    # included. Empty of other directions
     residuals: tuple[float, ...] = ()
     converged: bool = True  # whether the directions are what they are called: eigenvectors may not be
 
@@ -101,6 +101,34 @@ def eigenvector_directions(eigenvalues: Sequence[float], eigenvectors: Tensor) -
         )
     scales = [(2 / abs(value)) ** 0.5 for value in eigenvalues]
     return eigenvectors * torch.tensor(scales, dtype=eigenvectors.dtype, device=eigenvectors.device)[:, None]
+
+
+def hessian_directions(loss: SummedLoss, seed: int, progress: Progress = silent) -> Axes:
+    """Return the two eigenvectors of the Hessian with the largest eigenvalues, scaled by `eigenvector_directions`."""
+    import torch
+
+    from toposcope.homology.lanczos import extreme_eigenpairs
+    from toposcope.models.hessian_products import HessianProduct
+
+    point = loss.point
+    if len(point) == 1:
+        raise ToposcopeError("directions: a model of one parameter has no plane")
+    product = HessianProduct(loss, point)
+    progress("eigenvectors", 0, MAX_PRODUCTS)
+
+    def on_arrays(vector: NDArray[np.floating]) -> NDArray[np.floating]:
+        progress("eigenvectors", min(product.products, MAX_PRODUCTS - 1), MAX_PRODUCTS)
+        return product(torch.from_numpy(vector).to(point)).cpu().numpy()
+
+    dtype = np.float64 if point.dtype == torch.float64 else np.float32
+    found = extreme_eigenpairs(
+        on_arrays, len(point), 2, 0, max_steps=MAX_PRODUCTS, rng=np.random.default_rng(seed), dtype=dtype
+    ).largest
+    progress("eigenvectors", MAX_PRODUCTS, MAX_PRODUCTS)
+    vectors = found.vectors * np.sign(found.vectors[[0, 1], np.abs(found.vectors).argmax(axis=1)])[:, None]
+    values, residuals = found.values.tolist(), (found.residuals + product.error).tolist()
+    directions = eigenvector_directions(values, torch.from_numpy(vectors).to(point))
+    return Axes(directions, tuple(values), tuple(residuals), found.n_reliable >= 2)
 
 
 def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matrix, float]:

@@ -43,8 +43,6 @@ class Estimate:
     # standard deviation (ddof 1) over planes, and over the batches of the text within a plane, averaged over planes;
     # None where fewer than two have the statistic
     planes: float | None = None
-    # standard deviation (ddof 1) over planes, and over the batches of the text within a plane, averaged over planes;
-    # None where fewer than two have the statistic
     batches: float | None = None
     resolution: float | None = None  # mean absolute difference to half the resolution
     # of values that are computed by products with the Hessian, the largest numerical error of a plane: of eigenvalues

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-SECONDS_BETWEEN_WRITES = 5.0  # what a kill can lose, beside the points that are being evaluated
+SECONDS_BETWEEN_WRITES = 5.0  # what a kill can lose, besides the points that are being evaluated
 
 
 def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:

@@ -23,14 +23,14 @@ from toposcope.homology import (
     sublevel_grid,
     wasserstein,
 )
+from toposcope.homology.scattered import N_NEIGHBOURS
 from toposcope.models.loss_planes.surface import Surface
+from toposcope.models.tuning import N_PROFILE_LEVELS
 from toposcope.typing import Indices, Vector
 
 Graph = Literal["triangulation", "nearest"]
 """Which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest."""
 CONNECTIVITY: dict[Graph, Literal["8", "freudenthal"]] = {"triangulation": "freudenthal", "nearest": "8"}
-N_NEIGHBOURS = 8
-N_LEVELS = 32  # of a profile, beside those of minima and saddles
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +50,7 @@ class Shape:
 
 
 def shape_of(surface: Surface, graph: Graph = "triangulation") -> Shape:
-    """Describe the loss on a plane.
-
-    Statistics, in nats a token unless they are counts or shares:
-    """
+    """Describe the loss on a plane; statistics are in nats per token unless they are counts or shares."""
     measured = surface.values
     finite = np.isfinite(measured)
     if not finite.any():
@@ -97,8 +94,10 @@ def distances_between(diagrams: list[Diagram]) -> dict[str, float]:
 def profile_of(surface: Surface, values: Vector, graph: Graph = "triangulation") -> Profile:
     """Return the topological profile of finite losses on a plane."""
     if surface.sample.shape is None:
-        return profile_graph(values, _edges(surface, graph), n_levels=N_LEVELS)
-    return profile_grid(values.reshape(surface.sample.shape), connectivity=CONNECTIVITY[graph], n_levels=N_LEVELS)
+        return profile_graph(values, _edges(surface, graph), n_levels=N_PROFILE_LEVELS)
+    return profile_grid(
+        values.reshape(surface.sample.shape), connectivity=CONNECTIVITY[graph], n_levels=N_PROFILE_LEVELS
+    )
 
 
 def _tree(surface: Surface, values: Vector, graph: Graph) -> Sublevel:

@@ -15,6 +15,15 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.loss_planes.directions import Sample
+from toposcope.models.tuning import (
+    CHUNK_BYTES,
+    GPU_CHUNK_BYTES,
+    GPU_WEIGHT_BYTES,
+    MAX_COPIED_BYTES,
+    MIN_CHUNKS,
+    ROUNDING,
+    WEIGHT_BYTES,
+)
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix, Vector
 
@@ -24,16 +33,6 @@ if TYPE_CHECKING:
     from toposcope.models.loss_planes.on_disk import Unfinished
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Indices
-
-
-CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
-"""Estimated bytes of the activations of all points that go through the model together."""
-WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32  # bytes of their weights
-MIN_CHUNKS = 16
-"""Of a plane, so that several threads have their share of it. Not by their number, so that no bit depends on it."""
-MAX_COPIED_BYTES = 1 << 28
-"""Of the weights of a model that is copied for each thread; PyTorch shares out the operations of a larger one."""
-ROUNDING = 8  # relative error of a loss, in units of the precision of the dtype it is computed in
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +51,6 @@ class Surface:
         """Loss at each point, nats a token, shape (n,); infinite where a loss is not finite."""
         values = self.totals.sum(axis=1) / self.tokens.sum()
         return np.where(np.isfinite(values), values, np.inf)
-
-    @property
-    def n_batches(self) -> int:
-        """Batches of the text."""
-        return len(self.tokens)
 
     def on_batch(self, batch: int) -> Surface:
         """Return the surface of one batch of the text alone."""

@@ -1,8 +1,8 @@
 """Inputs that probes need beyond the layers of checkpoints.
 
-A module holds a `Need` called ``NEED``, or several in ``NEEDS``; adding a kind of input means adding its file to this
-package, or naming its module as an entry point of the group ``toposcope.needs`` in a package of one's own. A probe
-lists the inputs it needs in `Probe.NEEDS` and finds them in `Subject.inputs`.
+A module holds an `Input` called ``INPUT``, or several in ``INPUTS``; adding a kind of input means adding its file to
+this package, or naming its module as an entry point of the group ``toposcope.needs`` in a package of one's own. A probe
+lists the inputs it needs in `Probe.REQUIRES` and finds them in `ProbeInput.inputs`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from toposcope.models import Origin
 from toposcope.plugins import collect
 from toposcope.probes.probe import RELATIONS, Probe
 
-__all__ = ["Need", "RunContext", "check_needs", "needs", "needs_of"]
+__all__ = ["Input", "Need", "RunContext", "check_needs", "needs", "needs_of"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class RunContext:
 
 
 @dataclass(frozen=True)
-class Need:
-    """A kind of input, by the name that `Probe.NEEDS` lists it under.
+class Input:
+    """A kind of input, by the name that `Probe.REQUIRES` lists it under.
 
     Attributes
     ----------
     name : str
     provide : callable
-        Takes an open checkpoint and the context of its run; returns what the probe finds in `Subject.inputs`. It runs
-        in the process that measures. A `ToposcopeError` fails only this checkpoint.
+        Takes an open checkpoint and the context of its run; returns what the probe finds in `ProbeInput.inputs`. It
+        runs in the process that measures. A `ToposcopeError` fails only this checkpoint.
     key : callable
         Takes the same; returns a text that names all that the input depends on besides the weights. It is part of the
         key of every row, so that rows are measured again when it changes. It runs in the main process. Where it raises
@@ -75,31 +75,35 @@ class Need:
     trained_here: bool = False
 
 
+Need = Input
+"""The name of `Input` in the version before; kept for one more."""
+
+
 @cache
-def needs() -> dict[str, Need]:
+def needs() -> dict[str, Input]:
     """Return every kind of input by name."""
     return collect(__name__, "toposcope.needs", _need_of)
 
 
-def needs_of(*probes: Probe | None) -> list[Need]:
+def needs_of(*probes: Probe | None) -> list[Input]:
     """Return the inputs that some probes need, by name; None stands for no probe."""
-    names = {name for probe in probes if probe is not None for name in probe.NEEDS - RELATIONS}
+    names = {name for probe in probes if probe is not None for name in probe.REQUIRES - RELATIONS}
     return [needs()[name] for name in sorted(names)]
 
 
 def check_needs(probe: type[Probe]) -> None:
     """Refuse a probe that needs an input nothing provides."""
     known = sorted({*needs(), *RELATIONS})
-    for name in sorted(probe.NEEDS - set(known)):
+    for name in sorted(probe.REQUIRES - set(known)):
         raise ToposcopeError(
-            f"probe {probe.name()}: nothing provides {name!r}, which its NEEDS names; {choices(name, known)}"
+            f"probe {probe.name()}: nothing provides {name!r}, which its REQUIRES names; {choices(name, known)}"
         )
 
 
-def _need_of(module: ModuleType) -> dict[str, Need]:
-    found = {
-        need.name: need for need in getattr(module, "NEEDS", (getattr(module, "NEED", None),)) if isinstance(need, Need)
-    }
+def _need_of(module: ModuleType) -> dict[str, Input]:
+    several = getattr(module, "INPUTS", getattr(module, "NEEDS", ()))
+    one = getattr(module, "INPUT", getattr(module, "NEED", None))
+    found = {need.name: need for need in (*several, one) if isinstance(need, Input)}
     for name in found.keys() & RELATIONS:
         raise ToposcopeError(f"need {name!r}: the name is taken; it stands for what other checkpoints hold")
     return found

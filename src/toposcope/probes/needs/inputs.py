@@ -11,7 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.models import Reader
 from toposcope.models.loading import model_key
 from toposcope.models.texts import passage
-from toposcope.probes.needs import Need, RunContext
+from toposcope.probes.needs import Input, RunContext
 
 if TYPE_CHECKING:
     import torch
@@ -96,11 +96,11 @@ def _common_end(name: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-NEEDS = (
+INPUTS = (
     # The rules by which layers are recognised, besides the built-in ones, decide which matrices are the embeddings.
-    Need("embeddings", lambda checkpoint, run: checkpoint.embeddings(), lambda checkpoint, run: str(checkpoint.roles)),
-    Need("gradients", _gradients, lambda checkpoint, run: run.corpus_sha256, trained_here=True),
-    Need("model", _reader, _reading_key, reads_text=True),
-    Need("text_loss", _text_loss, _reading_key, reads_text=True),
-    Need("training", _training, lambda checkpoint, run: "", whole_model=False, trained_here=True),
+    Input("embeddings", lambda checkpoint, run: checkpoint.embeddings(), lambda checkpoint, run: str(checkpoint.roles)),
+    Input("gradients", _gradients, lambda checkpoint, run: run.corpus_sha256, trained_here=True),
+    Input("model", _reader, _reading_key, reads_text=True),
+    Input("text_loss", _text_loss, _reading_key, reads_text=True),
+    Input("training", _training, lambda checkpoint, run: "", whole_model=False, trained_here=True),
 )
