@@ -121,8 +121,8 @@ class Store:
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
-        query = "UPDATE runs SET status = ?1, last_step = ?2 WHERE run = ?3 AND (status, last_step) IS NOT (?1, ?2)"
-        self._write("runs", query, status, last_step, run)
+        query = "UPDATE runs SET status = ?, last_step = ? WHERE run = ? AND (status, last_step) IS NOT (?, ?)"
+        self._write("runs", query, status, last_step, run, status, last_step)
 
     def status(self, run: str) -> str | None:
         """Return the status of a run."""
