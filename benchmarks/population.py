@@ -21,11 +21,11 @@ from rich.progress import track
 from bench import Column, Spread, command, interleaved, ratio, show, write
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, Run, TrainingOptions
+from toposcope.family.batched import group_runs
+from toposcope.family.batched.packs import run_bytes
+from toposcope.family.batched.training import PackTrainer
 from toposcope.family.corpus import Tokens, load, prepare
 from toposcope.family.run_folder import Outcome
-from toposcope.family.together import packs
-from toposcope.family.together.packs import run_bytes
-from toposcope.family.together.training import PackTrainer
 from toposcope.family.training import Trainer
 from toposcope.family.tuning import MAX_CPU_BYTES, MAX_CPU_RUNS
 from toposcope.progress import silent
@@ -119,7 +119,7 @@ def on_cpu(size: str, batch: int, count: int, corpus: Path, repeats: int) -> dic
             "alone": lambda: make("alone", steps),
         }
         taken = interleaved(ways, repeats)
-    chosen = packs(runs, processes=PROCESSES)
+    chosen = group_runs(runs, processes=PROCESSES)
     return {
         "size": size,
         "batch": batch,

@@ -242,7 +242,7 @@ def associations(sampled: int, repeats: int) -> list[Row]:
 
 
 def trajectories() -> list[Trajectory]:
-    """Make runs whose features are clocks with noise, more or less of it."""
+    """Make runs whose features are covariates with noise, more or less of it."""
     rng = np.random.default_rng(0)
     steps = np.arange(STEPS) * 100
     found = []

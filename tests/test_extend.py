@@ -148,7 +148,7 @@ def test_an_input(work: Path) -> None:
     (work / "checkpoints/activations_10.json").unlink()
     done = called("measure", "checkpoints", "--probe", "activation_mean", "--workers", "1")
     assert done.code == 1
-    assert "no activations_10.json beside it; save one" in done.err
+    assert "no activations_10.json next to it; save one" in done.err
     assert "Traceback" not in done.err
 
 

@@ -14,9 +14,10 @@ from scipy.stats import permutation_test, spearmanr
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.extend import UNDETERMINED
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
-from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, UNKNOWN, p_of_rho
+from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, p_of_rho
 from toposcope_experiments.published_study.claims import RULES, SCHEMA, claims
 
 SIZES = {"a": 3_000, "b": 7_000, "c": 21_000, "d": 46_000, "e": 97_000}
@@ -42,7 +43,7 @@ PUBLISHED = Published(
 
 
 def a_run(name: str, rng: np.random.Generator, kind: str, place: float) -> Trajectory:
-    """A run whose features follow the loss around its drift, are clocks, or are noise; `place` is 0 to 1 by size."""
+    """A run whose features follow the loss around its drift, or the step, or are noise; `place` is 0 to 1 by size."""
     n = len(STEPS)
     drift = np.linspace(0, 1, n)
     wiggle = rng.normal(size=n)
@@ -61,8 +62,8 @@ def a_run(name: str, rng: np.random.Generator, kind: str, place: float) -> Traje
         NP: follows(-1 if place < 0.3 else 1, 0.05),
     }
     batch = loss + (1 - place) * (0.02 if kind == "information" else 0.5) * rng.normal(size=n)
-    clocks = {"step": STEPS.astype(np.float64)}
-    return Trajectory(name, STEPS, by_feature(features), {"validation_loss": loss, "batch_loss": batch}, clocks)
+    covariates = {"step": STEPS.astype(np.float64)}
+    return Trajectory(name, STEPS, by_feature(features), {"validation_loss": loss, "batch_loss": batch}, covariates)
 
 
 @cache
@@ -210,7 +211,7 @@ def test_a_publication_and_a_study_of_nothing() -> None:
     assert set(found) == set(range(1, len(RULES) + 1))
     # the last is judged on what was published alone
     assert {number: verdict for number, (verdict, _) in found.items() if number < 9} == dict.fromkeys(
-        range(1, 9), UNKNOWN
+        range(1, 9), UNDETERMINED
     )
     assert judge(a_study("clock"), Published()) == {}
     assert judge(a_study("clock"), None) == {}
@@ -219,7 +220,7 @@ def test_a_publication_and_a_study_of_nothing() -> None:
 def test_without_sizes_nothing_is_said_of_size() -> None:
     found = judge(a_study("information"), sizes={})
     assert found[1][0] == STANDS
-    assert {found[number][0] for number in (2, 3, 4, 6)} == {UNKNOWN}
+    assert {found[number][0] for number in (2, 3, 4, 6)} == {UNDETERMINED}
 
 
 def judge_gain(predictions: pl.DataFrame, names: dict[str, int]) -> tuple[str, str]:
@@ -233,8 +234,8 @@ def judge_gain(predictions: pl.DataFrame, names: dict[str, int]) -> tuple[str, s
     ("gain", "n_runs", "expected"),
     [
         (0.03, 20, STANDS),
-        (0.03, 5, UNKNOWN),
-        (0.0001, 20, UNKNOWN),
+        (0.03, 5, UNDETERMINED),
+        (0.0001, 20, UNDETERMINED),
         (-0.001, 20, FALLS),
         (-0.1, 20, FALLS),
         (-0.1, 5, FALLS),
@@ -244,7 +245,7 @@ def test_the_gain_of_prediction(gain: float, n_runs: int, expected: str) -> None
     predictions, names = some_predictions(gain, n_runs, noise=0.0 if abs(gain) == 0.001 else 0.02)
     verdict, why = judge_gain(predictions, names)
     if gain == 0.0001:  # the mean of noise has either sign
-        assert verdict in (UNKNOWN, FALLS)
+        assert verdict in (UNDETERMINED, FALLS)
     else:
         assert verdict == expected, why
     assert f"{n_runs} runs" in why
@@ -258,7 +259,9 @@ def test_a_blend_worse_than_the_power_law_is_no_gain() -> None:
     assert judge_gain(worse, names)[0] == FALLS
 
 
-@pytest.mark.parametrize(("n_runs", "later", "expected"), [(5, -0.01, UNKNOWN), (20, -0.01, FALLS), (20, 0.01, STANDS)])
+@pytest.mark.parametrize(
+    ("n_runs", "later", "expected"), [(5, -0.01, UNDETERMINED), (20, -0.01, FALLS), (20, 0.01, STANDS)]
+)
 def test_a_gain_at_one_fraction_only_takes_a_test_to_fall(n_runs: int, later: float, expected: str) -> None:
     """Topology gains 0.02 at 30% of training and `later` at 50%; five runs cannot tell, twenty can."""
     predictions, names = some_predictions(0.02, n_runs)
@@ -310,7 +313,7 @@ def test_phases_say_what_is_missing() -> None:
             final_loss=PUBLISHED.final_loss, largest_change=changed, diminishing_returns=PUBLISHED.diminishing_returns
         )
         verdict, why = judge(a_study("clock"), published, phases=phases)[6]
-        assert (verdict, why[: len(told)]) == (UNKNOWN, told)
+        assert (verdict, why[: len(told)]) == (UNDETERMINED, told)
 
 
 def test_how_long_runs_were_trained_is_said_as_it_is() -> None:
@@ -319,7 +322,7 @@ def test_how_long_runs_were_trained_is_said_as_it_is() -> None:
     short = study[0]
     cut = Trajectory(
         short.run, short.steps[:40], {k: v[:40] for k, v in short.features.items()},
-        {k: v[:40] for k, v in short.targets.items()}, {k: v[:40] for k, v in short.clocks.items()},
+        {k: v[:40] for k, v in short.targets.items()}, {k: v[:40] for k, v in short.covariates.items()},
     )  # fmt: skip
     why = judge([cut, *study[1:]], scaling=some_scaling())[8][1]
     assert "They were trained for 3,900 to 5,000 steps" in why
@@ -328,11 +331,11 @@ def test_how_long_runs_were_trained_is_said_as_it_is() -> None:
 
 def test_a_power_law_of_single_batches_cannot_be_told() -> None:
     study = [
-        Trajectory(t.run, t.steps, t.features, {"batch_loss": t.targets["batch_loss"]}, t.clocks)
+        Trajectory(t.run, t.steps, t.features, {"batch_loss": t.targets["batch_loss"]}, t.covariates)
         for t in a_study("clock")
     ]
     verdict, why = judge(study, scaling=some_scaling())[8]
-    assert verdict == UNKNOWN
+    assert verdict == UNDETERMINED
     assert "the loss of one batch alone" in why
 
 
@@ -341,8 +344,8 @@ def test_a_power_law_of_single_batches_cannot_be_told() -> None:
     [
         (some_phases([400, 800, 1500, 1600, 1800]), False, STANDS),
         (some_phases([400, 800, 1500, 1600, 1800]), True, EXPLAINED),
-        (some_phases([800, 400, 1800, 1500, 1600]), False, UNKNOWN),  # as published: exact p .35
-        (some_phases([400, 800, 1500, 1600, 1800], share_same=0.3), False, UNKNOWN),
+        (some_phases([800, 400, 1800, 1500, 1600]), False, UNDETERMINED),  # as published: exact p .35
+        (some_phases([400, 800, 1500, 1600, 1800], share_same=0.3), False, UNDETERMINED),
         (some_phases([400, 800, 1500, 1600, 1800], largest=1000), False, FALLS),
         (some_phases([1800, 1600, 1500, 800, 400]), False, FALLS),
     ],
@@ -360,10 +363,10 @@ def test_phases_that_stand_have_a_p_that_says_so(late: tuple[int, ...], explaine
     ]
     p = re.search(r"exact p ([\d.e-]+\d)", why)
     assert p is not None
-    assert (float(p[1]) < 0.05) or verdict in (FALLS, UNKNOWN), (verdict, why)
+    assert (float(p[1]) < 0.05) or verdict in (FALLS, UNDETERMINED), (verdict, why)
 
 
-@pytest.mark.parametrize(("n_eff", "expected"), [(5.0, UNKNOWN), (200.0, EXPLAINED)])
+@pytest.mark.parametrize(("n_eff", "expected"), [(5.0, UNDETERMINED), (200.0, EXPLAINED)])
 def test_a_change_with_size_that_the_step_shares_takes_a_test_too(n_eff: float, expected: str) -> None:
     """|rho| of feature and step rise alike, from .6 to .9; few effective checkpoints cannot separate them."""
     sizes = dict(list(SIZES.items())[:3])
@@ -381,7 +384,7 @@ def test_a_change_with_size_that_the_step_shares_takes_a_test_too(n_eff: float, 
 
 
 @pytest.mark.parametrize(("verdict", "rho", "expected"), [
-    ("trend only", -0.9, EXPLAINED), ("cannot be told", -0.9, UNKNOWN), ("cannot be told", -0.7, EXPLAINED),
+    ("trend only", -0.9, EXPLAINED), ("cannot be told", -0.9, UNDETERMINED), ("cannot be told", -0.7, EXPLAINED),
 ])  # fmt: skip
 def test_the_step_explains_only_what_it_was_tested_on_or_tracks_as_well(
     verdict: str, rho: float, expected: str
@@ -400,7 +403,7 @@ def test_a_course_of_few_changes_is_no_trend() -> None:
     trace = Trace(steps=list(range(5)), values={"H0.total": [1.0, 2, 3, 4, 5]})
     published = Published(correlations=PUBLISHED.correlations, traces={LARGE: trace})
     verdict, why = judge(a_study("clock"), published)[9]
-    assert (verdict, "p 0.12, of its changes" in why) == (UNKNOWN, True), why
+    assert (verdict, "p 0.12, of its changes" in why) == (UNDETERMINED, True), why
 
 
 @pytest.mark.parametrize(
@@ -408,10 +411,10 @@ def test_a_course_of_few_changes_is_no_trend() -> None:
     [
         ({}, (STANDS, STANDS)),
         ({"norm_rho": 1.0}, (EXPLAINED, STANDS)),
-        ({"p_exact": 1 / 12, "rho": 0.9}, (UNKNOWN, UNKNOWN)),
+        ({"p_exact": 1 / 12, "rho": 0.9}, (UNDETERMINED, UNDETERMINED)),
         ({"r_squared": 0.5}, (STANDS, FALLS)),
         ({"exponent": -0.1}, (FALLS, STANDS)),
-        ({"n_sizes": 2}, (UNKNOWN, UNKNOWN)),
+        ({"n_sizes": 2}, (UNDETERMINED, UNDETERMINED)),
     ],
 )
 def test_scaling(law: dict[str, float], expected: tuple[str, str]) -> None:
@@ -431,7 +434,7 @@ def test_a_trace_that_goes_the_other_way() -> None:
         traces={LARGE: Trace(steps=list(range(7)), values={"H0.total": [69.7, 69.4, 70.9, 69.8, 54.4, 46.1, 45.4]})},
     )
     verdict, why = judge(a_study("clock"), wavering)[9]
-    assert verdict == UNKNOWN  # exact p .09
+    assert verdict == UNDETERMINED  # exact p .09
     assert "rises from 69.7 to 70.9 at step 2, then falls to 45.4" in why
     assert "in the small runs it goes mostly up with the step, by their rho with the step +" in why
 

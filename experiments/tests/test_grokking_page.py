@@ -14,14 +14,14 @@ from toposcope.report.composing import Page
 from toposcope_experiments.grokking.charts import PANELS, control_charts, course_charts
 from toposcope_experiments.grokking.design import CONDITIONS, TRANSFORMER
 from toposcope_experiments.grokking.features import FEATURES, FOURIER
-from toposcope_experiments.grokking.page import GrokkingMaterial
+from toposcope_experiments.grokking.page import GrokkingData
 from toposcope_experiments.grokking.page_sections import grokking_page
 
 REFUTED = {"H1 max": {"true labels": 0.12, "random labels": 0.24}, FOURIER: {"true labels": 0.3}}
 SHOWN = {"H1 max": {"true labels": 0.24}, FOURIER: {c.name: 1.0 for c in CONDITIONS}}
 
 
-def page_of(rises: dict[str, dict[str, float]], **options: int) -> Page[GrokkingMaterial]:
+def page_of(rises: dict[str, dict[str, float]], **options: int) -> Page[GrokkingData]:
     """Two architectures that do the same."""
     networks = (made_up(rises, **options), made_up(rises, architecture=TRANSFORMER, seed=1, **options))  # type: ignore[arg-type]
     return grokking_page(networks)

@@ -16,7 +16,7 @@ from toposcope_experiments.outlier_runs.outlier_runs import (
     outlier_standing_table,
     replicate_runs,
 )
-from toposcope_experiments.outlier_runs.run_rotations import core_size, departures, run_distances
+from toposcope_experiments.outlier_runs.run_rotations import core_size, find_outliers, run_distances
 
 NORM, H0 = "controls frobenius_norm", "rips H0.total"
 
@@ -206,7 +206,7 @@ def test_a_quarter_of_the_runs_may_lie_apart_on_one_side() -> None:
 def test_one_step_and_no_steps() -> None:
     steps, values = family(9, 1, 0)
     assert named(table_of(steps, values)) == []
-    nothing = departures(np.full((2, 3, 9), np.nan), 0.95)
+    nothing = find_outliers(np.full((2, 3, 9), np.nan), 0.95)
     assert np.isnan(nothing.p).all()
     assert np.isnan(nothing.band)
 

@@ -31,8 +31,8 @@ NP_MEAN = feature_named("neural_persistence np_mean")
 
 def trajectory(losses: np.ndarray, persistence: np.ndarray | None = None, **targets: np.ndarray) -> Trajectory:
     features = {} if persistence is None else {NP_MEAN: persistence}
-    clocks = {"step": STEPS.astype(np.float64)}
-    return Trajectory("a", STEPS, features, {"smoothed_loss": losses, "batch_loss": losses, **targets}, clocks)
+    covariates = {"step": STEPS.astype(np.float64)}
+    return Trajectory("a", STEPS, features, {"smoothed_loss": losses, "batch_loss": losses, **targets}, covariates)
 
 
 def log_of(losses: np.ndarray, run: str = "a") -> pl.DataFrame:
@@ -139,7 +139,7 @@ def test_final_losses() -> None:
     smoothed = trajectory(losses, np.zeros(51))
     assert final_loss(smoothed, log_of(logged)) == pytest.approx(logged[-100:].mean())
     validation = np.linspace(6, 3, 51)
-    validated = Trajectory("a", STEPS, {}, {"validation_loss": validation, "batch_loss": losses}, smoothed.clocks)
+    validated = Trajectory("a", STEPS, {}, {"validation_loss": validation, "batch_loss": losses}, smoothed.covariates)
     table = predictions([validated], log_of(logged), runs_of())
     finals = dict(table.select("protocol", "final").unique().iter_rows())
     assert finals == {"published": losses[-1], "exact": 3.0}

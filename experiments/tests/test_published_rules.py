@@ -64,7 +64,8 @@ def test_three_runs_tell_nothing_of_topology(study: Study) -> None:
     found = topology_gain(study, workers=1)
     assert (
         found.verdict()
-        == "Cannot decide whether topology improves forecasts: only 3 groups to hold out; 15 are needed."
+        == "Whether topology says more about the final loss than the laws and the norms cannot be told: "
+        "only 3 groups to hold out; 15 are needed."
     )
     assert len(found.notes) > 0
     assert found.errors.is_empty()

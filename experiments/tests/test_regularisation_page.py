@@ -15,7 +15,7 @@ from toposcope_experiments.regularisation.comparison import AGAINST, AT_STEP, co
 from toposcope_experiments.regularisation.design import BATCH_NORM, CONDITIONS, PLAIN, Design
 from toposcope_experiments.regularisation.experiment import run_experiment
 from toposcope_experiments.regularisation.features import FEATURES, NORM, NP, PLACEBO
-from toposcope_experiments.regularisation.page import RegularisationMaterial
+from toposcope_experiments.regularisation.page import RegularisationData
 from toposcope_experiments.regularisation.page_sections import regularisation_page
 
 ORDERED = {NP: {"dropout": 0.5, "batch norm": 0.2, "all labels random": -0.5}}
@@ -23,12 +23,12 @@ EXPLAINED = {name: {"dropout": 0.5} for name in (NP, PLACEBO, NORM)}
 
 
 @pytest.fixture(scope="module")
-def ordered() -> Page[RegularisationMaterial]:
+def ordered() -> Page[RegularisationData]:
     return regularisation_page(made_up(ORDERED))
 
 
 @pytest.mark.slow
-def test_the_sentences_are_the_verdicts(ordered: Page[RegularisationMaterial]) -> None:
+def test_the_sentences_are_the_verdicts(ordered: Page[RegularisationData]) -> None:
     summary = ordered.summary()
     assert summary[0] == (
         "Of 6 comparisons with a published direction neural persistence is as published in 6 (6 of them without a "
@@ -66,7 +66,7 @@ def test_the_sentences_can_say_the_opposite() -> None:
 
 
 @pytest.mark.slow
-def test_every_chart_can_be_drawn_and_holds_the_numbers(ordered: Page[RegularisationMaterial]) -> None:
+def test_every_chart_can_be_drawn_and_holds_the_numbers(ordered: Page[RegularisationData]) -> None:
     charts = {chart.name: chart for _, chart in ordered.charts()}
     assert sorted(charts) == [
         "early-stopping", "early-stopping-difference", "regularisation-conditions", "regularisation-courses",

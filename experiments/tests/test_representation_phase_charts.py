@@ -74,4 +74,4 @@ def test_phases_without_a_turn_are_not_asked_about() -> None:
         in told
     )
     assert "(run-0, run-1: warm-up" in told
-    assert "statistics of the diagrams of hidden states beside" in told
+    assert "statistics of the diagrams of hidden states next to" in told

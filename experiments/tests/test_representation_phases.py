@@ -16,7 +16,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.study.feature_file import read_features
 from toposcope_experiments.representation_phases.alternating import alternating_errors, alternating_places
 from toposcope_experiments.representation_phases.phases import SCHEMA, _chance, _Cut, representation_phases
-from toposcope_experiments.representation_phases.turns import Turn, Turns, find_turns
+from toposcope_experiments.representation_phases.turns import Turn, Turns, turning_points
 
 N = 31
 STEPS = np.array([0, *np.unique(np.geomspace(1, 143_000, N + 5).astype(np.int64))])[:N]
@@ -88,7 +88,7 @@ def test_a_turn_is_the_middle_of_the_extreme_level() -> None:
 
 @pytest.mark.parametrize("n_turns", [0, 1, 2, 3])
 def test_turns_without_noise_are_found_where_they_are(n_turns: int) -> None:
-    found = find_turns(zigzag(N, n_turns), seed=1)
+    found = turning_points(zigzag(N, n_turns), seed=1)
     assert found
     assert found.directions == " ".join(["down", "up", "down", "up"][: n_turns + 1])
     expected = np.linspace(0, N - 1, n_turns + 2)[1:-1]
@@ -100,14 +100,14 @@ def test_turns_without_noise_are_found_where_they_are(n_turns: int) -> None:
 
 def test_neither_unit_nor_origin_nor_sign_matters() -> None:
     values = 10 * zigzag(N, 2) + np.random.default_rng(0).normal(size=N)
-    expected = find_turns(values, seed=1)
+    expected = turning_points(values, seed=1)
     assert expected
     assert len(expected.turns) == 2
     for other in (np.ldexp(values, 600), values + 8):
-        found = find_turns(other, seed=1)
+        found = turning_points(other, seed=1)
         assert found
         assert (found.turns, found.p, found.directions) == (expected.turns, expected.p, expected.directions)
-    mirrored = find_turns(-values, seed=1)
+    mirrored = turning_points(-values, seed=1)
     assert mirrored
     assert (mirrored.turns, mirrored.directions) == (expected.turns, "up down up")
     assert mirrored.levels == pytest.approx(-expected.levels)
@@ -115,13 +115,13 @@ def test_neither_unit_nor_origin_nor_sign_matters() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 9, 10])
 def test_few_and_equal_values_have_none(n: int) -> None:
-    assert find_turns(np.full(n, 0.3), seed=1) is None
-    assert (find_turns(np.arange(n, dtype=float), seed=1) is None) == (n < 10)
+    assert turning_points(np.full(n, 0.3), seed=1) is None
+    assert (turning_points(np.arange(n, dtype=float), seed=1) is None) == (n < 10)
 
 
 def test_what_is_not_finite_is_said() -> None:
     with pytest.raises(ToposcopeError, match="1 of 12 values are not finite"):
-        find_turns(np.where(np.arange(12) == 3, np.nan, 1.0), seed=1)
+        turning_points(np.where(np.arange(12) == 3, np.nan, 1.0), seed=1)
 
 
 def test_the_phases_are_named_and_followed() -> None:
@@ -220,7 +220,7 @@ def test_the_published_model_collapses_and_expands(published_study: Path) -> Non
 def told_turns(curve: np.ndarray, correlation: float, repeats: int, stream: int) -> np.ndarray:
     n = len(curve)
     series = [curve + drifting(n, correlation, np.random.default_rng([r, n, stream])) for r in range(repeats)]
-    return np.array([len(found.turns) for r, y in enumerate(series) if (found := find_turns(y, seed=r))])
+    return np.array([len(found.turns) for r, y in enumerate(series) if (found := turning_points(y, seed=r))])
 
 
 @pytest.mark.slow

@@ -12,11 +12,12 @@ from scipy.stats import spearmanr
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.extend import UNDETERMINED
 from toposcope.study.feature_file import read_features
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
 from toposcope_experiments import shipped_study
-from toposcope_experiments.published_study.case import FALLS, UNKNOWN
+from toposcope_experiments.published_study.case import FALLS
 from toposcope_experiments.published_study.claims import claims
 from toposcope_experiments.published_study.findings import feature_of
 from toposcope_experiments.published_study.predictions import predictions
@@ -171,7 +172,7 @@ def test_two_sizes_do_not_tell_of_size(released: tuple[list[Trajectory], pl.Data
     )
     verdicts = dict(found.select("number", "verdict").iter_rows())
     assert verdicts[5] == FALLS  # with the last loss in place of topology the blend does better
-    assert {verdicts[number] for number in (2, 3, 4, 6, 7, 8)} == {UNKNOWN}
+    assert {verdicts[number] for number in (2, 3, 4, 6, 7, 8)} == {UNDETERMINED}
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ def made(run: str, seed: int, **features: np.ndarray) -> Trajectory:
     known = {"rips H0.total": draw.normal(size=6), "rips:pooled=true H1.max": draw.normal(size=6)}
     known |= {"controls mean": draw.normal(size=6), "log grad_norm_mean": draw.normal(size=6), **features}
     twins = {"network": {"rips H0.total": draw.normal(size=6), "rips H0.total.noise": draw.normal(size=6)}}
-    clocks = {"weight_norm": draw.normal(size=6)}
-    return Trajectory(run, STEPS, by_feature(known), {}, clocks, twins=by_group(twins))
+    covariates = {"weight_norm": draw.normal(size=6)}
+    return Trajectory(run, STEPS, by_feature(known), {}, covariates, twins=by_group(twins))
 
 
 def runs_of(found: list[Trajectory]) -> pl.DataFrame:
@@ -166,7 +166,7 @@ def test_levels_and_rates_by_hand() -> None:
     assert column(block, "rips H0.total rate")[0] == pytest.approx(slope)
     assert column(block, "rips H0.total scale-free level") == [t.twins["network"][H0][3] for t in found]
     assert "rips H0.total.noise scale-free level" not in block.names
-    assert column(block, "weight_norm level") == [t.clocks["weight_norm"][3] for t in found]
+    assert column(block, "weight_norm level") == [t.covariates["weight_norm"][3] for t in found]
     assert not [name for name in block.names if name.startswith("controls")]
 
 

@@ -88,21 +88,23 @@ def test_what_topology_carries_is_found() -> None:
     assert row["skill"] > 0.3
     assert row["p_adjusted"] < 0.01
     assert row["skill_low"] > 0
-    assert found.verdict().startswith("Topology improves the forecasts: beside the norms, over 16 groups")
+    begin = "Topology says more about the final loss than the laws and the norms: over 16 groups"
+    assert found.verdict().startswith(begin)
     assert found.placebos["n_as_good"].to_list() == [0, 0, 0]
 
 
 def test_what_it_does_not_carry_is_not() -> None:
     folds, block = simulated(2)
     found = compare_with_norms([part(folds, block, draws=0)])
-    assert found.verdict().startswith("No gain: over 16 groups")
+    begin = "Nothing found: topology says no more about the final loss than the laws and the norms: over 16 groups"
+    assert found.verdict().startswith(begin)
 
 
 @pytest.mark.slow
 def test_a_gain_of_the_size_alone_is_not_topologys_own() -> None:
     folds, block = simulated(4, bent=True)
     found = compare_with_norms([part(folds, block, draws=2)])
-    assert found.verdict().startswith("A gain, but not due to topology")
+    assert found.verdict().startswith("Topology goes with the final loss, but says no more about it than a placebo")
     as_good = dict(found.placebos.select("placebo", "n_as_good").iter_rows())
     assert as_good["another run's, of its size"] > 0
     assert as_good["random numbers"] == 0
@@ -247,14 +249,14 @@ def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:
 def test_too_few_runs_are_told(runs: tuple[LoggedRun, ...]) -> None:
     few = runs[:5]
     found = measure_gain(few, [block_of(few)], workers=1)
-    told = "Cannot decide whether topology improves forecasts: only 3 groups to hold out; 15 are needed."
-    assert found.verdict() == told
+    begin = "Whether topology says more about the final loss than the laws and the norms cannot be told: "
+    assert found.verdict() == f"{begin}only 3 groups to hold out; 15 are needed."
     assert "no forecast at 30%: fewer than 8 other runs" in " ".join(found.notes)
     assert measure_gain([], [block_of(())], workers=1).errors.is_empty()
 
 
-def beside_norms(folds: list[Fold], block: FeatureBlocks) -> tuple[float, float]:
-    """Return skill and p of topology beside the norms."""
+def added_to_norms(folds: list[Fold], block: FeatureBlocks) -> tuple[float, float]:
+    """Return skill and p of topology added to the norms."""
     ours, base = (
         np.concatenate([np.abs(predict_fold(fold, block.norms, table) - fold.final) for fold in folds])
         for table in (block.topology, block.topology[:, :0])
@@ -273,12 +275,12 @@ def test_false_positives_are_rare(of_norms: bool) -> None:
             rng = np.random.default_rng(seed)
             blurred = block.norms @ rng.normal(size=(6, 40)) + rng.normal(0, 1, (16, 40))
             block = dataclasses.replace(block, topology=blurred)
-        skill, p = beside_norms(folds, block)
+        skill, p = added_to_norms(folds, block)
         gains += skill > 0 and p < 0.05
     assert gains <= 8  # half of .05 of 100 is 2.5; more than 8 would come about once in 1,000 times
 
 
 @pytest.mark.slow
 def test_what_is_carried_is_nearly_always_found() -> None:
-    found = [beside_norms(*simulated(1000 + seed, carried=1.0)) for seed in range(40)]
+    found = [added_to_norms(*simulated(1000 + seed, carried=1.0)) for seed in range(40)]
     assert sum(skill > 0 and p < 0.05 for skill, p in found) >= 38

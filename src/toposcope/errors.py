@@ -30,7 +30,7 @@ def choices(name: str, known: Iterable[str]) -> str:
 
     plain = {each.lower().replace("-", "_"): each for each in known if each}
     if not plain:
-        return "there is none to choose from"
+        return "nothing to choose from"
     meant = name.lower().replace("-", "_")
     near = get_close_matches(meant, plain, 1) or [each for each in plain if meant and each.startswith(meant)]
     listed = ", ".join(plain.values())

@@ -35,7 +35,8 @@ __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted"
 # an analysis of a study
 __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feature", "feature_named", "scale_free"]
 __all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation", "fisher_z"]
-__all__ += ["sign_flip", "correlate_across_runs", "adjusted", "LEVEL", "UNDETERMINED", "PSEUDO_LAYERS", "STATES"]
+__all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
+__all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a published study
 __all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED_CLOUD", "SPECTRAL_QUANTITIES"]
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
         cloud_feature,
         trajectories,
     )
-    from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+    from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
     from toposcope.charts.chart import Chart
     from toposcope.charts.training import step_axis, training_lines
     from toposcope.charts.zero import zero_line

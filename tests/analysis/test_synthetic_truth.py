@@ -118,8 +118,8 @@ def noisy_study(n_runs: int, n: int, seed: int = 0, informed: int = 0) -> list[T
         mixed = [s * deviation + np.sqrt(1 - s**2) * noise for s, noise in zip(sizes, own, strict=True)]
         features = {f"rips f{i}": values for i, values in enumerate(mixed)}
         loss = 2 + 2 / (1 + 20 * np.arange(n) / n) + 0.05 * deviation
-        clocks = {"step": steps.astype(np.float64)}
-        runs.append(Trajectory(f"run{run}", steps, by_feature(features), {"validation_loss": loss}, clocks))
+        covariates = {"step": steps.astype(np.float64)}
+        runs.append(Trajectory(f"run{run}", steps, by_feature(features), {"validation_loss": loss}, covariates))
     return runs
 
 

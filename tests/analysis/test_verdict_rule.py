@@ -41,8 +41,8 @@ def falling(feature: Rule, n_runs: int = 5, n_features: int = 4, target: str = "
         drops = 0.01 + 0.05 * rng.uniform(size=N)
         loss = 4 - np.cumsum(drops)
         features = {f"rips f{i}": feature(rng, drops) for i in range(n_features)}
-        clocks = {"step": STEPS.astype(np.float64)}
-        runs.append(Trajectory(f"run{run}", STEPS, by_feature(features), {target: loss}, clocks))
+        covariates = {"step": STEPS.astype(np.float64)}
+        runs.append(Trajectory(f"run{run}", STEPS, by_feature(features), {target: loss}, covariates))
     return association_table(runs)
 
 
@@ -69,8 +69,8 @@ def test_changes_that_other_runs_have_as_well_are_no_information() -> None:
         rng = np.random.default_rng(run)
         loss = 4 - np.cumsum(0.01 + shared + 0.002 * rng.uniform(size=N))
         features = {f"rips f{i}": np.cumsum(shared + 0.003 * rng.normal(size=N)) for i in range(4)}
-        clocks = {"step": STEPS.astype(np.float64)}
-        runs.append(Trajectory(f"run{run}", STEPS, by_feature(features), {"validation_loss": loss}, clocks))
+        covariates = {"step": STEPS.astype(np.float64)}
+        runs.append(Trajectory(f"run{run}", STEPS, by_feature(features), {"validation_loss": loss}, covariates))
     counts = association_table(runs).get_column("verdict").value_counts(normalize=True)
     assert dict(counts.iter_rows()).get(BEYOND, 0) <= 0.05
 
@@ -104,9 +104,9 @@ def test_adjusted_p_of_rho_allows_for_dependent_checkpoints() -> None:
     runs = []
     for run in range(3):
         features = {f"rips f{i}": np.cumsum(rng.normal(size=N)) for i in range(10)}
-        clocks = {"step": STEPS.astype(np.float64)}
+        covariates = {"step": STEPS.astype(np.float64)}
         loss = 4 - np.sqrt(STEPS) / 50 + 0.001 * rng.normal(size=N)
-        runs.append(Trajectory(f"run{run}", STEPS, by_feature(features), {"validation_loss": loss}, clocks))
+        runs.append(Trajectory(f"run{run}", STEPS, by_feature(features), {"validation_loss": loss}, covariates))
     table = association_table(runs)
     assert (table.get_column("p") < 0.001).sum() > 5  # of independent walks, by the p that is usually reported
     assert (table.get_column("p_adjusted") < 0.05).sum() == 0
@@ -160,7 +160,7 @@ def row(**other: float) -> pl.DataFrame:
         ({"p_given_all": 0.2}, NONE),
         ({"p_given_all": 0.2, "block_low": 0.1, "p_shift": 0.02}, TREND),
         ({"rho_given_all": -0.8}, NONE),  # of the other sign
-        ({"rho_given_all": np.nan, "p_given_all": np.nan}, NONE),  # the clocks determine the feature: nothing is left
+        ({"rho_given_all": np.nan, "p_given_all": np.nan}, NONE),  # the covariates determine the feature
         ({"rho_given_all": np.nan, "p_given_all": np.nan, "rho_learning_rate": 1.0}, UNDETERMINED),  # ... the loss
         ({"p_given_all": np.nan}, UNDETERMINED),  # too few independent checkpoints
         ({"p_differences_given_step": np.nan}, UNDETERMINED),

@@ -166,7 +166,7 @@ def test_mistakes(scores: Path, tmp_path: Path) -> None:
         ((scores, *model, "--task", "bridge"), "did you mean 'bridges'"),
         ((scores, *model, "--method", "two_stages"), "did you mean 'two_stage'"),
         ((scores, *model, "--loss", "c4"), "bits_per_byte"),
-        ((scores, *model, "--recipe", "new"), "recipe new: there is none to choose from"),
+        ((scores, *model, "--recipe", "new"), "recipe new: nothing to choose from"),
         ((scores, *model, "--task", "bridges", "--loss", "acc"), "choose from bits_per_byte"),
         ((scores, *model, "--recipe", "", "--to", "bridges"), "name the new recipe"),
         ((scores, *model, "--recipe", "new", "--ladder", "50M-*"), "give one of them"),

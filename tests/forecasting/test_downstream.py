@@ -305,7 +305,7 @@ def test_faults_are_named() -> None:
         Model("x", 1e9, -1)
     with pytest.raises(ToposcopeError, match=r"parameters N is 1e\+300; expected a positive number up to 1e30"):
         Model("x", 1e300, 1e9)
-    with pytest.raises(ToposcopeError, match="recipe web: there is none to choose from"):
+    with pytest.raises(ToposcopeError, match="recipe web: nothing to choose from"):
         downstream(evaluations, [MODEL], recipe="web")
     with pytest.raises(ToposcopeError, match="task maed"):
         downstream(evaluations, [MODEL], tasks=["maed"])

@@ -18,7 +18,7 @@ from stored_tensors import tensor_of
 import toposcope as ts
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
-from toposcope.integrity.series_summaries import summarise_series, summarise_together
+from toposcope.integrity.series_summaries import summarise_batch, summarise_series
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
 from toposcope.integrity.tensor_values import N_LARGEST, Lines, SpreadSums
 from toposcope.logs import LogTable
@@ -239,7 +239,7 @@ def test_checkpoints_summarised_together_are_as_if_alone() -> None:
     odd[5], odd[3], odd[:, 2] = odd[9], 0, 0
     series_[1]["0.weight"] = (series_[1]["0.weight"] / odd.abs().max() * 127).round()
     series_[3]["0.weight"][1, 1], series_[3]["4.weight"][0] = math.nan, math.inf
-    together = summarise_together([checkpoint(step, tensors) for step, tensors in series_.items()])
+    together = summarise_batch([checkpoint(step, tensors) for step, tensors in series_.items()])
     assert msgspec.msgpack.encode(together) == msgspec.msgpack.encode(seen(series_))
 
 

@@ -43,7 +43,7 @@ def test_features_of_all_runs_come_back() -> None:
     for t, run in zip(material.trajectories, data["runs"], strict=True):
         assert run["steps"] == t.steps.tolist()
         np.testing.assert_allclose(unpacked(run["loss"]), t.targets["validation_loss"], rtol=1e-6)
-        assert len(run["clocks"]) == 2  # the step and the weight norm
+        assert len(run["covariates"]) == 2  # the step and the weight norm
         for feature in data["features"]:
             wanted = {str(f): values for f, values in t.features.items()}[feature["key"]]
             np.testing.assert_allclose(unpacked(feature["values"]["network"][t.run]), wanted, rtol=1e-6)

@@ -42,7 +42,7 @@ def falling(rule: str = "nothing") -> StudyData:
     """A study of one run whose loss falls at every checkpoint."""
     of = study(rule, RUNS[:1])
     (t,) = of.trajectories
-    found = [Trajectory(t.run, t.steps, t.features, {"smoothed_loss": np.linspace(3, 1, N) ** 2}, t.clocks)]
+    found = [Trajectory(t.run, t.steps, t.features, {"smoothed_loss": np.linspace(3, 1, N) ** 2}, t.covariates)]
     return dataclasses.replace(with_tables(of, {"association": association_table(found)}), trajectories=found)
 
 
@@ -240,7 +240,7 @@ def test_the_chart_has_a_mark_for_each_run(n: int) -> None:
     assert chart is not None
     rows = data_of(chart)
     assert len(rows) == 4 * n
-    left = {row["quantity"]: row["left"] for row in rows}
+    left = {row["quantity"]: row["partial_rho"] for row in rows}
     assert left["H0 total"] is None
     assert isinstance(left["H1 total"], float)
     assert chart.title == "Given the covariates, no correlation is significant"

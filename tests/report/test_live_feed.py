@@ -172,8 +172,8 @@ def test_runs_of_a_folder_stand_side_by_side_and_new_ones_are_found(tmp_path: Pa
     feed = feed_of(tmp_path)
     assert Shown(feed).update().message["runs"] == ["mine"]
     second = live_study(tmp_path / "other", steps=30, every=10)
-    assert feed.look_around()
-    assert not feed.look_around()
+    assert feed.discover()
+    assert not feed.discover()
     page = Shown(feed, View()).update()
     assert page.message["runs"] == ["mine", "other"]
     assert page.steps("explore-loss", "other") == list(range(1, 31))
@@ -191,7 +191,7 @@ def test_a_folder_may_be_empty_and_a_study_may_be_replaced(tmp_path: Path) -> No
     feed = feed_of(directory)
     assert Shown(feed).update().message["runs"] == []
     live_study(directory, steps=20, every=10).store.close()
-    assert feed.look_around()
+    assert feed.discover()
     assert feed.has_changed()
     assert Shown(feed).update().steps("explore-loss") == list(range(1, 21))
     for path in directory.glob("study.db*"):

@@ -140,7 +140,7 @@ def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run = RunContext(Origin(found.source), str, "")
     assert needs()["activations"].provide(found[1], run) == {"a": 1.5}
     assert needs()["activations"].key(found[1], run) == '{"a": 1.5}'
-    with pytest.raises(ToposcopeError, match=r"no activations_0.json beside it; save one"):
+    with pytest.raises(ToposcopeError, match=r"no activations_0.json next to it; save one"):
         needs()["activations"].provide(found[0], run)
     assert list(needs()) == ["embeddings", "gradients", "model", "text_loss", "training", "activations"]
 

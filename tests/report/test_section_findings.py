@@ -1,4 +1,4 @@
-"""The sentence beside a section's title: short, true, and empty where there is nothing to paragraph."""
+"""The sentence next to a section's title: short, true, and empty where there is nothing to say."""
 
 import dataclasses
 import re

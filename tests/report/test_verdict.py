@@ -17,13 +17,13 @@ from toposcope.report.association_tables import primary
 from toposcope.report.study_data import StudyData
 
 CANNOT = "Whether topology says more about the loss than the training step cannot be told: "
-NOTHING = "Nothing found: topology says no more about the loss than the training step."
+NONE_SENTENCE = "Nothing found: topology says no more about the loss than the training step."
 
 
 @pytest.mark.parametrize("runs", [RUNS, RUNS[:1]], ids=["several", "one"])
 def test_a_feature_that_follows_the_step_adds_nothing(runs: tuple[str, ...]) -> None:
     first, second, third, *others = summary(study("clock", runs))
-    assert first == NOTHING
+    assert first == NONE_SENTENCE
     assert second.endswith("none of the 2 that can be tested is significant given the step and the weight norm.")
     count = "4 of 12 pairs of run and feature" if len(runs) > 1 else "1 feature"
     assert third == f"{count} cannot be told: the feature follows the step exactly. Finer checkpoints would help."
@@ -39,7 +39,7 @@ def with_losses(*losses: np.ndarray) -> StudyData:
     """A study of noise, one run for each of these losses."""
     of = study("nothing", RUNS[: len(losses)])
     found = [
-        Trajectory(t.run, t.steps, t.features, {"smoothed_loss": loss}, t.clocks)
+        Trajectory(t.run, t.steps, t.features, {"smoothed_loss": loss}, t.covariates)
         for t, loss in zip(of.trajectories, losses, strict=True)
     ]
     return dataclasses.replace(with_tables(of, {"association": association_table(found)}), trajectories=found)
@@ -62,7 +62,7 @@ def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
 def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     falling = np.linspace(3, 1, N) ** 2
     first, second, third, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
-    assert first == NOTHING
+    assert first == NONE_SENTENCE
     assert second.endswith("In 1 of 2 runs nothing can be told.")
     assert third.startswith("3 of 6 pairs of run and feature cannot be told: the loss follows the step exactly. Finer")
 
@@ -91,7 +91,7 @@ def test_where_the_tests_would_have_missed_what_matters_it_cannot_be_told() -> N
 
 def test_weak_tests_in_one_run_are_counted() -> None:
     first, second, third, *_ = summary(weak(study("nothing"), 0.75, RUNS[:1]))
-    assert first == NOTHING
+    assert first == NONE_SENTENCE
     assert second.endswith("In 1 of 4 runs nothing can be told.")
     assert third == (
         "3 of 12 pairs of run and feature cannot be told: too little power (a partial correlation of 0.45 would be "
@@ -131,7 +131,7 @@ def test_information_is_said_as_plainly() -> None:
 
 def test_noise_does_not_correlate() -> None:
     first, second, *others = summary(study("nothing"))
-    assert first == NOTHING
+    assert first == NONE_SENTENCE
     assert second.startswith("None of 3 topological features drifts with the loss; none is significant given the step")
     assert others[0].startswith("None of 3 topological features correlates with the loss significantly")
     assert any(s.startswith("H0 total: none in all 4 runs.") for s in others)
@@ -143,7 +143,7 @@ def test_noise_does_not_correlate() -> None:
         (UNDETERMINED, RUNS_GAP.untested, f"{CANNOT}too few runs."),
         (BEYOND, "", "Topology says more about the loss than the training step."),
         (TREND, "", "Topology goes with the loss, but says no more about it than the training step."),
-        (NONE, "", NOTHING),
+        (NONE, "", NONE_SENTENCE),
     ],
 )
 def test_the_first_sentence_follows_the_table(verdict: str, untested: str, start: str) -> None:
@@ -154,7 +154,7 @@ def test_the_first_sentence_follows_the_table(verdict: str, untested: str, start
 def test_controls_are_told_apart_from_topology() -> None:
     changed = pl.when(feature="controls frobenius_norm").then(pl.lit(BEYOND)).otherwise("verdict")
     sentences = summary(with_columns(study("nothing"), verdict=changed))
-    assert sentences[0] == NOTHING
+    assert sentences[0] == NONE_SENTENCE
     assert any("1 is beyond trend in at least one run (Weight norm (control))" in s for s in sentences)
 
 

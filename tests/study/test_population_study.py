@@ -12,8 +12,8 @@ from commands import called
 from toposcope.checkpoints.sources.packed import POINTER
 from toposcope.family import Corpus, Run
 from toposcope.family import corpus as corpora
-from toposcope.family.together import training
-from toposcope.family.together.packs import begun_packs
+from toposcope.family.batched import training
+from toposcope.family.batched.packs import begun_packs
 from toposcope.files import write_bytes
 from toposcope.study import Study, load_declaration, run_study
 from toposcope.study.corpora import StudyCorpora

@@ -217,7 +217,7 @@ def test_a_file_goes_only_once_the_row_that_replaces_it_is_committed(store: Stor
     name = file.relative_to(store.path.parent).as_posix()
 
     def interrupted() -> None:
-        with store.together():
+        with store.one_transaction():
             store.put_diagrams({name: b"small"})
             raise KeyboardInterrupt
 

@@ -236,7 +236,7 @@ def test_without_anything_new_nothing_is_read_and_no_series_is_examined_again(
         "step,loss\n" + "".join(f"{s},{9 - s / 100}\n" for s in range(0, 401, 50))
     )
     calls: list[str] = []
-    for name in ("summarise_together", "diagnose"):
+    for name in ("summarise_batch", "diagnose"):
         original = getattr(tasks, name)
 
         def called(*arguments: Any, _original: Any = original, _name: str = name) -> Any:
@@ -252,14 +252,14 @@ def test_without_anything_new_nothing_is_read_and_no_series_is_examined_again(
         return sorted(set(calls)), [study.findings().rows(), study.notes(), study.runs().rows()]
 
     first, facts = run()
-    assert first == ["diagnose", "summarise_together"]
+    assert first == ["diagnose", "summarise_batch"]
     assert run() == ([], facts)
     # Another log, another checkpoint, or findings that are gone: examined again.
     with (tmp_path / "found" / "log.csv").open("a") as log:
         log.write("450,4\n")
     assert run() == (["diagnose"], facts)
     write_weights(checkpoint_file(found, 100), some_weights(100))
-    assert run()[0] == ["diagnose", "summarise_together"]
+    assert run()[0] == ["diagnose", "summarise_batch"]
     assert run()[0] == []
     with closing(sqlite3.connect(tmp_path / "study" / "study.db")) as connection, connection:
         connection.execute("DELETE FROM findings")
@@ -323,7 +323,7 @@ declaration = Declaration(name="many", series=[DeclaredSeries(name="many", live=
 store = Store(folder / "study.db")
 store.put_run("many", 0, "live", 1, "")
 for start in range(0, 5000, 250):
-    with store.together():
+    with store.one_transaction():
         store.put_measurements(
             (Unit("many", step, layer, "controls", probe.options()), "", Measurement(layer, "attention", values), "")
             for step in range(start, start + 250)

@@ -65,7 +65,7 @@ def test_what_is_put_together_is_kept_whole_or_not_at_all(tmp_path: Path) -> Non
     opened = store.Store(tmp_path / "study.db")
 
     def stopped() -> None:
-        with opened.together():
+        with opened.one_transaction():
             opened.set_meta("a", "1")
             opened.set_meta("b", "1")
             raise KeyboardInterrupt
@@ -73,7 +73,7 @@ def test_what_is_put_together_is_kept_whole_or_not_at_all(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert (opened.meta("a"), opened.meta("b")) == (None, None)
-    with opened.together():
+    with opened.one_transaction():
         opened.set_meta("a", "2")
         opened.set_meta("b", "2")
     opened.set_meta("c", "3")

@@ -66,7 +66,7 @@ class LiveStudy:
                 )
                 measured = Measurement(layer, role, dict.fromkeys(names, abs(value) + 0.1))
                 units.append((Unit(self.run, step, layer, probe.name(), probe.options()), digest, measured, ""))
-        with self.store.together():
+        with self.store.one_transaction():
             self.store.put_checkpoints([(CheckpointRow(self.run, step, "", digest, digest, rows), None)])
             self.store.put_measurements(units)
 

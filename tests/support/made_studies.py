@@ -27,8 +27,8 @@ def trajectory(run: str, seed: int, rule: str, target: str = "validation_loss") 
     loss = trend + 0.5 * bump
     first = {"clock": steps.astype(float), "information": bump, "nothing": draw.standard_normal(N)}[rule]
     features = {name: draw.standard_normal(N) for name in FEATURES} | {FEATURES[0]: first}
-    clocks = {"step": steps.astype(float), "weight_norm": np.sqrt(steps + 1.0)}
-    return Trajectory(run, steps, by_feature(features), {target: loss}, clocks)
+    covariates = {"step": steps.astype(float), "weight_norm": np.sqrt(steps + 1.0)}
+    return Trajectory(run, steps, by_feature(features), {target: loss}, covariates)
 
 
 def study(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> StudyData:

@@ -50,9 +50,9 @@ def population(
         at = np.append(steps, steps[-1] + 100)
         values = {**{k: v[i] for k, v in made.items()}, str(WEIGHT_NORM): norm[i]}
         series = {k: np.append(v, v[-1]) for k, v in values.items()}
-        clocks = {"step": at.astype(float), "learning_rate": np.full(len(at), 1e-3 * np.exp(rate[i]))}
-        clocks["weight_norm"] = series[str(WEIGHT_NORM)]
-        found.append(Trajectory(name, at, by_feature(series), {"validation_loss": losses}, clocks))
+        covariates = {"step": at.astype(float), "learning_rate": np.full(len(at), 1e-3 * np.exp(rate[i]))}
+        covariates["weight_norm"] = series[str(WEIGHT_NORM)]
+        found.append(Trajectory(name, at, by_feature(series), {"validation_loss": losses}, covariates))
         logs.append(pl.DataFrame({"run": name, "step": at, "loss": losses, "validation_loss": losses}))
         rows.append((name, "family", sizes[place[i]], "complete", int(at[-1]), len(at)))
     schema = ["run", "kind", "n_parameters", "status", "last_step", "n_checkpoints"]

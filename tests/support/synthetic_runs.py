@@ -1,4 +1,4 @@
-"""Runs whose truth is known: what a feature holds of the clocks, and of what the loss does beside them."""
+"""Runs whose truth is known: what a feature holds of the covariates, and of what the loss does beside them."""
 
 from typing import Literal, get_args
 
@@ -120,7 +120,7 @@ def synthetic_study(
             }[truth]
             informed = own if information is None else 2 * information + own
             features[f"rips f{feature}"] = trend - feature_noise * informed
-        clocks = {
+        covariates = {
             "step": steps.astype(np.float64),
             "learning_rate": 1e-3 * rate,
             "cumulative_learning_rate": 1e-3 * SPACING * total,
@@ -130,5 +130,5 @@ def synthetic_study(
         loss = 1.6 + 3.2 / (1 + 50 * progress / (n - 1)) ** 0.9 + noise * deviation
         if schedule != "shared cosine":
             loss -= ANNEALING_GAIN * (1 - delayed(rate, loss_delay))
-        found.append(Trajectory(f"run{run}", steps, by_feature(features), {"validation_loss": loss}, clocks))
+        found.append(Trajectory(f"run{run}", steps, by_feature(features), {"validation_loss": loss}, covariates))
     return found

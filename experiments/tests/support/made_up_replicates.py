@@ -52,8 +52,8 @@ def trajectories(steps: NDArray[np.int64], values: dict[str, Array], prefix: str
         of_run = {name: v[i] for name, v in values.items()}
         kept = np.isfinite(np.array(list(of_run.values()))).any(axis=0)
         features = {feature_named(name): v[kept] for name, v in of_run.items() if name != LOSS}
-        clocks = {"step": steps[kept].astype(float)}
-        found.append(Trajectory(f"{prefix}{i + 1}", steps[kept], features, {LOSS: of_run[LOSS][kept]}, clocks))
+        covariates = {"step": steps[kept].astype(float)}
+        found.append(Trajectory(f"{prefix}{i + 1}", steps[kept], features, {LOSS: of_run[LOSS][kept]}, covariates))
     return found
 
 

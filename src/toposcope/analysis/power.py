@@ -76,16 +76,16 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
     signals = [_residual(run) for run in runs]
     noises = [_alike(signal, rng) for signal in signals]
 
-    def found(*sizes: float) -> Matrix:
+    def share_detected(*sizes: float) -> Matrix:
         planted = [
             np.concatenate([size * signal + np.sqrt(1 - size**2) * noise for size in sizes])
             for signal, noise in zip(signals, noises, strict=True)
         ]
-        return np.asarray(_found(runs, planted, n_features).reshape(len(runs), len(sizes), -1).mean(axis=2).T)
+        return np.asarray(_detected(runs, planted, n_features).reshape(len(runs), len(sizes), -1).mean(axis=2).T)
 
-    power = found(*SIZES[: 1 if len(runs) >= MIN_RUNS else None])  # all at once where that costs little
+    power = share_detected(*SIZES[: 1 if len(runs) >= MIN_RUNS else None])  # all at once where that costs little
     if len(power) < len(SIZES) and (power < rule.MIN_POWER).any():
-        power = np.concatenate([power, found(*SIZES[1:])])
+        power = np.concatenate([power, share_detected(*SIZES[1:])])
     enough = power >= rule.MIN_POWER
     return power[0], np.where(enough.any(axis=0), np.array(SIZES)[enough.argmax(axis=0)], np.nan)
 
@@ -115,7 +115,7 @@ def _alike(signal: Vector, rng: np.random.Generator) -> Matrix:
     return np.asarray(series / np.linalg.norm(series, axis=1, keepdims=True))
 
 
-def _found(runs: Sequence[AssociationTask], planted: Sequence[Matrix], n_features: int) -> NDArray[np.bool_]:
+def _detected(runs: Sequence[AssociationTask], planted: Sequence[Matrix], n_features: int) -> NDArray[np.bool_]:
     """Return in which runs the rule finds which features planted in all of them, shape (r, f)."""
     found = _pass(_associated(runs, planted), n_features)
     candidates = np.flatnonzero(found.any(axis=0))

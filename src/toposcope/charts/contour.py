@@ -139,13 +139,13 @@ def contour(
     marks = _marks(values, x, y, {"minimum": deepest_minima, "saddle": lowest_saddles}, centre)
     line, labels = _path(path, steps, x, y) if path is not None else ([], [])
     layers: list[alt.Chart] = [*plane, *line, *marks, *labels]
-    beside: list[alt.Chart] = [
+    side: list[alt.Chart] = [
         _strip(edges, y_axis),
         *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
     ]
     figure = alt.concat(
         alt.layer(*layers).properties(width=SIDE, height=SIDE),
-        alt.layer(*beside).properties(width=TREE_WIDTH, height=SIDE),
+        alt.layer(*side).properties(width=TREE_WIDTH, height=SIDE),
         columns=2,
     ).resolve_scale(color="independent", shape="independent")
     words = tree_title(births, deaths)

@@ -82,7 +82,7 @@ def data(rows: Sequence[dict[str, Any]], digits: int = DIGITS) -> alt.InlineData
 
 
 def digits_between(low: float, high: float) -> int:
-    """Return how many digits keep six of what tells apart numbers on an axis that may be far from zero."""
+    """Return how many digits keep six of what distinguishes numbers on an axis that may be far from zero."""
     largest, span = max(abs(low), abs(high)) / 2, high / 2 - low / 2  # halves, which do not overflow
     return DIGITS + math.ceil(math.log10(max(1, largest / max(span, sys.float_info.min))))
 

@@ -130,7 +130,7 @@ def _turns_evenly(rows: NDArray[np.float64]) -> bool:
     if not np.isfinite(rows).all() or (rows[0] == rows[1]).all():
         return False
     x0, x1, x2, x3 = rows
-    # A column that begins with 0 is a sine or a line, whose second value tells c.
+    # A column that begins with 0 is a sine or a line, whose second value gives c.
     with np.errstate(divide="ignore", invalid="ignore"):
         c = np.where(x1 == 0, 1.0, (x0 + x2) / (2 * np.where(x1 == 0, 1.0, x1)))
     scale = np.abs(rows).max(axis=0) + 1e-30

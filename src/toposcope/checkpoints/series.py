@@ -33,7 +33,7 @@ from toposcope.notebook import facts_table
 _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
 _STATES = ("state.safetensors", "state.pt")
-"""Beside the checkpoints of a run of ours; holds the state to resume from, also as older versions named it."""
+"""Next to the checkpoints of a run of ours; holds the state to resume from, also as older versions named it."""
 _ODD_STEP = (
     "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
 )

@@ -81,7 +81,7 @@ def backtest(
     polars.DataFrame
         ``run, family, size, group, fraction, forecaster, predicted, low, high, final, final_error, refused``, a row for
         each run, fraction and forecaster. Where a forecaster refused, ``predicted`` is null and ``refused`` says why.
-        ``size`` and ``group`` name what is left out together with the run, by size and by kind of schedule.
+        ``size`` and ``group`` name what is held out together with the run, by size and by kind of schedule.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.held_out import LEVEL
-from toposcope.forecasting.intervals import RISEN, band
+from toposcope.forecasting.intervals import LOSS_ROSE, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
@@ -150,7 +150,7 @@ class ForecastReport:
         stage = "" if self.stage is None else f"; new stage since step {self.stage.step:,}"
         # a jump to a new stage explains why a loss rose
         rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
-        rose = rose or [remark for remark in self.default.remarks if remark.startswith(RISEN)]
+        rose = rose or [remark for remark in self.default.remarks if remark.startswith(LOSS_ROSE)]
         more = _best(log) or "".join(f"; {remark}" for remark in rose)
         ends = f"({LEVEL:.0%}: {low} to {high})"
         return f"{final} {log.unit} {ends}, column {log.target!r}{stage}{more}; default: {self.chosen}"

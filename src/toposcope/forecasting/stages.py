@@ -34,7 +34,7 @@ class Stage(NamedTuple):
 def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     """Return the last stage that begins with a jump of the loss for good; None if there is none.
 
-    Beside each row a line is fitted to those before and to those after it, of ln(loss) less the law of ``s1``. They
+    Next to each row a line is fitted to those before and to those after it, of ln(loss) less the law of ``s1``. They
     jump where the lines differ by more than 8 standard errors of the noise and by 4%, without a change of the learning
     rate. Jumps at even distances are epochs, one that is undone is a spike.
     """

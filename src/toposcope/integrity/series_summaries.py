@@ -28,7 +28,7 @@ MAX_STACK_ENTRIES = 1 << 17  # entries of a stack: more tensors of a shape make 
 _Place = tuple[int, str, Entry]  # place of a checkpoint, role of a tensor, and the tensor
 
 
-def summarise_together(
+def summarise_batch(
     checkpoints: Sequence[Checkpoint], progress: Callable[[int], None] | None = None
 ) -> list[CheckpointSummary]:
     """Summarise checkpoints by a deep look (see `summarise`); each gives what it gives by itself, to the last bit."""
@@ -93,7 +93,7 @@ def _summarise_all(series: Series, deep: bool, progress: Progress) -> list[Check
             add(n_bytes)
 
         if deep:
-            summaries = summarise_together(checkpoints, read)
+            summaries = summarise_batch(checkpoints, read)
         else:
             summaries = [summarise(checkpoint, deep=False) for checkpoint in checkpoints]
         add(left)

@@ -61,7 +61,7 @@ def cheapest_pairs(
 ) -> tuple[Indices, Indices, Vector]:
     """Return the unlisted pairs of least cost less the other's price, so many a point, that are below its bound.
 
-    Beside the indices of the two points of each pair stands its cost less the price. Bounds and prices `before` are
+    The indices of the two points of each pair come with its cost less the price. Bounds and prices `before` are
     such that no unlisted pair was below: only what has risen since can make one so.
     """
     groups, runs = _boxes(side, bounds), _boxes(other, other.price)

@@ -282,7 +282,7 @@ def _components(graph: Graph, lune: Indices, begin: int, e: int) -> Parents:
 
 @compiled
 def _rank(relations: Indices, n_edges: int) -> int:
-    """Return the rank of a matrix over two elements, a row a line of at most five places."""
+    """Return the rank of a matrix over two elements, each row of at most five places."""
     column = empty_tree_inside(n_edges)
     # The reduced column whose largest member is each edge.
     reduced = Sums(np.zeros(n_edges, np.int64), np.zeros(n_edges, np.int64), np.empty(1024, np.int32), 0)

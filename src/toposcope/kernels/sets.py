@@ -138,7 +138,7 @@ def _bits_above(_typing: Any, array: Any, _start: Any, _mask: Any, _threshold: A
 
 
 bits_above: Any = intrinsic(_bits_above)
-"""``bits_above(array, start, mask, threshold)``: a word whose bit k tells if ``array[start + k] & mask > threshold``.
+"""``bits_above(array, start, mask, threshold)``: bit k of a word is ``array[start + k] & mask > threshold``.
 
 k goes from 0 to 63; the array is of signed integers without gaps, and all 64 must be inside.
 """

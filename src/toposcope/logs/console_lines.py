@@ -270,7 +270,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
     if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
-    fields = [field for field in fields if _is_told(field.name)]
+    fields = [field for field in fields if _is_used(field.name)]
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
@@ -290,7 +290,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     )
 
 
-def _is_told(name: str) -> bool:
+def _is_used(name: str) -> bool:
     """Return whether a name says something of a run: a quantity that is known, some loss, or that the run has ended."""
     return bool(kind_of(name.removesuffix(ALL))) or "loss" in words_of(name) or name == "train_runtime"
 

@@ -53,7 +53,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
     _without_stale(rows, remarks)
     if not any(STEP in row for row in rows) and len(ranks := dict.fromkeys(row.get("rank") for row in rows)) > 1:
         rows = [row for row in rows if row.get("rank") == next(iter(ranks))]
-        remarks.append(f"lines of {len(ranks)} processes, and no steps to tell which are of one: the first counts")
+        remarks.append(f"lines of {len(ranks)} processes, and no steps to match them by: the first counts")
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
     if len(set(columns.get("rank", ()))) < 2:
         columns.pop("rank", None)

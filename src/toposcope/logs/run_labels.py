@@ -1,4 +1,4 @@
-"""Which columns tell rows apart: parts of one run, such as training and validation, and runs, by their labels."""
+"""Which columns separate rows: parts of one run, such as training and validation, and runs, by their labels."""
 
 import re
 from itertools import combinations
@@ -114,7 +114,7 @@ class RunNames(NamedTuple):
 def name_runs(
     table: pl.DataFrame, columns: Columns, steps: pl.Series, loss: str, key: str | None = None
 ) -> RunNames | None:
-    """Return the run of every row by the columns that tell runs apart; None if the table holds one run."""
+    """Return the run of every row by the columns that separate runs; None if the table holds one run."""
     row_key = [_STEP, _EPOCH, *columns.named.get("rank", [])[:1], *([key] if key else [])]
     epoch = pl.col(columns.named["epoch"][0]) if columns.named.get("epoch") else pl.lit(0.0)
     rows = table.with_columns(steps.alias(_STEP), epoch.cast(pl.Float64, strict=False).floor().alias(_EPOCH))

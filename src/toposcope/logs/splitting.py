@@ -149,7 +149,7 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 
 
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
-    """Return the runs that columns such as ``variant`` and ``seed`` tell apart."""
+    """Return the runs that columns such as ``variant`` and ``seed`` separate."""
     curve = _curve(raw, columns, key)
     if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]

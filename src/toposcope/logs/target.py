@@ -18,7 +18,7 @@ from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
 from toposcope.wording import examples
 
-LATE = frozenset({"test", "heldout"})
+TEST_WORDS = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
 
@@ -111,7 +111,7 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, list[str]]:
 
     def key(candidate: Candidate) -> tuple[bool, bool]:
         words = words_of(candidate.target.name)
-        return bool(text_of(candidate.target.name)), not LATE.isdisjoint(words)
+        return bool(text_of(candidate.target.name)), not TEST_WORDS.isdisjoint(words)
 
     ranked = sorted(validations, key=key)  # stable: the likeliest first
     best = next(list(group) for _, group in groupby(ranked, key=key))

@@ -61,7 +61,7 @@ MAX_PARTS, MAX_LABELS, MAX_CANDIDATES = (
     20,
     3,
     8,
-)  # words for parts of a run; columns that tell runs apart, and are tried
+)  # words for parts of a run; columns that separate runs, and are tried
 MAX_REPEATED_SHARE = 0.1  # of the rows that repeat a step: so many resumed runs may leave
 MAX_LATE_SHARE = 0.2  # of the shortest run: how much later than the first another run may begin
 MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1  # rows without a label that are a run: as many, repeating as others do

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Retraining:
     """Where gradient descent leads after a jump."""
 
-    # loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
+    # loss (nats per token) at the checkpoint, after the jump and after retraining. Not finite where it diverges
     loss: float
     jumped: float
     retrained: float

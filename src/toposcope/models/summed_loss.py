@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True)
 class SummedLoss:
-    """The mean loss (nats a token) of a causal model on fixed sequences, as a function of its parameters.
+    """The mean loss (nats per token) of a causal model on fixed sequences, as a function of its parameters.
 
     Losses are summed over tokens and divided once, so that neither the lengths of the sequences nor how many are read
     together matter. Made by `text_loss` of a model, by `of_function` of anything else.

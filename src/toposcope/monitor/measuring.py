@@ -119,7 +119,7 @@ SHAPES = ((96, 48), (1152, 256))  # a small and a large matrix: different kernel
 
 
 def marker(dtype: str) -> Path:
-    """Return the file that marks the kernels as compiled for a dtype; it is stored beside the compiled code."""
+    """Return the file that marks the kernels as compiled for a dtype; it is stored next to the compiled code."""
     return FOLDER / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
 
 

@@ -131,7 +131,7 @@ class Recording:
         files = {probe: diagram_file(self.run, step, probe) for probe in found}
         contents = {files[probe]: diagram_bytes(layers) for probe, layers in found.items()}
         write_large_diagrams(self._directory, contents)
-        with self._store.together():
+        with self._store.one_transaction():
             self._store.put_diagrams(contents)
             if is_new:
                 self._store.put_checkpoints([(CheckpointRow(self.run, step, "", "", "", self._layer_rows(done)), None)])

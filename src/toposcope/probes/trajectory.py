@@ -87,7 +87,7 @@ INFINITE = "ph_dimension infinite"  # the flag where no dimension is finite, and
 
 
 class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
-    """The checkpoints of a run so far as points, each the vector of its analysed layers; one row a checkpoint."""
+    """The checkpoints of a run so far as points, each the vector of its analysed layers; one row per checkpoint."""
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "norm"

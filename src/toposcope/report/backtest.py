@@ -272,14 +272,14 @@ def _names(rows: pl.DataFrame, x: alt.X, y: alt.Y, limits: tuple[float, float], 
     low, high = warp(np.asarray(limits))
     places = apart((warp(ends["value"].to_numpy()) - low) / (high - low), LABEL_SHARE)
     ends = ends.with_columns(place=pl.Series(unwarp(low + places * (high - low))))
-    place, beside = (
+    place, margin = (
         alt.Y("place:Q", title=y["title"], scale=y["scale"]),
         alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 16}")),
     )
     base = alt.Chart(ends)
-    names = base.mark_text(align="left", dx=3).encode(x=beside, y=place, text="forecaster")
+    names = base.mark_text(align="left", dx=3).encode(x=margin, y=place, text="forecaster")
     return [
-        base.mark_rule(color=MUTED, strokeWidth=0.6).encode(x, y, x2=beside, y2="place:Q"),
+        base.mark_rule(color=MUTED, strokeWidth=0.6).encode(x, y, x2=margin, y2="place:Q"),
         names.transform_filter(alt.datum.forecaster != DEFAULT),
         names.mark_text(align="left", dx=3, fontWeight="bold").transform_filter(alt.datum.forecaster == DEFAULT),
     ]

@@ -34,7 +34,7 @@ from toposcope.forecasting.downstream.score_link import TaskScores, score_senten
 from toposcope.logs.columns import Target
 from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import NOTHING, Column, Row, Spec, table, text_of
+from toposcope.report.tables import UNDEFINED, Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import short
 
@@ -91,7 +91,7 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
     )  # fmt: skip
     x = alt.X("true:Q", title="true score", scale=scale, axis=axis)
     base = alt.Chart(rows).encode(x, color=colour)
-    told = [
+    tooltip = [
         "run:N",
         "N:N",
         "D:N",
@@ -103,7 +103,7 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
             x, alt.Y("low:Q", title="predicted", scale=scale, axis=axis), alt.Y2("high:Q"), color=colour
         ),
         base.mark_point(size=45, filled=True, opacity=1).encode(
-            alt.Y("predicted:Q", title="predicted", scale=scale, axis=axis), tooltip=told
+            alt.Y("predicted:Q", title="predicted", scale=scale, axis=axis), tooltip=tooltip
         ),
     ])  # fmt: skip
 
@@ -146,13 +146,13 @@ def _targets(data: Data) -> Mapping[str, Target]:
 def _score_of(data: Data, title: str, column: str) -> Spec:
     """Return a column of scores, each in the unit of its task."""
     targets = _targets(data)
-    return Column(title), lambda row: written(row[column], targets[row["task"]]) or NOTHING
+    return Column(title), lambda row: written(row[column], targets[row["task"]]) or UNDEFINED
 
 
 def _difference_of(data: Data, title: str, column: str) -> Spec:
     """Return a column of differences of scores."""
     targets = _targets(data)
-    return Column(title), lambda row: points(row[column], targets[row["task"]]) or NOTHING
+    return Column(title), lambda row: points(row[column], targets[row["task"]]) or UNDEFINED
 
 
 def _interval_of(data: Data, title: str) -> Spec:
@@ -161,7 +161,7 @@ def _interval_of(data: Data, title: str) -> Spec:
 
     def interval(row: Row) -> str:
         low, high = (written(row[name], targets[row["task"]]) for name in ("low", "high"))
-        return f"{low} to {high}" if low and high else NOTHING
+        return f"{low} to {high}" if low and high else UNDEFINED
 
     return Column(title), interval
 

@@ -61,7 +61,7 @@ def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:
         "tokens": packed(trajectory.tokens) if np.isfinite(trajectory.tokens).any() else None,
         "loss": packed(loss),
         "colour": place,
-        "clocks": [packed(trajectory.clocks[name]) for name in PARTIALLED if name in trajectory.clocks],
+        "covariates": [packed(trajectory.covariates[name]) for name in PARTIALLED if name in trajectory.covariates],
     }
 
 

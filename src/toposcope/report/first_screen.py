@@ -19,7 +19,7 @@ from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Cell, Chip, FirstScreen, HeadlineRow, HeadlineTable
 from toposcope.report.headline import H0, H1, NP, headline_features, named
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import NOTHING, interval, signed
+from toposcope.report.tables import UNDEFINED, interval, signed
 from toposcope.report.tables import share as unsigned
 from toposcope.report.verdict import StudyVerdict, features_of, study_verdict
 from toposcope.wording import counted, examples
@@ -159,10 +159,10 @@ def _cells(rows: pl.DataFrame, runs: Sequence[str]) -> tuple[Cell, ...]:
     if len(runs) > MAX_RUNS:
         rho, left = (rows.get_column(name).to_numpy() for name in ("rho", "rho_given_all"))
         left = left[np.isfinite(left)]
-        median = signed(float(np.median(left)), 2) if len(left) else NOTHING
+        median = signed(float(np.median(left)), 2) if len(left) else UNDEFINED
         return (Cell(signed(float(np.median(rho)), 2), interval(float(rho.min()), float(rho.max())), median),)
     by_run = {row["run"]: row for row in rows.iter_rows(named=True)}
-    return tuple(_cell(by_run[run]) if run in by_run else Cell(NOTHING, NOTHING, NOTHING) for run in runs)
+    return tuple(_cell(by_run[run]) if run in by_run else Cell(UNDEFINED, UNDEFINED, UNDEFINED) for run in runs)
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:

@@ -11,7 +11,7 @@ from toposcope.forecasting.intervals import band
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
 from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import NOTHING, Column, Spec, missing, table, text_of
+from toposcope.report.tables import UNDEFINED, Column, Spec, missing, table, text_of
 from toposcope.report.writing import write_sections
 
 
@@ -53,7 +53,7 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     report, frame = data.report, data.tables["forecasts"]
 
     def loss_of(title: str, column: str) -> Spec:
-        return Column(title), lambda row: NOTHING if missing(row[column]) else f"{row[column]:.{report.digits}f}"
+        return Column(title), lambda row: UNDEFINED if missing(row[column]) else f"{row[column]:.{report.digits}f}"
 
     specs: list[Spec] = [
         text_of("forecaster", "forecaster", names_row=True),

@@ -33,7 +33,7 @@ function set(key, value) {
 
 const rowsOf = (columns) => (Object.values(columns)[0] ?? []).map((_, i) => fromEntries(entries(columns).map(([field, values]) => [field, values[i]])));
 const unpacked = (text) => text && [...new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer)];
-const runs = (explorer?.runs ?? []).map((run) => ({ ...run, loss: unpacked(run.loss), tokens: unpacked(run.tokens), clocks: run.clocks.map(unpacked) }));
+const runs = (explorer?.runs ?? []).map((run) => ({ ...run, loss: unpacked(run.loss), tokens: unpacked(run.tokens), covariates: run.covariates.map(unpacked) }));
 const features = new Map(explorer?.features.map((each) => [each.key, each]));
 const feature = () => features.get(get("feature"));
 const layers = () => explorer.layers[get("run")];
@@ -66,11 +66,11 @@ const ofLayer = (run) => {
 };
 function pairs(given) {
   return runs.flatMap((run) => {
-    const series = [chosen(run), run.loss, ...run.clocks];
+    const series = [chosen(run), run.loss, ...run.covariates];
     if (!series[0]) return [];
     const known = run.steps.map((_, i) => i).filter((i) => series.every((values) => !isNaN(values[i])));
-    let [a, b, ...clocks] = series.map((values) => known.map((i) => values[i]));
-    if (given) [a, b] = [a, b].map((values) => residual([...clocks, values].map(ranks)));
+    let [a, b, ...covariates] = series.map((values) => known.map((i) => values[i]));
+    if (given) [a, b] = [a, b].map((values) => residual([...covariates, values].map(ranks)));
     return known.map((i, k) => ({ run: run.name, step: run.steps[i], a: a[k], b: b[k] }));
   });
 }

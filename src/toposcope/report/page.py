@@ -98,7 +98,7 @@ def to_live_page(
     analysed = {"runs": [], "features": [], "diagrams": {}, "notes": [], "targets": "loss", **made["explorer"]}
     of_run = {run["name"]: run for run in analysed["runs"]}
     of_feature = {each["key"]: each for each in analysed["features"]}
-    no_run: dict[str, Any] = {"steps": [], "clocks": [], "tokens": None}
+    no_run: dict[str, Any] = {"steps": [], "covariates": [], "tokens": None}
     no_feature: dict[str, Any] = {"values": {"network": {}}, "notes": {}}
     explorer = {
         **analysed,

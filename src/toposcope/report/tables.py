@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.report.headline import headline_features, named
 
-NOTHING = "–"  # written where a number is not defined
+UNDEFINED = "–"  # written where a number is not defined
 
 
 @dataclass(frozen=True)
@@ -74,32 +74,32 @@ def _minus(text: str) -> str:
 def signed(value: float | None, digits: int = 3) -> str:
     """Write a number with its sign; what rounds to zero has none."""
     if value is None or not math.isfinite(value):
-        return NOTHING
+        return UNDEFINED
     text = f"{value:+.{digits}f}"
     return _minus(text) if float(text) else f"{0:.{digits}f}"
 
 
 def fixed(value: float | None, digits: int = 3) -> str:
     """Write a number to so many decimals."""
-    return NOTHING if value is None or not math.isfinite(value) else _minus(f"{value:.{digits}f}")
+    return UNDEFINED if value is None or not math.isfinite(value) else _minus(f"{value:.{digits}f}")
 
 
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     """Write an interval."""
-    return NOTHING if missing(low) or missing(high) else f"{signed(low, digits)} to {signed(high, digits)}"
+    return UNDEFINED if missing(low) or missing(high) else f"{signed(low, digits)} to {signed(high, digits)}"
 
 
 def p_value(value: float | None) -> str:
     """Write a p-value to three decimals."""
     if value is None or not math.isfinite(value):
-        return NOTHING
+        return UNDEFINED
     return "< .001" if value < 0.0005 else f"{value:.3f}".lstrip("0") if value < 0.9995 else "1"
 
 
 def plain(value: float | None, digits: int = 4) -> str:
     """Write a number to so many significant digits; whole numbers whole."""
     if value is None or not math.isfinite(value):
-        return NOTHING
+        return UNDEFINED
     if float(value).is_integer() and abs(value) < 1e15:
         return _minus(f"{value:,.0f}")
     return _minus(f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}")
@@ -107,29 +107,29 @@ def plain(value: float | None, digits: int = 4) -> str:
 
 def tenths(value: float | None) -> str:
     """Write a positive number to one decimal."""
-    return NOTHING if missing(value) else f"{value:,.1f}"
+    return UNDEFINED if missing(value) else f"{value:,.1f}"
 
 
 def share(value: float | None) -> str:
     """Write a share in percent."""
-    return NOTHING if value is None or missing(value) else f"{100 * value:.0f}%"
+    return UNDEFINED if value is None or missing(value) else f"{100 * value:.0f}%"
 
 
 def percent(value: float | None) -> str:
     """Write a relative change in percent, with its sign."""
     if value is None or not math.isfinite(value):
-        return NOTHING
+        return UNDEFINED
     return signed(100 * value, 0) + "%" if abs(value) >= 0.1 else signed(100 * value, 1) + "%"
 
 
 def whole(value: float | None) -> str:
     """Write a count or a step."""
-    return NOTHING if value is None or not math.isfinite(value) else _minus(f"{round(value):,}")
+    return UNDEFINED if value is None or not math.isfinite(value) else _minus(f"{round(value):,}")
 
 
 def word(value: object) -> str:
     """Write a word."""
-    return NOTHING if value is None or value == "" else str(value)
+    return UNDEFINED if value is None or value == "" else str(value)
 
 
 def text_of(title: str, column: str, *, names_row: bool = False, prose: bool = False, group: str = "") -> Spec:

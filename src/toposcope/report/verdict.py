@@ -267,8 +267,8 @@ def _correlations(rows: pl.DataFrame) -> str:
     for row in rows.iter_rows(named=True):
         given = {"the step": row["rho_given_step"], "the step and the top eigenvalue": row.get("rho_given_scale")}
         partial = "".join(f"; given {what} {signed(rho)}" for what, rho in given.items() if rho and np.isfinite(rho))
-        beside = "" if as_the_step else f" (the step's own {signed(row['rho_step'])}{partial})"
-        by_run.append(f"{row['run']} {signed(row['rho'])}{beside}")
+        compared = "" if as_the_step else f" (the step's own {signed(row['rho_step'])}{partial})"
+        by_run.append(f"{row['run']} {signed(row['rho'])}{compared}")
     start = " is the step's own, up to sign: " if as_the_step else ": "
     return f"{start}{', '.join(by_run)}"
 

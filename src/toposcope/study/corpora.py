@@ -102,7 +102,7 @@ def _short_name(corpus: Corpus) -> str:
 
 
 def _digest(corpus: Corpus) -> str:
-    """Return eight letters and digits that tell a corpus from others of its name."""
+    """Return eight letters and digits that distinguish a corpus from others of its name."""
     return hashlib.sha256(msgspec.json.encode(corpus)).hexdigest()[:8]
 
 

@@ -272,7 +272,7 @@ class _Runner:
         specs = {name: str(self.run_directory(name)) for name in self.runs} | {n: s.path for n, s in declared.items()}
         # What is fetched is stored as it comes.
         is_slow = any(is_remote(spec) for spec in specs.values())
-        with nullcontext() if is_slow else self.store.together():
+        with nullcontext() if is_slow else self.store.one_transaction():
             self._find_each(declared, specs)
 
     def _find_each(self, declared: Mapping[str, DeclaredSeries], specs: Mapping[str, str]) -> None:
@@ -395,7 +395,7 @@ class _Runner:
 
     def _examine(self) -> None:
         """Examine each series by the summaries made while it was read; steps that were not selected are not missing."""
-        with self.store.together():
+        with self.store.one_transaction():
             self._examine_all()
 
     def _examine_all(self) -> None:

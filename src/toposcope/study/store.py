@@ -411,7 +411,7 @@ class Store:
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def one_transaction(self) -> Iterator[None]:
         """Store everything that is put within this context in one transaction, or nothing if anything fails."""
         with self._transaction():
             self._joined = True

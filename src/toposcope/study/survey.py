@@ -175,7 +175,7 @@ class Survey:
 
     def _keep_read(self, results: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
         """Keep what was read of several checkpoints."""
-        with self.store.together():
+        with self.store.one_transaction():
             whole = [(r.row, r.evidence) for _, r in results if isinstance(r, Read) and r.row is not None]
             self.store.put_checkpoints(whole)
             for row, _ in whole:
@@ -397,7 +397,7 @@ class Survey:
                 # Also without new ones: diagrams of a layer that now fails must go.
                 contents[work.file] = diagram_bytes(diagrams, states, before, keep)
         write_large_diagrams(self.directory, contents)
-        with self.store.together():
+        with self.store.one_transaction():
             self.store.put_diagrams(contents)
             self.store.put_measurements(
                 (work.unit(r.layer), work.task.wanted[r.layer], r, work.file if r.diagrams else "")

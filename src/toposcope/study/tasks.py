@@ -17,7 +17,7 @@ from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import CheckpointSummary, Finding, diagnose
 from toposcope.integrity.diagnosis import coverage_of, remarks_of
-from toposcope.integrity.series_summaries import summarise_together
+from toposcope.integrity.series_summaries import summarise_batch
 from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput
 from toposcope.probes.needs import RunContext, needs_of
@@ -129,7 +129,7 @@ def read_tasks(tasks: Sequence[ReadTask]) -> list[Read | TaskFailure]:
     """Read several checkpoints."""
     try:
         before = [task.checkpoint.fingerprint() for task in tasks]
-        summaries = summarise_together([task.checkpoint for task in tasks], lambda n: report(WORK, n, 0))
+        summaries = summarise_batch([task.checkpoint for task in tasks], lambda n: report(WORK, n, 0))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - as in `measure_task`
@@ -180,13 +180,13 @@ def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failu
     for place, task in enumerate(tasks):
         places.setdefault(task.probe, []).append(place)
     for probe, of_probe in places.items():
-        together = _measured_together(probe, [tasks[place] for place in of_probe]) if len(of_probe) > 1 else None
+        together = _measured_batch(probe, [tasks[place] for place in of_probe]) if len(of_probe) > 1 else None
         for i, place in enumerate(of_probe):
             results[place] = measure_task(tasks[place]) if together is None else together[i]
     return results
 
 
-def _measured_together(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]] | None:
+def _measured_batch(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]] | None:
     """Measure several checkpoints with one probe; None if anything is wrong with one of them."""
     try:
         measured = probe.measure_batch([_subject(task) for task in tasks])

@@ -52,7 +52,7 @@ def train_task(task: TrainTask) -> Outcome:
 @or_failure
 def pack_task(task: PackTask) -> list[Outcome]:
     """Train runs as one model."""
-    from toposcope.family.together import train_pack
+    from toposcope.family.batched import train_pack
 
     return train_pack(task.runs, task.corpora, task.directories, task.folder, device=task.device, progress=report)
 
@@ -78,7 +78,7 @@ class StudyTraining:
 
     def go(self) -> dict[str, str]:
         """Train what is not finished; return what failed."""
-        with self.store.together():
+        with self.store.one_transaction():
             for position, run in enumerate(self.runs.values()):
                 place = str(self.run_directory(run.name))
                 self.store.put_run(run.name, position, "family", run.size.n_parameters, place)
@@ -130,15 +130,15 @@ class StudyTraining:
         return alone
 
     def _begun_packs(self, runs: Sequence[Run]) -> list[list[Run]]:
-        from toposcope.family.together.packs import begun_packs
+        from toposcope.family.batched.packs import begun_packs
 
         found = begun_packs(runs, self.corpora.sha256, self.directory / "packs")
         return [[runs[i] for i in group] for group in found]
 
     def _packs(self, runs: Sequence[Run], device: str) -> list[list[Run]]:
-        from toposcope.family.together import packs
+        from toposcope.family.batched import group_runs
 
-        return [[runs[i] for i in group] for group in packs(runs, device, self.pool.n_workers)]
+        return [[runs[i] for i in group] for group in group_runs(runs, device, self.pool.n_workers)]
 
     def _pack_task(self, runs: Sequence[Run], device: str) -> PackTask:
         paths = tuple(self.corpora.path(run.corpus) for run in runs)

@@ -24,7 +24,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
     """Show what rules of early stopping would have saved and cost the runs of a study.
 
     The rules: patience on neural persistence (Rieck et al. 2019), patience on the loss, a forecast gain below a price.
-    Each is set beside stopping every run at the one fraction of its steps that saves as much.
+    Each is compared with stopping every run at the one fraction of its steps that saves as much.
 
     \b
     Example:

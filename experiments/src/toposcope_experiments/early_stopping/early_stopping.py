@@ -1,4 +1,4 @@
-"""What stopping early saves and costs, rule by rule, beside stopping every run at the same fraction of its steps."""
+"""What stopping early saves and costs, rule by rule, against stopping every run at the same fraction of its steps."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

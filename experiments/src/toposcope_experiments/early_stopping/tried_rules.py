@@ -1,4 +1,4 @@
-"""Rules of early stopping tried on runs that went on to their end, beside stopping all at one fraction of the steps."""
+"""Rules of early stopping tried on runs that went to their end, against stopping all at one fraction of the steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -92,8 +92,8 @@ class Course:
 class TriedRules:
     """What rules would have done to runs."""
 
-    # a row a run and setting: ``run, rule, patience, burn_in, delta, price, fraction, watched`` (what the rule looks
-    # at), ``step`` (where it stops), ``stopped`` (false: it went on to the end), ``saved`` (share of the steps),
+    # one row per run and setting: ``run, rule, patience, burn_in, delta, price, fraction, watched`` (what the rule
+    # looks at), ``step`` (where it stops), ``stopped`` (false: it went on to the end), ``saved`` (share of the steps),
     # ``saved_flops`` (NaN if unknown), ``loss`` (there), ``paid`` (that minus the loss of the last measurement) and
     # ``paid_best`` (minus that of the best measurement)
     stops: pl.DataFrame
@@ -152,7 +152,7 @@ def _row(course: Course, setting: Setting) -> dict[str, object]:
 def _matched(
     rule: str, courses: Sequence[Course], rows: Sequence[Mapping[str, object]]
 ) -> tuple[dict[str, float], Vector]:
-    """Set a setting beside the fixed fraction that saves as much; return its row and the difference of each run."""
+    """Compare a setting with the fixed fraction that saves as much; return its row and the difference of each run."""
     saved, paid = (np.array([row[name] for row in rows], dtype=np.float64) for name in ("saved", "paid"))
     fixed = np.array([course.paid_at(1 - float(saved.mean())) for course in courses])
     differences = paid - fixed

@@ -15,7 +15,7 @@ from toposcope_experiments.grokking.comparison import (
 from toposcope_experiments.grokking.design import CONDITIONS, CONTROLS
 from toposcope_experiments.grokking.experiment import CLAIMED, MeasuredRuns, window_of
 from toposcope_experiments.grokking.features import FOURIER, KINDS, TWINS
-from toposcope_experiments.grokking.page import GrokkingMaterial
+from toposcope_experiments.grokking.page import GrokkingData
 from toposcope_experiments.small_networks.course_chart import course_panel, course_rows
 
 ACCURACY = "validation_accuracy"
@@ -33,9 +33,9 @@ IS = {
 """Verdicts in a title."""
 
 
-def course_charts(material: GrokkingMaterial) -> list[Chart]:
+def course_charts(data: GrokkingData) -> list[Chart]:
     """Draw the claimed features and their rival over training: a chart for each architecture."""
-    return [_courses(m, c) for m, c in material.both()]
+    return [_courses(m, c) for m, c in data.both()]
 
 
 def _courses(measured: MeasuredRuns, comparison: Comparison) -> Chart:
@@ -58,9 +58,9 @@ def _courses(measured: MeasuredRuns, comparison: Comparison) -> Chart:
     return Chart(f"grokking-courses-{measured.architecture}", title, caption, alternative, figure)
 
 
-def control_charts(material: GrokkingMaterial) -> list[Chart]:
+def control_charts(data: GrokkingData) -> list[Chart]:
     """Draw how far each feature changes in the controls: a chart for each architecture that can be compared."""
-    return [_controls(m.architecture, c) for m, c in material.both() if len(c.differences)]
+    return [_controls(m.architecture, c) for m, c in data.both() if len(c.differences)]
 
 
 def _controls(architecture: str, comparison: Comparison) -> Chart:

@@ -42,7 +42,7 @@ VERDICTS: dict[str, type[pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The runs of an architecture that generalise beside those of the controls."""
+    """The runs of an architecture that generalise, compared with those of the controls."""
 
     # a row for each feature and control: ``step``; ``change`` and ``control_change``, means over runs; ``difference``
     # with its 95% interval ``low`` to ``high`` (Welch), in pooled standard deviations as ``effect``, and the exact

@@ -1,4 +1,4 @@
-"""What is measured of an embedding: its topology beside scale-free twins, a spectral rival and the norm."""
+"""What is measured of an embedding: its topology next to scale-free twins, a spectral rival and the norm."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -27,13 +27,13 @@ VERBS = {
 }
 
 
-class GrokkingMaterial:
+class GrokkingData:
     """The measured runs of every architecture, how they compare, and the tables of the page."""
 
     def __init__(
         self,
         measured: Sequence[MeasuredRuns],
-        makers: "Mapping[str, Callable[[GrokkingMaterial], pl.DataFrame]]",
+        makers: "Mapping[str, Callable[[GrokkingData], pl.DataFrame]]",
     ) -> None:
         self.measured = list(measured)
         self.comparisons: list[Comparison] = [compare(m) for m in measured]
@@ -44,22 +44,22 @@ class GrokkingMaterial:
         return list(zip(self.measured, self.comparisons, strict=True))
 
 
-def lead(material: GrokkingMaterial) -> list[str]:
+def lead(data: GrokkingData) -> list[str]:
     """Return the sentences at the top of the page."""
     named = [feature for feature, kind in KINDS.items() if kind == TOPOLOGY]
-    verdicts = in_all_architectures(material.comparisons)
+    verdicts = in_all_architectures(data.comparisons)
     signs = [feature for feature in named if verdicts[feature] == SIGN]
     judged = [feature for feature in named if verdicts[feature] != UNDETERMINED]
     are = "is a sign" if len(signs) < 2 else "are signs"
     topology = (
         f"Of {len(judged)} topological features {len(signs) or 'none'} {are} of generalisation in "
-        f"{joined([f'the {m.architecture}' for m in material.measured])}{f': {joined(signs)}' if signs else ''}"
-        f"{''.join(_alone(m, c, signs) for m, c in material.both())}."
+        f"{joined([f'the {m.architecture}' for m in data.measured])}{f': {joined(signs)}' if signs else ''}"
+        f"{''.join(_alone(m, c, signs) for m, c in data.both())}."
     )
     return [
         *([topology] if judged else []),
-        *(f"{_say(feature, material)}." for feature in (*CLAIMED, FOURIER)),
-        *(_outcome(m) for m in material.measured),
+        *(f"{_say(feature, data)}." for feature in (*CLAIMED, FOURIER)),
+        *(_outcome(m) for m in data.measured),
     ]
 
 
@@ -83,10 +83,10 @@ def _outcome(measured: MeasuredRuns) -> str:
     )
 
 
-def _say(feature: str, material: GrokkingMaterial) -> str:
+def _say(feature: str, data: GrokkingData) -> str:
     """Say what the verdict on a feature is in each architecture, with its change in each condition."""
     by_verdict: dict[str, list[str]] = {}
-    for m, c in material.both():
+    for m, c in data.both():
         row = c.verdicts.row(by_predicate=pl.col("feature") == feature, named=True)
         text = f"in the {m.architecture} ({_numbers(row, c)})"
         by_verdict.setdefault(row["verdict"], []).append(text)
@@ -109,14 +109,14 @@ def signed_plain(value: float | None) -> str:
     return f"+{text}" if value is not None and value > 0 else text
 
 
-def left_out(material: GrokkingMaterial) -> list[str]:
+def left_out(data: GrokkingData) -> list[str]:
     """Return what was not compared, one line each."""
     notes = [
         f"{m.architecture}: the condition {name!r} is no control: {n} of its {total} runs generalise"
-        for m, c in material.both()
+        for m, c in data.both()
         for name, (n, total) in c.left_out.items()
     ]
-    for m in material.measured:
+    for m in data.measured:
         treated = m.places(TREATED.name)
         lacking = int(np.isnan(m.generalised[treated]).sum())
         if lacking:

@@ -12,15 +12,15 @@ from toposcope.extend import (
     Picture,
     ReportSection,
     Spec,
-    csv,
+    csv_link,
     details,
     folded,
     interval_of,
     makers_of,
     number_of,
     p_value,
+    paragraph,
     plain,
-    say,
     sentence,
     share,
     signed,
@@ -40,20 +40,20 @@ from toposcope_experiments.grokking.experiment import (
     jump_table,
     run_table,
 )
-from toposcope_experiments.grokking.page import GrokkingMaterial, lead, left_out, signed_plain
+from toposcope_experiments.grokking.page import GrokkingData, lead, left_out, signed_plain
 from toposcope_experiments.small_networks.page_tables import P_VALUES, reasons
 
 
-def _verdicts(material: GrokkingMaterial) -> pl.DataFrame:
-    return pl.concat(c.verdicts for c in material.comparisons)
+def _verdicts(data: GrokkingData) -> pl.DataFrame:
+    return pl.concat(c.verdicts for c in data.comparisons)
 
 
-def _differences(material: GrokkingMaterial) -> pl.DataFrame:
-    return pl.concat(c.differences for c in material.comparisons)
+def _differences(data: GrokkingData) -> pl.DataFrame:
+    return pl.concat(c.differences for c in data.comparisons)
 
 
-def _sign_blocks(material: GrokkingMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    verdicts, differences = (material.tables[name] for name in ("verdicts", "differences"))
+def _sign_blocks(data: GrokkingData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    verdicts, differences = (data.tables[name] for name in ("verdicts", "differences"))
     specs: tuple[Spec, ...] = (
         text_of("network", "architecture", names_row=True),
         text_of("feature", "feature", names_row=True),
@@ -76,9 +76,9 @@ def _sign_blocks(material: GrokkingMaterial, pictures: Sequence[Picture]) -> Ite
         number_of("in SD", "effect", lambda value: signed(value, 1)),
         number_of("p", "p", p_value),
     )
-    note = say(
+    note = paragraph(
         RULE, " “Separate from step”: from there on, until all have generalised, the changes differ from every "
-        "control's (p below .05, unadjusted). ", csv("verdicts"), ", ", csv("differences"), ".", note=True,
+        "control's (p below .05, unadjusted). ", csv_link("verdicts"), ", ", csv_link("differences"), ".", note=True,
     )  # fmt: skip
     return (
         *pictures,
@@ -88,8 +88,8 @@ def _sign_blocks(material: GrokkingMaterial, pictures: Sequence[Picture]) -> Ite
     )
 
 
-def _jump_blocks(material: GrokkingMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["jumps"]
+def _jump_blocks(data: GrokkingData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["jumps"]
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for row in frame.to_dicts():
         key = (row["architecture"], row["feature"])
@@ -101,11 +101,11 @@ def _jump_blocks(material: GrokkingMaterial, _: Sequence[Picture]) -> Iterable[B
         (Column("window", True), _window),
         *(_jumps_of(condition.name) for condition in CONDITIONS),
     )
-    note = say(
+    note = paragraph(
         "Runs with a change point that no smooth trend explains (p below .05), between the step at which the first run "
         "with true labels has memorised its pairs and that at which the last has generalised; in brackets, anywhere. "
-        "The window is the same in all conditions. All change points: ", csv("changes"), ", counts: ", csv("jumps"),
-        ".", note=True,
+        "The window is the same in all conditions. All change points: ", csv_link("changes"), ", counts: ",
+        csv_link("jumps"), ".", note=True,
     )  # fmt: skip
     return (table("jumps", "Runs that change beyond a smooth trend", specs, rows.values()), note)
 
@@ -124,8 +124,8 @@ def _jumps_of(condition: str) -> Spec:
     return Column(condition), write
 
 
-def _condition_rows(material: GrokkingMaterial) -> list[dict[str, Any]]:
-    runs = material.tables["runs"]
+def _condition_rows(data: GrokkingData) -> list[dict[str, Any]]:
+    runs = data.tables["runs"]
     return (
         runs.group_by("architecture", "condition", maintain_order=True)
         .agg(
@@ -138,7 +138,7 @@ def _condition_rows(material: GrokkingMaterial) -> list[dict[str, Any]]:
     )
 
 
-def _run_blocks(material: GrokkingMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _run_blocks(data: GrokkingData, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs: tuple[Spec, ...] = (
         text_of("network", "architecture", names_row=True),
         text_of("condition", "condition", names_row=True),
@@ -152,28 +152,28 @@ def _run_blocks(material: GrokkingMaterial, _: Sequence[Picture]) -> Iterable[Bl
         number_of("loss, trained on", "train_loss", plain, group="at the end"),
         number_of("others", "validation_loss", plain, group="at the end"),
     )
-    note = say(
+    note = paragraph(
         f"A run has memorised when it is right on {MIN_MEMORISED:.0%} of the pairs trained on, and generalised when it "
-        f"is right on {MIN_GENERALISED:.0%} of the others. Runs: ", csv("runs"), ", all measurements: ",
-        csv("features"), ".", note=True,
+        f"is right on {MIN_GENERALISED:.0%} of the others. Runs: ", csv_link("runs"), ", all measurements: ",
+        csv_link("features"), ".", note=True,
     )  # fmt: skip
-    notes = [say(sentence(text)) for text in left_out(material)]
-    return (table("runs", "Runs by condition", specs, _condition_rows(material)), *notes, note)
+    notes = [paragraph(sentence(text)) for text in left_out(data)]
+    return (table("runs", "Runs by condition", specs, _condition_rows(data)), *notes, note)
 
 
-def _method_blocks(material: GrokkingMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    run = material.measured[0].runs[0]
+def _method_blocks(data: GrokkingData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    run = data.measured[0].runs[0]
     shares = {condition.name: condition.share for condition in CONDITIONS}
     return (
-        say(
-            f"The networks add two numbers modulo {material.measured[0].modulus}. They are trained on "
+        paragraph(
+            f"The networks add two numbers modulo {data.measured[0].modulus}. They are trained on "
             f"{shares[TREATED.name]:.0%} of all pairs, with too few pairs on {shares['too few pairs']:.0%}, each step "
             "on all of them, by AdamW. All runs have their own initial weights and pairs, whose seeds are derived from "
             f"names such as {run.name!r}. The features are those of the rows of the embedding, a point for each number."
         ),
         details(
             "Features",
-            say(
+            paragraph(
                 "H0 and H1 are Vietoris-Rips persistence of the points. What grows with the scale is also divided by "
                 "the mean distance of two points. The Fourier share is that of the five largest Fourier modes over the "
                 "residues in the variance of the points; the norm is that of the embedding."
@@ -182,7 +182,7 @@ def _method_blocks(material: GrokkingMaterial, _: Sequence[Picture]) -> Iterable
     )
 
 
-Section = ReportSection[GrokkingMaterial]
+Section = ReportSection[GrokkingData]
 SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="signs",
@@ -200,8 +200,8 @@ SECTIONS: tuple[Section, ...] = (
         title="Jumps beyond a smooth trend",
         position=30,
         tables={
-            "jumps": lambda material: jump_table(material.measured),
-            "changes": lambda material: change_table(material.measured),
+            "jumps": lambda data: jump_table(data.measured),
+            "changes": lambda data: change_table(data.measured),
         },
         blocks=_jump_blocks,
     ),
@@ -210,8 +210,8 @@ SECTIONS: tuple[Section, ...] = (
         title="Runs",
         position=40,
         tables={
-            "runs": lambda material: run_table(material.measured),
-            "features": lambda material: feature_table(material.measured),
+            "runs": lambda data: run_table(data.measured),
+            "features": lambda data: feature_table(data.measured),
         },
         blocks=_run_blocks,
     ),
@@ -219,6 +219,6 @@ SECTIONS: tuple[Section, ...] = (
 )
 
 
-def grokking_page(measured: Sequence[MeasuredRuns]) -> Page[GrokkingMaterial]:
+def grokking_page(measured: Sequence[MeasuredRuns]) -> Page[GrokkingData]:
     """Return the page of the experiment."""
-    return Page(SECTIONS, GrokkingMaterial(measured, makers_of(SECTIONS)))
+    return Page(SECTIONS, GrokkingData(measured, makers_of(SECTIONS)))

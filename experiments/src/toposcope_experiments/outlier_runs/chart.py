@@ -16,9 +16,9 @@ MAX_DISTANCE = 10.0  # colours go no further
 PANEL_WIDTH, ROW_HEIGHT = 300, 16
 
 
-def outlier_run_charts(material: StudyData) -> list[Chart]:
+def outlier_run_charts(data: StudyData) -> list[Chart]:
     """Draw the distance of each run from its replicates over the steps: a chart a group, those with outliers first."""
-    table, standings = (material.tables[name] for name in ("outlier_runs", "outlier_standings"))
+    table, standings = (data.tables[name] for name in ("outlier_runs", "outlier_standings"))
     if not len(table):
         return []
     with_outliers = table.filter(verdict=APART).get_column("family").unique(maintain_order=True).to_list()

@@ -15,10 +15,10 @@ from toposcope.extend import LEVEL, UNDETERMINED, Steps, Vector, mid_ranks
 from toposcope.probes import Kind
 from toposcope_experiments.outlier_runs.run_rotations import (
     MIN_RUNS,
-    USUAL,
-    Departures,
-    departures,
+    USUAL_SHARE,
+    Outliers,
     distance_range,
+    find_outliers,
     run_distances,
 )
 
@@ -48,7 +48,7 @@ RULE = (
     "step is larger than rotations of the runs make it, over all runs, steps and quantities of the replicates, and "
     "adjusted over the groups of replicates (Bonferroni). "
     f"It is so '{BEFORE}' if it is beyond the band at a step by which the loss has not been, and the loss of that run "
-    f"is as near to the others there as that of {USUAL:.0%} of runs. Runs that differ by chance are taken to be "
+    f"is as near to the others there as that of {USUAL_SHARE:.0%} of runs. Runs that differ by chance are taken to be "
     "normally distributed, most quantities in their logarithm: by ranks alone one run of n is the most extreme by "
     "chance in 1 of n cases, and n is small."
 )
@@ -142,12 +142,12 @@ def outlier_run_table(replicates: Sequence[Replicates]) -> pl.DataFrame:
     rows = [
         row
         for family in replicates
-        for row in _rows(family, departures(family.scaled, 1 - LEVEL / len(replicates)), len(replicates))
+        for row in _rows(family, find_outliers(family.scaled, 1 - LEVEL / len(replicates)), len(replicates))
     ]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def _rows(family: Replicates, found: Departures, n_families: int) -> Iterator[dict[str, Any]]:
+def _rows(family: Replicates, found: Outliers, n_families: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each run and quantity; those of a run follow each other."""
     names = list(family.kinds)
     size = np.abs(found.distance)
@@ -164,7 +164,7 @@ def _rows(family: Replicates, found: Departures, n_families: int) -> Iterator[di
 
 
 def _row(
-    family: Replicates, found: Departures, i: int, place: int, beyond: NDArray[np.bool_], n_families: int
+    family: Replicates, found: Outliers, i: int, place: int, beyond: NDArray[np.bool_], n_families: int
 ) -> dict[str, Any]:
     """Return the row of one quantity of one run, but for its timing."""
     name = list(family.kinds)[i]

@@ -15,13 +15,13 @@ MAX_OUTLYING_SHARE = 0.25
 MIN_LASTING = 3  # steps that a lasting departure is seen at
 N_ROTATIONS = 999
 MIN_DIFFERENCE = 1e-9  # values that differ by a smaller share of the largest are equal
-USUAL = 0.95  # share of the distances of a run like the others, at one step, that are at most `Departures.usual`
+USUAL_SHARE = 0.95  # share of the distances of a run like the others, at one step, that are at most `Outliers.usual`
 SEED = 42
 MAX_VALUES = 1 << 21  # rotated values held in memory at once
 
 
 @dataclass(frozen=True, eq=False)
-class Departures:
+class Outliers:
     """How far runs lie from each other."""
 
     # shape (f, t, n); from the mean of the core of the runs in its standard deviations, with its sign; NaN where not
@@ -36,7 +36,7 @@ class Departures:
     # which the smaller p-value of the two, of any run and any feature, is as small
     p: Matrix
     band: float  # the absolute distance that no run reaches at any step in a feature, in `level` of the rotations
-    usual: float  # the absolute distance of one run at one step in `USUAL` of the rotations
+    usual: float  # the absolute distance of one run at one step in `USUAL_SHARE` of the rotations
 
 
 class _Pattern(NamedTuple):
@@ -53,7 +53,7 @@ def core_size(n_runs: int) -> int:
     return n_runs - max(1, int(n_runs * MAX_OUTLYING_SHARE))
 
 
-def departures(values: NDArray[np.float64], level: float, seed: int = SEED) -> Departures:
+def find_outliers(values: NDArray[np.float64], level: float, seed: int = SEED) -> Outliers:
     """Measure how far each run lies from the others at each step, and test it by rotating the runs.
 
     The data, with the mean of the runs taken out, then have the same distribution as any rotation of them in the space
@@ -64,15 +64,15 @@ def departures(values: NDArray[np.float64], level: float, seed: int = SEED) -> D
     peak, lasting, since = _over_steps(np.abs(distance))
     rotated = [_over_features(size) for size in _rotated_distances(values.shape, patterns, seed)]
     if not rotated:
-        return Departures(distance, peak, lasting, since, np.full(peak.shape, np.nan), np.nan, np.nan)
+        return Outliers(distance, peak, lasting, since, np.full(peak.shape, np.nan), np.nan, np.nan)
     peaks, lastings, usual = (np.concatenate(parts) for parts in zip(*rotated, strict=True))
     p = _smaller_of_both([(peak, peaks), (lasting, lastings)])
     band = float(np.quantile(peaks, level, method="higher"))
-    return Departures(distance, peak, lasting, since, p, band, float(np.median(usual)))
+    return Outliers(distance, peak, lasting, since, p, band, float(np.median(usual)))
 
 
 def run_distances(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `Departures.distance` without any test."""
+    """Return `Outliers.distance` without any test."""
     return _in_place(values.shape, list(_patterns(values)))
 
 
@@ -142,7 +142,7 @@ def _over_features(size: NDArray[np.float64]) -> tuple[Vector, Vector, Vector]:
     peak, lasting, _ = _over_steps(size)
     flat = size.reshape(len(size), -1)
     largest = [np.where(np.isfinite(s), s, -np.inf).max(axis=(1, 2), initial=-np.inf) for s in (peak, lasting)]
-    return largest[0], largest[1], np.nanquantile(flat, USUAL, axis=1)
+    return largest[0], largest[1], np.nanquantile(flat, USUAL_SHARE, axis=1)
 
 
 def _rotated_distances(shape: tuple[int, ...], patterns: list[_Pattern], seed: int) -> Iterator[NDArray[np.float64]]:

@@ -16,7 +16,7 @@ from toposcope.extend import (
     StudyData,
     Table,
     counted,
-    csv,
+    csv_link,
     details,
     examples,
     feature_of,
@@ -25,8 +25,8 @@ from toposcope.extend import (
     named,
     number_of,
     p_value,
+    paragraph,
     plain,
-    say,
     signed,
     spread,
     table,
@@ -77,25 +77,25 @@ def declared_settings(declaration: Declaration) -> dict[str, str]:
     }
 
 
-def _replicates(material: StudyData) -> list[Replicates]:
-    return replicate_runs(material.trajectories, material.runs, declared_settings(material.declaration))
+def _replicates(data: StudyData) -> list[Replicates]:
+    return replicate_runs(data.trajectories, data.runs, declared_settings(data.declaration))
 
 
-def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    frame = material.tables["outlier_runs"]
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["outlier_runs"]
     if not len(frame):
         return ()
     rows = [row for of_run in apart_runs(frame).values() for row in of_run.head(MAX_ROWS).to_dicts()]
-    standings = material.tables["outlier_standings"]
+    standings = data.tables["outlier_standings"]
     ranks = (_ranks(i, family, frame, standings) for i, family in enumerate(_families(frame), 1))
     return (
-        say(" ".join(_sentences(frame))),
-        say(_honest(frame)),
+        paragraph(" ".join(_sentences(frame))),
+        paragraph(_honest(frame)),
         *pictures,
         table("outlier-runs", "What sets runs apart from their replicates, the first quantity first", SPECS, rows),
         details("Rank of each run among its replicates", *ranks),
-        say(f"Not compared at every step: {unknown}.", note=True) if (unknown := _unknown(frame)) else None,
-        say("All: ", csv("outlier_runs"), "; step by step: ", csv("outlier_standings"), "."),
+        paragraph(f"Not compared at every step: {unknown}.", note=True) if (unknown := _unknown(frame)) else None,
+        paragraph("All: ", csv_link("outlier_runs"), "; step by step: ", csv_link("outlier_standings"), "."),
     )
 
 
@@ -209,8 +209,8 @@ def _rank_of(quantity: str, step: int, by_cell: dict[tuple[str, str, int], float
     )
 
 
-def _finding(material: StudyData) -> str:
-    frame = material.tables["outlier_runs"]
+def _finding(data: StudyData) -> str:
+    frame = data.tables["outlier_runs"]
     if not len(frame):
         return ""
     n_apart, total = len(apart_runs(frame)), frame.get_column("run").n_unique()
@@ -218,16 +218,16 @@ def _finding(material: StudyData) -> str:
     return f"{n_apart or 'None'} of {counted(total, 'run')} {apart}"
 
 
-def _summary(material: StudyData) -> list[str]:
-    frame = material.tables["outlier_runs"]
+def _summary(data: StudyData) -> list[str]:
+    frame = data.tables["outlier_runs"]
     return _sentences(frame) if len(frame) else []
 
 
-def _methods(material: StudyData) -> Iterable[Block | None]:
-    if len(material.tables["outlier_runs"]):
-        return (say(RULE),)
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    if len(data.tables["outlier_runs"]):
+        return (paragraph(RULE),)
     return (
-        say(
+        paragraph(
             f"Outlier runs: not looked for; it takes {MIN_RUNS} runs of one size, known not to differ in anything "
             "declared but the seed."
         ),

@@ -10,11 +10,11 @@ from toposcope.extend import (
     Picture,
     ReportSection,
     Spec,
-    csv,
+    csv_link,
     number_of,
+    paragraph,
     percent_of,
     plain,
-    say,
     table,
     text_of,
     whole,
@@ -31,18 +31,18 @@ RULES: tuple[Spec, ...] = (
 )
 
 
-def _rules(material: BacktestData) -> pl.DataFrame:
-    return pl.DataFrame() if material.study is None else published_rules(material.study)
+def _rules(data: BacktestData) -> pl.DataFrame:
+    return pl.DataFrame() if data.study is None else published_rules(data.study)
 
 
-def _blocks(material: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    rows = material.tables["rules"].to_dicts()
+def _blocks(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    rows = data.tables["rules"].to_dicts()
     if not rows:
         return ()
     return (
-        say(
-            "The rules of the published study beside the same blend without topology, and beside the default here. ",
-            csv("rules"),
+        paragraph(
+            "The rules of the published study next to the same blend without topology, and next to the default here. ",
+            csv_link("rules"),
             ".",
         ),
         table("rules", "Mean errors", RULES, rows),

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.extend import Published, Vector, rank_correlation
+from toposcope.extend import NONE, TREND, UNDETERMINED, Published, Vector, rank_correlation
 from toposcope_experiments.published_study.findings import StudyTables
 
 STANDS = "stands"
 EXPLAINED = "stands, but a plain quantity explains it"
 FALLS = "does not stand"
-UNKNOWN = "cannot be told"
-VERDICTS = (STANDS, EXPLAINED, FALLS, UNKNOWN)
+VERDICTS = (STANDS, EXPLAINED, FALLS, UNDETERMINED)
 
 LEVEL = 0.05
 MIN_SIZES = 3
@@ -52,7 +51,7 @@ def explained_by_step(row: dict[str, Any]) -> bool:
 
     Where the step orders the losses exactly no test given the step can be made; then no feature tracks them closer.
     """
-    tested = row["verdict"] in ("trend only", "none")
+    tested = row["verdict"] in (TREND, NONE)
     return tested or bool(abs(row["rho_step"]) >= abs(row["rho"]))
 
 

@@ -1,4 +1,4 @@
-"""Published correlations with the loss beside ours."""
+"""Published correlations with the loss next to ours."""
 
 import altair as alt
 import numpy as np
@@ -13,21 +13,21 @@ SHAPES = ("square", "cross", "circle", "triangle-up")
 ROW = 26  # height of a run in pixels
 
 
-def published_correlation_charts(material: StudyData) -> list[Chart]:
-    """Draw published correlations with the loss beside ours and the step's: a chart for each quantity."""
-    claims = material.declaration.published
+def published_correlation_charts(data: StudyData) -> list[Chart]:
+    """Draw published correlations with the loss next to ours and the step's: a chart for each quantity."""
+    claims = data.declaration.published
     if claims is None:
         return []
     quantities = [quantity for quantity in NAMES if claims.correlations.get(quantity)]
     named = list(dict.fromkeys(run for quantity in quantities for run in claims.correlations[quantity]))
-    measured = [t.run for t in material.trajectories]
+    measured = [t.run for t in data.trajectories]
     # Where none of the published runs is here, others stand in their place: the same quantities of other models.
     runs = named if set(named) & set(measured) else [*named, *measured]
-    return [_chart(material, claims, quantity, runs) for quantity in quantities]
+    return [_chart(data, claims, quantity, runs) for quantity in quantities]
 
 
-def _chart(material: StudyData, claims: Published, quantity: str, runs: list[str]) -> Chart:
-    rows = pl.concat(_correlations(material, claims, quantity, run) for run in runs)
+def _chart(data: StudyData, claims: Published, quantity: str, runs: list[str]) -> Chart:
+    rows = pl.concat(_correlations(data, claims, quantity, run) for run in runs)
     of_states = claims.subject == "hidden_states"
     title = f"{NAMES[quantity]}: {_title(rows)}"
     intervals = pl.DataFrame(
@@ -38,7 +38,7 @@ def _chart(material: StudyData, claims: Published, quantity: str, runs: list[str
     caption = (
         f"Rank correlation with the {'loss on a text' if of_states else 'loss of one batch'}, as published.{lines}"
     )
-    alternative = f"Dot chart of correlations with the loss, published and ours, a row a run. {title}."
+    alternative = f"Dot chart of correlations with the loss, published and ours, one row per run. {title}."
     return Chart(chart_name("published", quantity), title, caption, alternative, _figure(rows, intervals, runs))
 
 
@@ -57,10 +57,10 @@ def _figure(rows: pl.DataFrame, intervals: pl.DataFrame, runs: list[str]) -> alt
     return alt.LayerChart(layer=layers).properties(height=ROW * len(runs))
 
 
-def _correlations(material: StudyData, claims: Published, quantity: str, run: str) -> pl.DataFrame:
+def _correlations(data: StudyData, claims: Published, quantity: str, run: str) -> pl.DataFrame:
     """Return ``run, source, rho``: published, by the published protocol, exact, of the step; as far as known."""
-    found = {t.run: t for t in material.trajectories}
-    tables = StudyTables(material.tables["association"], material.tables["scaling"], found, subject=claims.subject)
+    found = {t.run: t for t in data.trajectories}
+    tables = StudyTables(data.tables["association"], data.tables["scaling"], found, subject=claims.subject)
     target = tables.published_target(run)
     protocol = tables.associated(run, quantity, published=True, target=target)
     exact = tables.associated(run, quantity, published=False, target=target)

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.extend import fisher_z, sign_flip
+from toposcope.extend import BEYOND, UNDETERMINED, fisher_z, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,
     LEVEL,
     MIN_SIZES,
     STANDS,
-    UNKNOWN,
     Judgement,
     StudyEvidence,
     explained_by_step,
@@ -41,8 +40,9 @@ def progress(case: StudyEvidence) -> Judgement:
     claim = "H0 total is a robust indicator of progress" + ranging(", rho ", stated)
     rows = list(case.associations("H0.total", case.named).values())
     if not rows or not stated:
-        return Judgement(claim, UNKNOWN, "The exact H0 total was not measured, or no correlation of it is declared.")
-    beyond = sum(row["verdict"] == "beyond trend" for row in rows)
+        why = "The exact H0 total was not measured, or no correlation of it is declared."
+        return Judgement(claim, UNDETERMINED, why)
+    beyond = sum(row["verdict"] == BEYOND for row in rows)
     there = sum(row["block_low"] > 0 or row["block_high"] < 0 for row in rows)
     signed = all(np.sign(row["rho"]) == np.sign(stated[0]) for row in rows)
     why = (
@@ -54,7 +54,7 @@ def progress(case: StudyEvidence) -> Judgement:
     if 2 * beyond > len(rows):
         return Judgement(claim, STANDS, why)
     explained = sum(map(explained_by_step, rows))
-    return Judgement(claim, EXPLAINED if 2 * explained > len(rows) else UNKNOWN, why)
+    return Judgement(claim, EXPLAINED if 2 * explained > len(rows) else UNDETERMINED, why)
 
 
 def strengthens(case: StudyEvidence) -> Judgement:
@@ -73,7 +73,7 @@ def reverses(case: StudyEvidence) -> Judgement:
     stated = case.published.correlations.get("np_mean", {})
     rows = list(case.associations("np_mean", [run for run in case.sizes if run in stated]).values())
     if len(rows) < MIN_SIZES:
-        return Judgement(claim, UNKNOWN, _too_few(rows))
+        return Judgement(claim, UNDETERMINED, _too_few(rows))
     ends = rows[0], rows[-1]
     why = f"rho with the {target_name(case)} is {listed(rows, 'rho')} from the smallest to the largest size; " + (
         " and ".join(f"{row['run']} [{signed(row['block_low'])}, {signed(row['block_high'])}]" for row in ends)
@@ -84,11 +84,11 @@ def reverses(case: StudyEvidence) -> Judgement:
     if any(np.sign(row["rho"]) != np.sign(stated[row["run"]]) for row in ends):
         return Judgement(claim, FALLS, why)
     if any(row["block_low"] <= 0 <= row["block_high"] for row in ends):
-        return Judgement(claim, UNKNOWN, why)
-    others = [row for row in ends if row["verdict"] != "beyond trend"]
+        return Judgement(claim, UNDETERMINED, why)
+    others = [row for row in ends if row["verdict"] != BEYOND]
     if not others:
         return Judgement(claim, STANDS, why)
-    return Judgement(claim, EXPLAINED if all(map(explained_by_step, others)) else UNKNOWN, why)
+    return Judgement(claim, EXPLAINED if all(map(explained_by_step, others)) else UNDETERMINED, why)
 
 
 def weakens(case: StudyEvidence) -> Judgement:
@@ -110,18 +110,18 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
             p = sign_flip(np.diff(values))
             as_usual.append((np.sign(values[-1] - values[0]) == usual, p))
             row = case.associated(run, quantity, published=False)
-            beyond = beyond and bool(row) and row["verdict"] == "beyond trend"
+            beyond = beyond and bool(row) and row["verdict"] == BEYOND
             courses.append(
                 f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}; p {p:.2g}, of "
                 f"its changes); {by}{_measured(case, run, row)}"
             )
     if not courses:
-        return Judgement(claim, UNKNOWN, "No trace, or no correlation of the same quantity, is declared.")
+        return Judgement(claim, UNDETERMINED, "No trace, or no correlation of the same quantity, is declared.")
     why = f"{'. '.join(courses)}."
     if any(not usual and len(as_usual) * p / 2 < LEVEL for usual, p in as_usual):
         return Judgement(claim, FALLS, why)
     if not all(usual and p < LEVEL for usual, p in as_usual):
-        return Judgement(claim, UNKNOWN, why)
+        return Judgement(claim, UNDETERMINED, why)
     return Judgement(claim, STANDS if beyond else EXPLAINED, why)
 
 
@@ -129,7 +129,7 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
     """Judge whether |rho| with the reference loss grows (or shrinks) from the smallest to the largest size."""
     rows = list(case.associations(quantity, list(case.sizes)).values())
     if len(rows) < MIN_SIZES:
-        return UNKNOWN, _too_few(rows)
+        return UNDETERMINED, _too_few(rows)
     batch = [case.associated(row["run"], quantity, published=False, target=BATCH_LOSS) for row in rows]
     strength, step = (np.abs([row[name] for row in rows]) for name in ("rho", "rho_step"))
     noisy = np.abs([row.get("rho", np.nan) for row in batch])
@@ -146,7 +146,7 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
     if not direction * rank > 0 or change <= 0 or change < noisy_change / 2:
         return FALLS, why
     if not ends.p < LEVEL:
-        return UNKNOWN, why
+        return UNDETERMINED, why
     return (
         EXPLAINED if step_change >= change / 2 and np.median(strength - step) <= MAX_EQUAL_DIFFERENCE else STANDS
     ), why

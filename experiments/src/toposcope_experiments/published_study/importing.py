@@ -33,7 +33,7 @@ SAME = 1e-6  # relative difference up to which two files have the same number
 _BESIDE_CHECKPOINTS = re.compile(
     r"(training_log|trainer_state|(generation_|tokenizer_|.*_)?config|tokenizer|.*\.index|vocab)\.json"
 )
-"""Files beside checkpoints that are no features: training logs and configurations of models."""
+"""Files next to checkpoints that are no features: training logs and configurations of models."""
 _HUB_NAME = re.compile(r"([A-Za-z0-9][^/]*/[^/]+)?")  # a name on the hub, or none
 
 
@@ -106,7 +106,7 @@ class _Contents:
         if opened.source is not None and opened.source.spec != str(place):
             return False  # the one run below it, which is found by itself
         if len(opened) == 1 and below and not opened.steps[0]:
-            return False  # one file of weights beside folders is not a run
+            return False  # one file of weights next to folders is not a run
         self.series[place] = opened.name
         return True
 

@@ -18,10 +18,10 @@ LINES = {
 PROTOCOLS = {"published": "On one batch's loss, as published", "exact": "On the validation or mean loss"}
 
 
-def prediction_charts(material: StudyData) -> list[Chart]:
+def prediction_charts(data: StudyData) -> list[Chart]:
     """Draw the error of each forecaster by the share of training seen: a chart for each protocol."""
-    claims = material.declaration.published
-    table = comparable(material.tables["predictions"], list(claims.final_loss) if claims else [])
+    claims = data.declaration.published
+    table = comparable(data.tables["predictions"], list(claims.final_loss) if claims else [])
     published = claims.prediction_errors if claims else {}
     return [
         _chart(table.filter(protocol=protocol), protocol, published if protocol == "published" else {})

@@ -1,4 +1,4 @@
-"""What was published beside what is found here: made as published, and exact."""
+"""What was published next to what is found here: made as published, and exact."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def reproduction(
     predictions: pl.DataFrame,
     corpus: str = "",
 ) -> pl.DataFrame:
-    """Set every published number beside ours."""
+    """Set every published number next to ours."""
     if published is None:
         return pl.DataFrame(schema=SCHEMA)
     findings = StudyTables(association, scaling, {t.run: t for t in trajectories}, subject=published.subject)

@@ -25,16 +25,16 @@ AS_PUBLISHED, EXACT, PROTOCOL = "as published", "ours, exact", "ours, its protoc
 HEIGHT = 200
 
 
-def trace_charts(material: StudyData) -> list[Chart]:
-    """Draw the published traces of single runs beside ours: a chart for each quantity."""
-    claims = material.declaration.published
+def trace_charts(data: StudyData) -> list[Chart]:
+    """Draw the published traces of single runs next to ours: a chart for each quantity."""
+    claims = data.declaration.published
     quantities = TRACED[claims.subject if claims else "weights"]
-    traces = _traces(material, quantities)
-    drawn = (_chart(material, traces, quantity) for quantity in quantities)
+    traces = _traces(data, quantities)
+    drawn = (_chart(data, traces, quantity) for quantity in quantities)
     return [chart for chart in drawn if chart is not None]
 
 
-def _chart(material: StudyData, traces: dict[str, Trace], quantity: str) -> Chart | None:
+def _chart(data: StudyData, traces: dict[str, Trace], quantity: str) -> Chart | None:
     rows = pl.concat(
         [pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "value": pl.Float64, "series": pl.String})]
         + [
@@ -42,7 +42,7 @@ def _chart(material: StudyData, traces: dict[str, Trace], quantity: str) -> Char
             for run, trace in traces.items()
             if quantity in trace.values
         ]
-        + [rows for run in traces for rows in _ours(material, run, quantity)],
+        + [rows for run in traces for rows in _ours(data, run, quantity)],
         how="vertical_relaxed",
     )
     if not len(rows):
@@ -54,17 +54,17 @@ def _chart(material: StudyData, traces: dict[str, Trace], quantity: str) -> Char
     caption = (
         f"Published values of {len(traces)} run{'s'[: len(traces) > 1]} and ours, by the published protocol and exact."
     )
-    runs = list(dict.fromkeys([*run_names(material), *traces]))
+    runs = list(dict.fromkeys([*run_names(data), *traces]))
     figure = training_lines(rows, NAMES[quantity], runs, dashes=series, height=HEIGHT, may_be_log=quantity != "np_mean")
     alternative = f"Line chart of a published quantity against the training step. {title}."
     return Chart(chart_name("traces", quantity), title, caption, alternative, figure)
 
 
-def _ours(material: StudyData, run: str, quantity: str) -> list[pl.DataFrame]:
+def _ours(data: StudyData, run: str, quantity: str) -> list[pl.DataFrame]:
     """Return what was measured of a run here: by the published protocol, where that differs, and exact."""
-    found, claims = {t.run: t for t in material.trajectories}, material.declaration.published
+    found, claims = {t.run: t for t in data.trajectories}, data.declaration.published
     subject = claims.subject if claims else "weights"
-    tables = StudyTables(material.tables["association"], material.tables["scaling"], found, subject=subject)
+    tables = StudyTables(data.tables["association"], data.tables["scaling"], found, subject=subject)
     exact, protocol = (tables.feature(run, quantity, published=published) for published in (False, True))
     drawn = {EXACT: exact, PROTOCOL: None if protocol == exact else protocol}
     return [
@@ -74,14 +74,14 @@ def _ours(material: StudyData, run: str, quantity: str) -> list[pl.DataFrame]:
     ]
 
 
-def _traces(material: StudyData, quantities: tuple[str, ...]) -> dict[str, Trace]:
+def _traces(data: StudyData, quantities: tuple[str, ...]) -> dict[str, Trace]:
     """Return published values over training: those declared, and those imported for runs that are not measured here.
 
     Those of hidden states have charts of their own.
     """
-    claims = material.declaration.published
+    claims = data.declaration.published
     found = dict(claims.traces) if claims else {}
-    for trajectory in material.trajectories:
+    for trajectory in data.trajectories:
         if NP.feature in trajectory.features or trajectory.run in found or PUBLISHED in trajectory.clouds:
             continue
         values = {q: trajectory.features.get(cloud_feature(PUBLISHED, q)) for q in quantities}
@@ -98,7 +98,7 @@ def _moves(rows: pl.DataFrame) -> str:
     return direction([ends for values in series if (ends := first_last(values)) is not None])
 
 
-def published_state_charts(material: StudyData) -> list[Chart]:
+def published_state_charts(data: StudyData) -> list[Chart]:
     """Draw the published values of hidden states, where others were measured here."""
-    clouds = clouds_of(material.trajectories)
-    return cloud_charts(material, PUBLISHED, "published-states") if PUBLISHED in clouds[1:] else []
+    clouds = clouds_of(data.trajectories)
+    return cloud_charts(data, PUBLISHED, "published-states") if PUBLISHED in clouds[1:] else []

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.extend import WEIGHT_NORM, Published, Vector, joined, sign_flip
+from toposcope.extend import UNDETERMINED, WEIGHT_NORM, Published, Vector, joined, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,
@@ -14,7 +14,6 @@ from toposcope_experiments.published_study.case import (
     MAX_ENUMERATED_ORDERS,
     MIN_SIZES,
     STANDS,
-    UNKNOWN,
     Judgement,
     StudyEvidence,
     p_of_rho,
@@ -32,14 +31,14 @@ def improves(case: StudyEvidence) -> Judgement:
     claim = "Topology improves the prediction of the final loss"
     fractions = claimed_fractions(case.published)
     if not fractions:
-        return Judgement(claim, UNKNOWN, "No error of the published blend is declared.")
+        return Judgement(claim, UNDETERMINED, "No error of the published blend is declared.")
     shares = [_improvement(case.published, fraction) for fraction in fractions]
     if all(shares):
         parts = [f"{100 * share:.1f}% at {fraction:.0%}" for share, fraction in zip(shares, fractions, strict=True)]
         claim += f" by {joined(parts)} of training"
     found = [_gains(case, "exact", fraction) for fraction in fractions]
     if any(len(gain.topology) < 2 for gain in found):
-        return Judgement(claim, UNKNOWN, "Fewer than 2 runs have a forecast with topology.")
+        return Judgement(claim, UNDETERMINED, "Fewer than 2 runs have a forecast with topology.")
     p = [sign_flip(gain.topology) for gain in found]
     gains = [f"at {f:.0%} {gain.text()}, p {q:.2g}" for f, gain, q in zip(fractions, found, p, strict=True)]
     n = min(len(gain.topology) for gain in found)
@@ -52,9 +51,9 @@ def improves(case: StudyEvidence) -> Judgement:
         return Judgement(claim, FALLS, why)
     if n < MIN_RUNS:
         why += f" {n} runs are too few for a test; the least p they allow is {2 / 2**n:.2g}."
-        return Judgement(claim, UNKNOWN, why)
+        return Judgement(claim, UNDETERMINED, why)
     gained = all(gain.topology.mean() > 0 and gain.blend.mean() > 0 for gain in found)
-    return Judgement(claim, STANDS if gained and _all_below(p) else UNKNOWN, why)
+    return Judgement(claim, STANDS if gained and _all_below(p) else UNDETERMINED, why)
 
 
 def claimed_fractions(published: Published) -> list[float]:
@@ -85,16 +84,16 @@ def has_phases(case: StudyEvidence) -> Judgement:
     claim += ", diminishing returns later in larger models"
     rows = [row for run in case.sizes if (row := _phase_row(case, run))]
     if not case.published.largest_change:
-        return Judgement(claim, UNKNOWN, "No published step of the largest change is declared to compare with.")
+        return Judgement(claim, UNDETERMINED, "No published step of the largest change is declared to compare with.")
     if not limits:
-        return Judgement(claim, UNKNOWN, "No run of which a largest change was published is in this study.")
+        return Judgement(claim, UNDETERMINED, "No run of which a largest change was published is in this study.")
     if len(rows) < MIN_SIZES:
-        return Judgement(claim, UNKNOWN, f"The phases of {len(rows)} sizes are known; it takes {MIN_SIZES}.")
+        return Judgement(claim, UNDETERMINED, f"The phases of {len(rows)} sizes are known; it takes {MIN_SIZES}.")
     found = _share_of_training(case, {row["run"]: row["largest_change"] for row in rows})
     within = sum(min(limits) <= share <= max(limits) for share in found)
     late = {row["run"]: row["diminishing_returns"] for row in rows if row["diminishing_returns"] is not None}
     if len(late) < MIN_SIZES:
-        return Judgement(claim, UNKNOWN, f"Returns diminish by the published rule in {len(late)} sizes only.")
+        return Judgement(claim, UNDETERMINED, f"Returns diminish by the published rule in {len(late)} sizes only.")
     rho, p = trend([case.sizes[run] for run in late], list(late.values()))
     runs = [row["run"] for row in rows]
     smooth = [bool(points.get_column("explained").all()) for run in runs if len(points := _change_points(case, run))]
@@ -108,7 +107,7 @@ def has_phases(case: StudyEvidence) -> Judgement:
     if 2 * within <= len(rows) or not rho > 0:
         return Judgement(claim, FALLS, why)
     if not p < LEVEL or 2 * unsteady >= len(rows):
-        return Judgement(claim, UNKNOWN, why)
+        return Judgement(claim, UNDETERMINED, why)
     return Judgement(claim, EXPLAINED if 2 * sum(smooth) > len(rows) else STANDS, why)
 
 
@@ -122,7 +121,7 @@ def scales(case: StudyEvidence) -> Judgement:
     claim = "H0 total scales with the number of parameters" + (f" (exponent {stated.exponent:+.3f})" if stated else "")
     law = case.law("H0.total", published=False)
     if not law or law["n_sizes"] < MIN_SIZES:
-        return Judgement(claim, UNKNOWN, f"The exact H0 total of fewer than {MIN_SIZES} sizes is known.")
+        return Judgement(claim, UNDETERMINED, f"The exact H0 total of fewer than {MIN_SIZES} sizes is known.")
     norm = case.scaling.filter(quantity=str(WEIGHT_NORM))
     norm_rho = float(norm.item(0, "rho")) if len(norm) else np.nan
     why = (
@@ -141,7 +140,7 @@ def scales(case: StudyEvidence) -> Judgement:
     if not (law["exponent"] > 0 and law["rho"] > 0):
         return Judgement(claim, FALLS, why)
     if not law["p_exact"] < LEVEL:
-        return Judgement(claim, UNKNOWN, why)
+        return Judgement(claim, UNDETERMINED, why)
     return Judgement(claim, EXPLAINED if norm_rho >= law["rho"] else STANDS, why)
 
 
@@ -154,16 +153,17 @@ def is_power_law(case: StudyEvidence) -> Judgement:
     claim = "The final loss is a power law of the number of parameters"
     law = case.law("loss", published=False)
     if not law or law["n_sizes"] < MIN_SIZES:
-        return Judgement(claim, UNKNOWN, f"The final loss of fewer than {MIN_SIZES} sizes is known.")
+        return Judgement(claim, UNDETERMINED, f"The final loss of fewer than {MIN_SIZES} sizes is known.")
     why = (
         f"The final {law['quantity'].replace('_', ' ')} goes as N^{signed(law['exponent'])} over {law['n_sizes']} "
         f"sizes, R² {law['r_squared']:.3f}, exact p {law['p_exact']:.2g}.{_steps_trained(case)}"
     )
     if law["quantity"] == BATCH_LOSS:
-        return Judgement(claim, UNKNOWN, f"{why} That is the loss of one batch alone; no other loss is known here.")
+        alone = "That is the loss of one batch alone; no other loss is known here."
+        return Judgement(claim, UNDETERMINED, f"{why} {alone}")
     if not law["exponent"] < 0 or law["r_squared"] < GOOD_FIT:
         return Judgement(claim, FALLS, why)
-    return Judgement(claim, STANDS if law["p_exact"] < LEVEL else UNKNOWN, why)
+    return Judgement(claim, STANDS if law["p_exact"] < LEVEL else UNDETERMINED, why)
 
 
 class Gain(NamedTuple):

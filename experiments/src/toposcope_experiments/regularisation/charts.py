@@ -8,7 +8,7 @@ from toposcope_experiments.early_stopping.chart import early_stopping_charts
 from toposcope_experiments.regularisation.comparison import ALL_SHOWN, AT_STEP
 from toposcope_experiments.regularisation.design import FACTORS, PLAIN
 from toposcope_experiments.regularisation.features import BEYOND, NP, PLACEBO
-from toposcope_experiments.regularisation.page import RegularisationMaterial
+from toposcope_experiments.regularisation.page import RegularisationData
 from toposcope_experiments.regularisation.stopping import ACCURACY_LOST, CALLED, PATIENCE_RULES
 from toposcope_experiments.regularisation.training import TEST_ACCURACY
 from toposcope_experiments.small_networks.course_chart import course_panel, course_rows
@@ -20,9 +20,9 @@ DOT_WIDTH, ROW_HEIGHT, CELL = 460, 14, 34
 CELL_OPACITY = 0.4  # the numbers in the cells can be read on a light and on a dark page
 
 
-def condition_chart(material: RegularisationMaterial) -> Chart:
+def condition_chart(data: RegularisationData) -> Chart:
     """Draw neural persistence, that of the placebo and the test accuracy of every run, by condition."""
-    verdicts = material.tables["verdicts"].filter(feature=NP, view=AT_STEP)
+    verdicts = data.tables["verdicts"].filter(feature=NP, view=AT_STEP)
     shown = verdicts.filter(pl.col("verdict").is_in(ALL_SHOWN))
     n_alone = len(shown.filter(pl.col("controls") == ""))
     alone = f", in {n_alone or 'none'} of them alone" if len(shown) else ""
@@ -32,8 +32,8 @@ def condition_chart(material: RegularisationMaterial) -> Chart:
         "nor the placebo differ."
     )
     alternative = f"Dot plots of {', '.join(PANELS.values())} by condition. {title}."
-    runs = material.tables["runs"].select("condition", "run", *PANELS)
-    order = [condition.name for condition in material.measured.conditions]
+    runs = data.tables["runs"].select("condition", "run", *PANELS)
+    order = [condition.name for condition in data.measured.conditions]
     panels = []
     for name, text in PANELS.items():
         rows = runs.select("condition", "run", value=pl.col(name))
@@ -47,9 +47,9 @@ def condition_chart(material: RegularisationMaterial) -> Chart:
     return Chart("regularisation-conditions", title, caption, alternative, alt.vconcat(*panels))
 
 
-def course_chart(material: RegularisationMaterial) -> Chart:
+def course_chart(data: RegularisationData) -> Chart:
     """Draw neural persistence over training: a panel for each factor, with plain networks."""
-    measured = material.measured
+    measured = data.measured
     title = "Neural persistence over training, by what is varied"
     caption = "Lines: means over runs; bands: from the lowest to the highest run. Plain networks are in every panel."
     panels = []
@@ -62,13 +62,13 @@ def course_chart(material: RegularisationMaterial) -> Chart:
     return Chart("regularisation-courses", title, caption, f"Line charts. {title}.", figure)
 
 
-def stopping_charts(material: RegularisationMaterial) -> list[Chart]:
+def stopping_charts(data: RegularisationData) -> list[Chart]:
     """Draw accuracy lost against compute saved, and the grid of patience and burn-in."""
-    return [*early_stopping_charts(material.tried, ACCURACY_LOST), _grid(material)]
+    return [*early_stopping_charts(data.tried, ACCURACY_LOST), _grid(data)]
 
 
-def _grid(material: RegularisationMaterial) -> Chart:
-    table = material.tables["grid"].filter(pl.col("patience").is_not_null())
+def _grid(data: RegularisationData) -> Chart:
+    table = data.tables["grid"].filter(pl.col("patience").is_not_null())
     rules = [CALLED[rule] for rule in PATIENCE_RULES]
     title = "What patience saves and costs at each setting, by what it watches"
     caption = "Means over all runs: the share of the epochs saved above, the points of test accuracy lost below."

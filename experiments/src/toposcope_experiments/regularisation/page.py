@@ -35,13 +35,13 @@ RULE_PHRASES = {
 }
 
 
-class RegularisationMaterial:
+class RegularisationData:
     """The measured runs, how the conditions compare, what early stopping does, and the tables of the page."""
 
     def __init__(
         self,
         measured: MeasuredRuns,
-        makers: "Mapping[str, Callable[[RegularisationMaterial], pl.DataFrame]]",
+        makers: "Mapping[str, Callable[[RegularisationData], pl.DataFrame]]",
     ) -> None:
         self.measured = measured
         self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
@@ -57,16 +57,16 @@ class RegularisationMaterial:
         return stop_early(self.measured)
 
 
-def lead(material: RegularisationMaterial) -> list[str]:
+def lead(data: RegularisationData) -> list[str]:
     """Return the sentences on the conditions."""
-    verdicts = material.tables["verdicts"].filter(feature=NP)
+    verdicts = data.tables["verdicts"].filter(feature=NP)
     published = verdicts.filter(pl.col("published") != "")
     pairs = published.select("condition", "beside").unique(maintain_order=True).rows()
     return [
         *_overall(published),
         *(_on_pair(published.filter(condition=condition, beside=beside)) for condition, beside in pairs),
         *_on_others(verdicts.filter(published="")),
-        *_on_structure(material.tables["verdicts"]),
+        *_on_structure(data.tables["verdicts"]),
     ]
 
 
@@ -89,11 +89,11 @@ def _on_pair(rows: pl.DataFrame) -> str:
     found = [_on_view(row) for row in rows.iter_rows(named=True)]
     return (
         f"Published: neural persistence is {first['published']} with {first['condition']} than "
-        f"{_beside(first['beside'])}. Found: {'; '.join(found)}."
+        f"{_other(first['beside'])}. Found: {'; '.join(found)}."
     )
 
 
-def _beside(condition: str) -> str:
+def _other(condition: str) -> str:
     return "in plain networks" if condition == PLAIN.name else f"with {condition}"
 
 
@@ -141,9 +141,9 @@ def _on_structure(verdicts: pl.DataFrame) -> list[str]:
     ]
 
 
-def accuracy_lead(material: RegularisationMaterial) -> list[str]:
+def accuracy_lead(data: RegularisationData) -> list[str]:
     """Say whether neural persistence goes with the test accuracy."""
-    rows = {row["feature"]: row for row in material.tables["accuracy"].to_dicts()}
+    rows = {row["feature"]: row for row in data.tables["accuracy"].to_dicts()}
     parts = [
         f"{name}: {signed(rows[feature]['rho_conditions'], 2)} over the means of the conditions (adjusted p "
         f"{p_value(rows[feature]['p_conditions_adjusted'])}), {signed(rows[feature]['rho_runs'], 2)} over runs of one "
@@ -153,19 +153,19 @@ def accuracy_lead(material: RegularisationMaterial) -> list[str]:
     return [f"Rank correlation with the test accuracy: {'; '.join(parts)}."]
 
 
-def stopping_lead(material: RegularisationMaterial) -> list[str]:
-    """Say what patience on neural persistence saves and costs, beside the other rules."""
-    rules = {row["rule"]: row for row in material.tried.rules.to_dicts()}
-    row, beside = rules[NEURAL_PERSISTENCE], rules[LOSS]
-    barycentre = material.tables["barycentres"].filter(rule=CALLED[NEURAL_PERSISTENCE], condition="")
+def stopping_lead(data: RegularisationData) -> list[str]:
+    """Say what patience on neural persistence saves and costs, compared with the other rules."""
+    rules = {row["rule"]: row for row in data.tried.rules.to_dicts()}
+    row, loss_rule = rules[NEURAL_PERSISTENCE], rules[LOSS]
+    barycentre = data.tables["barycentres"].filter(rule=CALLED[NEURAL_PERSISTENCE], condition="")
     later = barycentre.row(0, named=True)
     return [
         f"Stopping when neural persistence rises no more saves {share(row['saved'])} of the epochs, mean over the "
         f"grid; the test accuracy is then {_than_at_the_end(row['paid'])}, at a fixed epoch that saves as much "
         f"{_than_at_the_end(row['paid_fixed'])} (adjusted p {p_value(row['p_adjusted'])}): "
         f"{RULE_PHRASES[row['verdict']]}.",
-        f"Patience on the validation loss saves {share(beside['saved'])}, and the test accuracy is then "
-        f"{_than_at_the_end(beside['paid'])}. Patience on neural persistence stops {plain(abs(later['epochs']), 3)} "
+        f"Patience on the validation loss saves {share(loss_rule['saved'])}, and the test accuracy is then "
+        f"{_than_at_the_end(loss_rule['paid'])}. Patience on neural persistence stops {plain(abs(later['epochs']), 3)} "
         f"epochs {'later' if later['epochs'] > 0 else 'earlier'} (95%: {signed(later['epochs_low'], 1)} to "
         f"{signed(later['epochs_high'], 1)}).",
     ]

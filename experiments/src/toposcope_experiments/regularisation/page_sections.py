@@ -12,15 +12,15 @@ from toposcope.extend import (
     Picture,
     ReportSection,
     Spec,
-    csv,
+    csv_link,
     details,
     folded,
     interval_of,
     makers_of,
     number_of,
     p_value,
+    paragraph,
     plain,
-    say,
     share,
     signed,
     table,
@@ -32,7 +32,7 @@ from toposcope_experiments.regularisation.comparison import RULE, SEPARATOR
 from toposcope_experiments.regularisation.design import N_TRAINING, N_VALIDATION, STEPS_PER_EPOCH
 from toposcope_experiments.regularisation.experiment import MeasuredRuns, accuracy_table, run_table
 from toposcope_experiments.regularisation.features import CONTROLS_OF, FEATURES, NP, PLACEBO
-from toposcope_experiments.regularisation.page import RegularisationMaterial, accuracy_lead, lead, stopping_lead
+from toposcope_experiments.regularisation.page import RegularisationData, accuracy_lead, lead, stopping_lead
 from toposcope_experiments.regularisation.stopping import CALLED, barycentre_table, grid_table, stop_table
 from toposcope_experiments.regularisation.training import LOGGED
 from toposcope_experiments.small_networks.page_tables import P_VALUES, measurement_table, reasons
@@ -50,12 +50,12 @@ def signed_two(value: float | None) -> str:
 
 PAIR: tuple[Spec, ...] = (
     text_of("condition", "condition", names_row=True),
-    text_of("beside", "beside", names_row=True),
+    text_of("compared with", "beside", names_row=True),
     text_of("at", "view", names_row=True),
 )
 NUMBERS: tuple[Spec, ...] = (
     number_of("mean", "mean", three_digits),
-    number_of("beside", "beside_mean", three_digits),
+    number_of("other mean", "beside_mean", three_digits),
     interval_of("difference, 95%", "low", "high", 3),
     number_of("p", "p", p_value),
 )
@@ -68,8 +68,8 @@ def _n_controls(row: Mapping[str, Any]) -> str:
     return f"{n_differing} of {len(controls.same_sign) + len(controls.either_sign)}"
 
 
-def _condition_blocks(material: RegularisationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    verdicts, differences = (material.tables[name] for name in ("verdicts", "differences"))
+def _condition_blocks(data: RegularisationData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    verdicts, differences = (data.tables[name] for name in ("verdicts", "differences"))
     specs: tuple[Spec, ...] = (
         *PAIR,
         text_of("published", "published"),
@@ -81,9 +81,9 @@ def _condition_blocks(material: RegularisationMaterial, pictures: Sequence[Pictu
     )
     feature = text_of("measure", "feature", names_row=True)
     main, others = verdicts.filter(feature=NP), verdicts.filter(pl.col("feature") != NP)
-    note = say(
+    note = paragraph(
         RULE, " Controls: how many of them differ; which, is in the file. The published directions are those of Rieck "
-        "et al. 2019, section 4.1. ", csv("verdicts"), ", ", csv("differences"), ".", note=True,
+        "et al. 2019, section 4.1. ", csv_link("verdicts"), ", ", csv_link("differences"), ".", note=True,
     )  # fmt: skip
     other = table(
         "other-verdicts", "Other measures of neural persistence", (*PAIR, feature, *specs[3:]), others.to_dicts()
@@ -98,7 +98,7 @@ def _condition_blocks(material: RegularisationMaterial, pictures: Sequence[Pictu
     )
 
 
-def _accuracy_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _accuracy_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs: tuple[Spec, ...] = (
         text_of("quantity", "feature", names_row=True),
         number_of("rho", "rho_conditions", signed_two, group="between conditions"),
@@ -108,21 +108,21 @@ def _accuracy_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> 
         number_of("p", "p_runs", p_value, group="within conditions"),
         number_of("p, adjusted", "p_runs_adjusted", p_value, group="within conditions"),
     )
-    note = say(
+    note = paragraph(
         "Spearman correlations at the last step, tested by permuting conditions, or runs within them; adjusted by Holm "
-        "over the quantities. ", csv("accuracy"), ".", note=True,
+        "over the quantities. ", csv_link("accuracy"), ".", note=True,
     )  # fmt: skip
     return (
-        table("accuracy", "Correlation with the test accuracy", specs, material.tables["accuracy"].to_dicts()),
+        table("accuracy", "Correlation with the test accuracy", specs, data.tables["accuracy"].to_dicts()),
         note,
     )
 
 
-def _rules(material: RegularisationMaterial) -> pl.DataFrame:
-    return material.tried.rules.with_columns(pl.col("rule").replace(CALLED))
+def _rules(data: RegularisationData) -> pl.DataFrame:
+    return data.tried.rules.with_columns(pl.col("rule").replace(CALLED))
 
 
-def _stopping_blocks(material: RegularisationMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _stopping_blocks(data: RegularisationData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     rules: tuple[Spec, ...] = (
         text_of("patience on", "rule", names_row=True),
         number_of("settings", "n_settings", whole),
@@ -154,34 +154,34 @@ def _stopping_blocks(material: RegularisationMaterial, pictures: Sequence[Pictur
         number_of("a fixed epoch loses", "lost_fixed", signed_two),
         number_of("p, adjusted", "p_adjusted", p_value),
     )
-    tables = material.tables
+    tables = data.tables
     overall = tables["barycentres"].filter(condition="").with_columns(condition=pl.lit("all"))
     by_condition = tables["barycentres"].filter(pl.col("condition") != "")
-    note = say(
+    note = paragraph(
         "A run stops when what is watched has not improved for as many epochs as the patience, after the burn-in "
         "(Rieck et al. 2019, Algorithm 2); every improvement counts. Points of test accuracy lost: accuracy at the end "
         "less that at the stop. The fixed epoch is the one for all runs that saves as much. Verdicts: adjusted by Holm "
-        "over the rules. ", csv("stopping_rules"), ", ", csv("grid"), ", ", csv("barycentres"), ", ", csv("stops"), ".",
-        note=True,
+        "over the rules. ", csv_link("stopping_rules"), ", ", csv_link("grid"), ", ", csv_link("barycentres"), ", ",
+        csv_link("stops"), ".", note=True,
     )  # fmt: skip
-    later = say(
-        "Epochs later and points lost beside patience on the validation loss, for the same run and setting; below 0 "
-        "earlier, or a higher accuracy.", note=True,
+    later = paragraph(
+        "Epochs later and points lost compared with patience on the validation loss, for the same run and setting; "
+        "below 0 earlier, or a higher accuracy.", note=True,
     )  # fmt: skip
     return (
         *pictures,
         table("stopping_rules", "Means over the grid", rules, tables["stopping_rules"].to_dicts()),
         note,
-        table("barycentres", "Beside patience on the validation loss", barycentres, overall.to_dicts()),
+        table("barycentres", "Compared with patience on the validation loss", barycentres, overall.to_dicts()),
         later,
         folded(table("by-condition", "The same by condition", barycentres, by_condition.to_dicts()), "By condition"),
         folded(table("grid", "Every setting", settings, tables["grid"].to_dicts(), sortable=True), "Every setting"),
     )
 
 
-def _run_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _run_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Block | None]:
     rows = (
-        material.tables["runs"]
+        data.tables["runs"]
         .group_by("condition", maintain_order=True)
         .agg(pl.len().alias("n_runs"), pl.col(*LOGGED, NP, PLACEBO).mean())
         .to_dicts()
@@ -196,16 +196,21 @@ def _run_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Itera
             for kind in ("loss", "accuracy")
         ),
     )
-    note = say(
-        "Means over runs at the last step. ", csv("runs"), ", all measurements: ", csv("features"), ".", note=True
+    note = paragraph(
+        "Means over runs at the last step. ",
+        csv_link("runs"),
+        ", all measurements: ",
+        csv_link("features"),
+        ".",
+        note=True,
     )
     return (table("runs", "Conditions", specs, rows), note)
 
 
-def _method_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    measured: MeasuredRuns = material.measured
+def _method_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    measured: MeasuredRuns = data.measured
     return (
-        say(
+        paragraph(
             f"Multi-layer perceptrons with ReLU learn the 8 x 8 digits that come with scikit-learn: {N_TRAINING:,} to "
             f"train on, {N_VALIDATION} to validate and the rest to test, drawn anew for every run. Adam makes "
             f"{whole(float(measured.steps[-1]))} updates; an epoch is {STEPS_PER_EPOCH} of them in every condition. "
@@ -215,7 +220,7 @@ def _method_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> It
         ),
         details(
             "Quantities",
-            say(
+            paragraph(
                 "Neural persistence is the normalised one of each weight matrix without biases (p = 2), mean over "
                 "layers; each matrix is divided by its own largest weight, or all by the network's (one scale). The "
                 "placebo is the network with the entries of each matrix permuted: their distribution stays, their "
@@ -225,7 +230,7 @@ def _method_blocks(material: RegularisationMaterial, _: Sequence[Picture]) -> It
     )
 
 
-Section = ReportSection[RegularisationMaterial]
+Section = ReportSection[RegularisationData]
 SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="conditions",
@@ -276,6 +281,6 @@ SECTIONS: tuple[Section, ...] = (
 )
 
 
-def regularisation_page(measured: MeasuredRuns) -> Page[RegularisationMaterial]:
+def regularisation_page(measured: MeasuredRuns) -> Page[RegularisationData]:
     """Return the page of the experiment."""
-    return Page(SECTIONS, RegularisationMaterial(measured, makers_of(SECTIONS)))
+    return Page(SECTIONS, RegularisationData(measured, makers_of(SECTIONS)))

@@ -1,4 +1,4 @@
-"""Early stopping by patience on neural persistence beside other criteria: compute saved and accuracy lost."""
+"""Early stopping by patience on neural persistence compared with other criteria: compute saved and accuracy lost."""
 
 from collections.abc import Sequence
 
@@ -83,11 +83,11 @@ def grid_table(stops: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
             means |= _with_interval(name, groups)
         stopped = float(of_setting.get_column("stopped").cast(pl.Float64).to_numpy().mean())
         rows.append({**dict(zip(setting, key, strict=True)), "n_runs": len(of_setting), "stopped": stopped, **means})
-    beside = matched.select(
+    compared = matched.select(
         pl.col("rule").replace(CALLED), "patience", "burn_in", "fraction", lost_fixed="paid_fixed",
         difference="difference", p="p", p_adjusted="p_adjusted",
     )  # fmt: skip
-    return pl.DataFrame(rows, infer_schema_length=None).join(beside, on=setting, how="left", nulls_equal=True)
+    return pl.DataFrame(rows, infer_schema_length=None).join(compared, on=setting, how="left", nulls_equal=True)
 
 
 def barycentre_table(stops: pl.DataFrame) -> pl.DataFrame:

@@ -30,9 +30,9 @@ MAX_NAMED = 3  # groups of runs that are named
 CLOUD = r" [^ ]+( / scale)?$"  # what follows the cloud in the name of a feature
 
 
-def rows_of_clouds(material: StudyData) -> tuple[pl.DataFrame, pl.DataFrame]:
+def rows_of_clouds(data: StudyData) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows of the table of phases of the clouds that charts are of: the rank, one a run; and diagrams."""
-    table, clouds = material.tables["representation_phases"], clouds_of(material.trajectories)
+    table, clouds = data.tables["representation_phases"], clouds_of(data.trajectories)
     rows = table.filter(pl.col("feature").str.replace(CLOUD, "").is_in(clouds), pl.col("n_turns").is_not_null())
     spectral = rows.filter(kind="spectral").unique("run", keep="first", maintain_order=True)
     return spectral, rows.filter(kind="diagram")
@@ -59,10 +59,10 @@ def describe_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
     met = asked.filter(pl.col("follows") != "none")
     beyond = asked.filter(pl.col("follows") != "none", pl.col("chance") <= LEVEL)
     return (
-        f"{found}. Of {len(asked)} statistics of the diagrams of {_clouds(asked)} beside a rank that turns, {len(met)} "
-        f"turn at one of its turns at least, {len(whole)} at all of them. For {len(beyond)} of them turns placed at "
-        f"random seldom meet as many (p of at most {LEVEL:g}); so it would be for up to {LEVEL * len(asked):.1f} by "
-        "chance alone."
+        f"{found}. Of {len(asked)} statistics of the diagrams of {_clouds(asked)} next to a rank that turns, "
+        f"{len(met)} turn at one of its turns at least, {len(whole)} at all of them. For {len(beyond)} of them turns "
+        f"placed at random seldom meet as many (p of at most {LEVEL:g}); so it would be for up to "
+        f"{LEVEL * len(asked):.1f} by chance alone."
     )
 
 
@@ -84,11 +84,11 @@ DIAGRAMS = ((f"H0.total{PER_SCALE}", "H0.total"), (f"H1.total{PER_SCALE}", "H1.t
 HEIGHT = 200
 
 
-def representation_phase_charts(material: StudyData) -> list[Chart]:
-    """Draw a spectral rank with its turns, and what the diagrams do beside it: a chart for each run."""
-    spectral, diagrams = rows_of_clouds(material)
+def representation_phase_charts(data: StudyData) -> list[Chart]:
+    """Draw a spectral rank with its turns, and what the diagrams do next to it: a chart for each run."""
+    spectral, diagrams = rows_of_clouds(data)
     runs = set(spectral.get_column("run"))
-    shown, left_out = choose_runs([t for t in material.trajectories if t.run in runs], material.runs, MAX_RUNS)
+    shown, left_out = choose_runs([t for t in data.trajectories if t.run in runs], data.runs, MAX_RUNS)
     return [
         _chart(t, place, spectral.filter(run=t.run).row(0, named=True), diagrams.filter(run=t.run), left_out)
         for place, t in enumerate(shown, start=1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from toposcope.analysis import Trajectory
 from toposcope.extend import NETWORK, PUBLISHED, STATES, Vector, change_points, derive_seed, joined
-from toposcope_experiments.representation_phases.turns import MAX_TURNS, Turn, Turns, find_turns
+from toposcope_experiments.representation_phases.turns import MAX_TURNS, Turn, Turns, turning_points
 
 SEED = 42
 RANKS = ("rankme", "effective_rank")  # the first that is known stands for both
@@ -60,7 +60,7 @@ class _Cut:
     def of(cls, trajectory: Trajectory, name: str, values: Vector) -> "_Cut":
         known = np.isfinite(values)
         seed = derive_seed(SEED, "turns", trajectory.run, name)
-        turns = find_turns(values[known], seed)
+        turns = turning_points(values[known], seed)
         return cls(trajectory.run, name, trajectory.steps[known], values[known], turns)
 
     def spans(self) -> list[tuple[int, int]]:

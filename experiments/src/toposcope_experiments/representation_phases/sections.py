@@ -12,14 +12,14 @@ from toposcope.extend import (
     ReportSection,
     Spec,
     StudyData,
-    csv,
+    csv_link,
     folded,
     missing,
     named,
     number_of,
     p_value,
+    paragraph,
     runs_of,
-    say,
     table,
     text_of,
     whole,
@@ -32,9 +32,9 @@ from toposcope_experiments.representation_phases.chart import (
 from toposcope_experiments.representation_phases.phases import PER_SCALE, representation_phases
 
 
-def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show where spectra and diagrams turn, and whether they turn together."""
-    frame = material.tables["representation_phases"]
+    frame = data.tables["representation_phases"]
     rows = [row for row in frame.to_dicts() if row["n_turns"] is not None]
     specs: list[Spec] = [
         (Column("feature", True, names_row=True), lambda row: _named(row["feature"])),
@@ -47,14 +47,14 @@ def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block 
         number_of("by chance", "chance", p_value),
     ]
     found = table("representation-phases", "Turns of spectra and of diagrams", specs, rows)
-    note = say(
-        "A turn is where a trajectory stops falling and rises, or the reverse, told from noise about a trend with "
-        "fewer turns; steps with 95% intervals. A rank that falls, rises and falls again goes through the three phases "
-        "of Li et al. 2025. “By chance”: the share of turns placed at random that meet as many turns. All: ",
-        csv("representation_phases"), ".",
+    note = paragraph(
+        "A turn is where a trajectory stops falling and rises, or the reverse, distinguished from noise about a trend "
+        "with fewer turns; steps with 95% intervals. A rank that falls, rises and falls again goes through the three "
+        "phases of Li et al. 2025. “By chance”: the share of turns placed at random that meet as many turns. All: ",
+        csv_link("representation_phases"), ".",
     )  # fmt: skip
-    spectral, diagrams = rows_of_clouds(material)
-    summary = say(describe_phases(spectral, diagrams)) if len(spectral) else None
+    spectral, diagrams = rows_of_clouds(data)
+    summary = paragraph(describe_phases(spectral, diagrams)) if len(spectral) else None
     return (*pictures, summary, note if found else None, folded(found, "Turns of spectra and of diagrams"))
 
 
@@ -71,9 +71,9 @@ def _turn(i: int) -> Spec:
     return Column(("first", "second", "third")[i - 1], True, group="step of the turn"), write
 
 
-def _finding(material: StudyData) -> str:
+def _finding(data: StudyData) -> str:
     """Count the runs in which a rank of the hidden states turns."""
-    ranks = material.tables["representation_phases"].filter(pl.col("n_turns").is_not_null(), kind="spectral")
+    ranks = data.tables["representation_phases"].filter(pl.col("n_turns").is_not_null(), kind="spectral")
     turning = ranks.filter(pl.col("n_turns") > 0).get_column("run").n_unique()
     n_runs = ranks.get_column("run").n_unique()
     return f"A rank of the hidden states turns in {runs_of(turning, n_runs)}" if n_runs else ""
@@ -83,7 +83,7 @@ SECTION = ReportSection(
     anchor="representation-phases",
     title="Phases of representations",
     position=112,
-    tables={"representation_phases": lambda material: representation_phases(material.trajectories)},
+    tables={"representation_phases": lambda data: representation_phases(data.trajectories)},
     charts=(representation_phase_charts,),
     blocks=_blocks,
     finding=_finding,

@@ -45,7 +45,7 @@ class Turns:
         return " ".join("up" if self.rising ^ bool(s % 2) else "down" for s in range(len(self.turns) + 1))
 
 
-def find_turns(values: Vector, seed: int) -> Turns | None:
+def turning_points(values: Vector, seed: int) -> Turns | None:
     """Split a trajectory into as few rising and falling stretches as its noise allows.
 
     *Fit.* The least squares fit of at most k alternating monotone stretches over the order of the checkpoints, exact
@@ -95,7 +95,7 @@ class _Fit:
 
 
 def _fit(y: Vector, n_turns: int, errors: Matrix) -> _Fit:
-    """Fit a number of turns; `errors`, shape (2, k), tell the direction of the first stretch."""
+    """Fit a number of turns; `errors`, shape (2, k), give the direction of the first stretch."""
     from scipy.optimize import isotonic_regression
 
     from toposcope_experiments.representation_phases.alternating import alternating_places
@@ -111,7 +111,7 @@ def _fit(y: Vector, n_turns: int, errors: Matrix) -> _Fit:
 
 
 def _p(errors: Vector, noise: Matrix, rough: Vector) -> tuple[float, ...]:
-    """Return the p of each number of turns below the most, from errors (MOST + 1,) in units of the roughness.
+    """Return the p of each number of turns below the most, from errors (MAX_TURNS + 1,) in units of the roughness.
 
     `rough`, shape (DRAWS,), is the roughness of the noise.
     """

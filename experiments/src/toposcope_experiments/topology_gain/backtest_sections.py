@@ -10,13 +10,13 @@ from toposcope.extend import (
     Picture,
     ReportSection,
     Spec,
-    csv,
+    csv_link,
     interval_of,
     number_of,
     p_value,
+    paragraph,
     percent_of,
     plain,
-    say,
     table,
     text_of,
     whole,
@@ -29,7 +29,7 @@ ERRORS: tuple[Spec, ...] = (
     number_of("runs", "n", whole),
     number_of("groups", "n_groups", whole),
     number_of("MAE", "mae", plain),
-    number_of("skill beside norms", "skill"),
+    number_of("skill over norms", "skill"),
     interval_of("95% interval", "skill_low", "skill_high", 3),
     number_of("p", "p", p_value),
     number_of("p, adjusted", "p_adjusted", p_value),
@@ -44,45 +44,43 @@ PLACEBOS: tuple[Spec, ...] = (
 )
 
 
-def _gain(material: BacktestData) -> TopologyGain | None:
+def _gain(data: BacktestData) -> TopologyGain | None:
     """Return what topology adds, if the runs are those of a study with measured checkpoints."""
-    study = material.study
+    study = data.study
     if study is None:
         return None
-    return material.once(
-        "topology_gain", lambda: topology_gain(study, workers=material.workers, progress=material.progress)
-    )
+    return data.once("topology_gain", lambda: topology_gain(study, workers=data.workers, progress=data.progress))
 
 
-def _errors(material: BacktestData) -> pl.DataFrame:
-    gain = _gain(material)
+def _errors(data: BacktestData) -> pl.DataFrame:
+    gain = _gain(data)
     return gain.errors if gain else pl.DataFrame()
 
 
-def _placebos(material: BacktestData) -> pl.DataFrame:
-    gain = _gain(material)
+def _placebos(data: BacktestData) -> pl.DataFrame:
+    gain = _gain(data)
     return gain.placebos if gain else pl.DataFrame()
 
 
-def _summary(material: BacktestData) -> list[str]:
-    gain = _gain(material)
+def _summary(data: BacktestData) -> list[str]:
+    gain = _gain(data)
     return [gain.verdict()] if gain else []
 
 
-def _notes(material: BacktestData) -> Sequence[str]:
-    gain = _gain(material)
+def _notes(data: BacktestData) -> Sequence[str]:
+    gain = _gain(data)
     return gain.notes if gain else ()
 
 
-def _blocks(material: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    gain = _gain(material)
+def _blocks(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    gain = _gain(data)
     if gain is None:
         return ()
     return (
-        say(f"{gain.verdict()} ", csv("topology"), ", ", csv("topology_placebos"), "."),
+        paragraph(f"{gain.verdict()} ", csv_link("topology"), ", ", csv_link("topology_placebos"), "."),
         table("topology", "Errors with topology and without", ERRORS, gain.errors.to_dicts()),
         table("topology_placebos", "Placebos in place of topology", PLACEBOS, gain.placebos.to_dicts()),
-        *(say(note, note=True) for note in gain.notes),
+        *(paragraph(note, note=True) for note in gain.notes),
     )
 
 

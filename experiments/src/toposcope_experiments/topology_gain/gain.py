@@ -14,10 +14,14 @@ import polars as pl
 
 from toposcope.engine import TaskFailure, Workers, shared
 from toposcope.extend import (
+    BEYOND,
     COOLDOWN,
     LEVEL,
+    NONE,
     SKILLS,
     STACKED_LAWS,
+    TREND,
+    UNDETERMINED,
     Indices,
     LoggedRun,
     Matrix,
@@ -30,6 +34,7 @@ from toposcope.extend import (
     fit_ridge,
     silent,
     skills,
+    verdict_sentence,
 )
 from toposcope.study import Study
 from toposcope_experiments.topology_gain.held_out import Fold, HeldOut, hold_out_each
@@ -93,27 +98,28 @@ class TopologyGain:
         enough = [row for row in rows if row["n_groups"] >= MIN_GROUPS]
         if not enough:
             few = f"{most} group{'s'[: most != 1]} to hold out; {MIN_GROUPS} are needed"
-            return f"Cannot decide whether topology improves forecasts: only {few}."
+            return _sentence(UNDETERMINED, f"only {few}")
         shown = [row for row in enough if row["p_adjusted"] < LEVEL]
         gains = [row for row in shown if row["skill"] > 0]
         if gains:
             return self._gain(gains, most)
         least, highest = (f"{100 * end(row['skill'] for row in enough):+.0f}%" for end in (min, max))
-        skill = f"over {most} groups the skill of topology beside the norms is {least} to {highest}, by fraction"
+        skill = f"over {most} groups its skill is {least} to {highest}, by fraction"
         if shown:
-            return f"No gain: {skill}; topology makes the forecast worse at {_at(shown)}."
-        return f"No gain: {skill}; the lowest adjusted p is {min(row['p_adjusted'] for row in enough):.2g}."
+            return _sentence(NONE, f"{skill}; it makes the forecast worse at {_at(shown)}")
+        lowest = min(row["p_adjusted"] for row in enough)
+        return _sentence(NONE, f"{skill}; the lowest adjusted p is {lowest:.2g}")
 
     def _gain(self, gains: Sequence[Mapping[str, float]], n_groups: int) -> str:
         by_fraction = ", ".join(
             f"at {row['fraction']:.0%} the error is {row['skill']:.0%} lower (p {row['p_adjusted']:.2g})"
             for row in gains
         )
-        words = f"beside the norms, over {n_groups} groups, {by_fraction}"
+        words = f"over {n_groups} groups, {by_fraction}"
         matched = set(self.placebos.filter(pl.col("n_as_good") > 0)["fraction"])
         own = [row for row in gains if row["fraction"] not in matched]
         if not own:
-            return f"A gain, but not due to topology: {words}; a placebo gains as much."
+            return _sentence(TREND, words, known="a placebo")
         only = "" if len(own) == len(gains) else f"; except at {_at(own)}, a placebo gains as much"
         without = self.errors.filter(~pl.col("forecaster").is_in(TESTED)).group_by("fraction").agg(pl.col("mae").min())
         best = dict(without.iter_rows())
@@ -122,7 +128,11 @@ class TopologyGain:
             if any(row["mae"] < best[row["fraction"]] for row in own)
             else "; but a forecaster without topology has a lower error still"
         )
-        return f"Topology improves the forecasts: {words}{only}{lost}."
+        return _sentence(BEYOND, f"{words}{only}{lost}")
+
+
+def _sentence(verdict: str, figures: str, known: str = "the laws and the norms") -> str:
+    return f"{verdict_sentence(verdict, what='the final loss', known=known, figures=figures)}."
 
 
 def _at(rows: Sequence[Mapping[str, float]]) -> str:
@@ -231,7 +241,7 @@ def reduced(table: Matrix, learned: Indices) -> Matrix:
 
 
 def _placebo_error(folds: Sequence[Fold], block: FeatureBlocks, placebo: str, draw: int) -> float:
-    """Return the sum of absolute errors with a placebo in place of topology beside the norms."""
+    """Return the sum of absolute errors with a placebo in place of topology, added to the norms."""
     rng = np.random.default_rng(derive_seed(42, "placebo", placebo, str(block.fraction), draw))
     if placebo == RANDOM:
         table = rng.normal(size=block.topology.shape)

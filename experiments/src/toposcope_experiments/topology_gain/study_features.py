@@ -120,8 +120,8 @@ def _reader(study: Study) -> Reader:
 
 
 def _norms(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-    if "weight_norm" in t.clocks:
-        yield from _level_and_rate("weight_norm", t.steps, t.clocks["weight_norm"], seen)
+    if "weight_norm" in t.covariates:
+        yield from _level_and_rate("weight_norm", t.steps, t.covariates["weight_norm"], seen)
     for feature in (GRADIENT_NORM_MEAN, GRADIENT_NORM_STD):
         if feature in t.features:
             yield from _level_and_rate(feature.statistic, t.steps, t.features[feature], seen)

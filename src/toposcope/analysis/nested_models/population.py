@@ -18,7 +18,7 @@ OTHER_PREFIX, NATS = "validation_loss_", "nats"  # name and unit of the losses o
 NO_SETTINGS = ("run", "size", "seed", "n_parameters")
 """Columns of `Study.population` that are no settings of the training; the number of parameters is known otherwise."""
 CONFIGURATIONS, SIZES, RATES, CORPORA = "runs", "sizes", "learning rates", "corpora"
-"""What is left out: runs that differ in their seed alone, and all runs of a size, of a band of rates, of a corpus."""
+"""What is held out: runs that differ in their seed alone, and all runs of a size, of a band of rates, of a corpus."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class NestedPopulation:
     # shape (c,); share of the sum of the declared learning rates that is still to come, at each checkpoint of a run;
     # NaN where no schedule was declared
     rates_left: list[Vector]
-    groups: dict[str, Indices]  # shape (n,); by what is left out
+    groups: dict[str, Indices]  # shape (n,); by what is held out
     left_out: dict[str, str]  # why, by run
 
 

@@ -152,7 +152,7 @@ def _judged(
         how_often = f"{row['n_shuffled_found']} of {row['n_shuffled']} draws"
         return UNDETERMINED, f"the topology of other runs passes the test in {how_often}", KNOWN, ""
     if own:
-        figures = f"{_gain(row)}, {about}{_beside(row)}"
+        figures = f"{_gain(row)}, {about}{_against_controls(row)}"
         return (UNDETERMINED, figures, KNOWN, _not_excluded(missing)) if missing else (BEYOND, figures, KNOWN, "")
     if reasons:
         return TREND, f"{_gain(row)}, {about}", reasons[0], ""
@@ -167,13 +167,13 @@ def _judged(
     return NONE, f"{nothing}{lowest}", KNOWN, f" A gain of {power} would have been detected 4 times in 5."
 
 
-def _beside(row: Row) -> str:
-    beside = [
+def _against_controls(row: Row) -> str:
+    controls = [
         f"{NAMES[model]} ({_percent(row[f'skill_{end}'])} at most)"
         for model, end in _BESIDE.items()
         if row[f"skill_{end}"] is not None
     ]
-    return f", more than with {joined(beside)}" if beside else ""
+    return f", more than with {joined(controls)}" if controls else ""
 
 
 def _not_excluded(missing: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ Stored = StoredTensor | StoredArray
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app", "params")
 """Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
 then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
-_USUAL = [(name,) for name in WEIGHT_KEYS]
+_DEFAULT_KEYS = [(name,) for name in WEIGHT_KEYS]
 MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
 MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_REPEATED = 1 << 16
@@ -285,7 +285,7 @@ def _usual(content: Any, key: Key, nesting: int, *, with_matrix: bool) -> Conten
         return _in_list(content, key)
     if key[-1] != "params":
         inner = contents_of(content, key, nesting)
-        is_nested = inner.chosen is not None and inner.chosen[len(key) : len(key) + 1] in _USUAL
+        is_nested = inner.chosen is not None and inner.chosen[len(key) : len(key) + 1] in _DEFAULT_KEYS
         if is_nested or sum(_is_model_name(other[-1]) for other in inner.others) > 1:
             return inner
     return _alone(content, key, with_matrix=with_matrix)

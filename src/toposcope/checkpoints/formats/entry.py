@@ -239,7 +239,7 @@ def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterat
 def _read_stack(entries: Sequence[Entry]) -> tuple[Sequence[int], NDArray[Any]]:
     """Return the places of the tensors that can be read, and these in a stack."""
     try:
-        return range(len(entries)), _read_together(entries)
+        return range(len(entries)), _read_batch(entries)
     except Exception:  # noqa: BLE001 - it does not say whose it is
         tensors: dict[int, NDArray[Any]] = {}
         for k, entry in enumerate(entries):
@@ -248,7 +248,7 @@ def _read_stack(entries: Sequence[Entry]) -> tuple[Sequence[int], NDArray[Any]]:
         return list(tensors), np.stack(list(tensors.values())) if tensors else np.empty(0)
 
 
-def _read_together(entries: Sequence[Entry]) -> NDArray[Any]:
+def _read_batch(entries: Sequence[Entry]) -> NDArray[Any]:
     shape, dtype, n_bytes = entries[0].shape, entries[0].dtype, entries[0].n_bytes
     places = [entry.place for entry in entries if entry.place is not None]
     if len(places) < len(entries):

@@ -15,7 +15,7 @@ from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, Unknown, natural_numbers
 
-USUAL = "flax_model.msgpack"
+DEFAULT_NAME = "flax_model.msgpack"
 _SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")
 _LEGACY = re.compile(r"(?:.*/)?checkpoint_\d{1,18}")  # as flax.training.checkpoints names its files
 _STATE = re.compile(r"(?:.*/)?opt_?state[^/]*")
@@ -39,7 +39,8 @@ def opened(spec: str, files: Files) -> tuple[StoredFile, "_Saved"]:
     names = list(files) if len(files) == 1 else _named(files)
     if (match := _SHARD.fullmatch(names[0])) and (missing := int(match[2]) - len(names)):
         raise CheckpointError(
-            f"{spec}: {missing} of {int(match[2])} shards of {USUAL} are missing; fetch them again", "missing shard"
+            f"{spec}: {missing} of {int(match[2])} shards of {DEFAULT_NAME} are missing; fetch them again",
+            "missing shard",
         )
     found = [files[name] for name in names]
     return found[0], _Saved(found)
@@ -55,8 +56,8 @@ def _shards(names: Iterable[str]) -> list[str]:
 
 def _named(names: Collection[str]) -> list[str]:
     """Return the files of weights of a folder, none if it is of another format."""
-    if USUAL in names:
-        return [USUAL] if is_only(names, ".msgpack") else []
+    if DEFAULT_NAME in names:
+        return [DEFAULT_NAME] if is_only(names, ".msgpack") else []
     if shards := _shards(names):
         return shards if is_only(names, ".msgpack") else []
     lone = lone_file([name for name in names if not _is_other(name)], ".msgpack")

@@ -260,7 +260,7 @@ def bitnet(packed: Packed) -> Unpacked | None:
         if not four:
             return None
         raise Undecodable(
-            "2 bits a weight as BitNet packs them, but no config.json next to it says so, nor whether its scale "
+            "2 bits per weight as BitNet packs them, but no config.json next to it says so, nor whether its scale "
             "multiplies or divides; fetch it too"
         )
     divides = packed.word("linear_class") != "autobitlinear"

@@ -180,7 +180,7 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
     """Return the commits of branches, then tags, by name."""
     location = f"hf:{repo}"
 
-    def ask() -> dict[str, str]:
+    def fetch() -> dict[str, str]:
         refs = _call_api(location, lambda api: api.list_repo_refs(repo))
         # A branch precedes a tag of the same name.
         found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
@@ -191,7 +191,7 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
             )
         return found
 
-    return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, ask, immutable=False)
+    return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, fetch, immutable=False)
 
 
 @cache
@@ -199,11 +199,11 @@ def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) 
     """Return the files of a commit."""
     location = f"hf:{repo}@{revision}"
 
-    def ask() -> list[_RepoFile]:
+    def fetch() -> list[_RepoFile]:
         # The library itself retries the pages of a listing.
         return _call_api(location, partial(_listed, repo, commit, location), retries=False)
 
-    return cached_lookup(f"tree {endpoint} {repo} {commit}", list[_RepoFile], location, access, ask, immutable=True)
+    return cached_lookup(f"tree {endpoint} {repo} {commit}", list[_RepoFile], location, access, fetch, immutable=True)
 
 
 def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_RepoFile]:

@@ -130,8 +130,8 @@ class UrlSource:
     def beside(self, name: str) -> UrlFile | None:
         """Return a file in the folder of this file."""
         url = f"{self.spec.rpartition('/')[0]}/{name}"
-        ask = partial(_file_at, url)
-        listed = cached_lookup(f"beside {url}", list[_Listed], url, self.access, ask, immutable=False)
+        fetch = partial(_file_at, url)
+        listed = cached_lookup(f"beside {url}", list[_Listed], url, self.access, fetch, immutable=False)
         return self._file(url, listed[0]) if listed else None
 
     def _list(self) -> list[_Listed]:
@@ -160,7 +160,7 @@ def _file_at(url: str) -> list[_Listed]:
     """Return the one file at an address, or an empty list."""
     filesystem, path = _filesystem(url)
 
-    def look() -> Mapping[str, Any]:
+    def fetch() -> Mapping[str, Any]:
         filesystem.invalidate_cache()
         # Storages that may not be listed refuse a missing file.
         with suppress(FileNotFoundError, PermissionError):
@@ -168,7 +168,7 @@ def _file_at(url: str) -> list[_Listed]:
             return found
         return {}
 
-    details = _call(url, Retry(url), look)
+    details = _call(url, Retry(url), fetch)
     is_file = details.get("type") == "file"
     return [_Listed(path, checked_size(details.get("size"), url), _version(details))] if is_file else []
 

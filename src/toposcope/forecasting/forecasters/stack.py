@@ -53,7 +53,7 @@ class RidgeFit:
         """Return how much larger an error is to be expected for rows far from those fitted, shape (m,), at least 1.
 
         sqrt(1 + 5 leverage): a row like many of those fitted has leverage near 0, one unlike all of them near 1. The
-        standard error of a prediction has 1 in place of 5; sizes that are left out differ by more than chance.
+        standard error of a prediction has 1 in place of 5; sizes that are held out differ by more than chance.
         """
         z = self._z(features)
         reach: Vector = np.sqrt(1 + tuning.LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z))
@@ -64,14 +64,14 @@ class RidgeFit:
 
 
 def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> RidgeFit:
-    """Fit a robust ridge whose strength errs least on groups that are left out.
+    """Fit a robust ridge whose strength errs least on groups that are held out.
 
     Parameters
     ----------
     features : ndarray, shape (n, p)
     target : ndarray, shape (n,)
     groups : sequence, length n
-        Rows of a group are left out together; at least two groups. More than 10 are gathered into 10 folds.
+        Rows of a group are held out together; at least two groups. More than 10 are gathered into 10 folds.
     """
     names = sorted(set(groups), key=str)
     fold_of = {name: i % MAX_FOLDS for i, name in enumerate(names)}

@@ -69,7 +69,7 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
     """
     N, budgets, losses = _curves(points)
 
-    def found(kept: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+    def frontier(kept: NDArray[np.bool_]) -> tuple[Vector, Vector]:
         seen = np.where(kept[:, None], losses, np.inf)
         here = np.isfinite(seen)
         best = N[seen.argmin(axis=0)]
@@ -78,7 +78,7 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
         inner = (low < best) & (best < high)
         return budgets[inner], best[inner]
 
-    C, best = found(np.ones(len(N), dtype=bool))
+    C, best = frontier(np.ones(len(N), dtype=bool))
     if len(np.unique(best)) < MIN_BUDGETS:
         raise RefusedError(
             f"envelope: {len(np.unique(best))} sizes are best at some budget between smaller and larger ones; "
@@ -86,7 +86,7 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
         )
 
     def resampled(random: np.random.Generator) -> tuple[Vector, Vector] | None:
-        there, others = found(np.bincount(random.integers(0, len(N), len(N)), minlength=len(N)) > 0)
+        there, others = frontier(np.bincount(random.integers(0, len(N), len(N)), minlength=len(N)) > 0)
         return (there, others) if len(np.unique(others)) >= MIN_BUDGETS else None
 
     return _frontier("envelope", C, best, resampled, resamples, seed)
@@ -104,12 +104,12 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
     _, runs = np.unique(points.run, return_inverse=True)
     n_runs = int(runs.max()) + 1
 
-    def found(weights: Vector) -> tuple[Vector, Vector]:
+    def frontier(weights: Vector) -> tuple[Vector, Vector]:
         vertices = np.array([_vertex(log_n[g], log_c[g], points.loss[g], weights[g]) for g in groups])
         known = np.isfinite(vertices)
         return centres[known], np.exp(vertices[known])
 
-    C, best = found(np.ones(len(points)))
+    C, best = frontier(np.ones(len(points)))
     if len(C) < MIN_BUDGETS:
         raise RefusedError(
             f"parabolas: {len(C)} budgets have points of equal compute on both sides of the best size; "
@@ -118,7 +118,7 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
 
     def resampled(random: np.random.Generator) -> tuple[Vector, Vector] | None:
         counts = np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs).astype(np.float64)
-        there, others = found(counts[runs])
+        there, others = frontier(counts[runs])
         return (there, others) if len(there) >= MIN_BUDGETS else None
 
     return _frontier("parabolas", C, best, resampled, resamples, seed)

@@ -95,7 +95,7 @@ def slice_curvature(loss: SummedLoss, directions: Tensor) -> tuple[Matrix, float
 def estimates(planes: Sequence[Plane]) -> dict[str, Estimate]:
     """Return the statistics of several planes (see `shape_of`), each with its spread.
 
-    Beside those of `shape_of`: ``slice_curvature_max`` and ``slice_curvature_min``, the eigenvalues of the second
+    Besides those of `shape_of`: ``slice_curvature_max`` and ``slice_curvature_min``, the eigenvalues of the second
     derivatives at the checkpoint within a plane, and ``slice_curvature_mean``; of planes along eigenvectors
     ``eigenvalue_1`` and ``eigenvalue_2`` of the Hessian.
     """

@@ -48,7 +48,7 @@ class Surface:
 
     @property
     def values(self) -> Vector:
-        """Loss at each point, nats a token, shape (n,); infinite where a loss is not finite."""
+        """Loss at each point, nats per token, shape (n,); infinite where a loss is not finite."""
         values = self.totals.sum(axis=1) / self.tokens.sum()
         return np.where(np.isfinite(values), values, np.inf)
 
@@ -89,7 +89,7 @@ def evaluate(
     totals = kept.totals if kept else np.empty((len(sample), batches))
     coordinates = torch.from_numpy(sample.coordinates).to(directions)
     moved = [bool(directions[:, block.start : block.stop].any()) for block in loss.blocks.values()]
-    at_once = together or min(points_together(parts, len(loss.point)), -(-len(sample) // MIN_CHUNKS))
+    at_once = together or min(points_per_batch(parts, len(loss.point)), -(-len(sample) // MIN_CHUNKS))
 
     def fill(parts: list[SummedLoss], start: int) -> int:
         chosen = slice(start, start + at_once)
@@ -153,7 +153,7 @@ def _copied(parts: list[SummedLoss]) -> list[SummedLoss]:
     return [replace(part, total=deepcopy(part.total, memo)) for part in parts]
 
 
-def points_together(parts: Sequence[SummedLoss], n_parameters: int) -> int:
+def points_per_batch(parts: Sequence[SummedLoss], n_parameters: int) -> int:
     """Return how many points go through a model together: as many as the fixed budget of memory holds."""
     point = parts[0].point
     on_gpu = point.device.type == "cuda"
@@ -174,11 +174,11 @@ def losses_at(loss: SummedLoss, points: Tensor, moved: Sequence[bool]) -> Tensor
     ]
     totals = torch.zeros(len(points), dtype=torch.float64, device=points.device)
     for piece in loss.pieces:
-        totals += _together(lambda *parameters, piece=piece: loss.total(parameters, piece), stacked, moved, len(points))
+        totals += _batch(lambda *parameters, piece=piece: loss.total(parameters, piece), stacked, moved, len(points))
     return totals
 
 
-def _together(total: Callable[..., Tensor], stacked: Sequence[Tensor], moved: Sequence[bool], n_points: int) -> Tensor:
+def _batch(total: Callable[..., Tensor], stacked: Sequence[Tensor], moved: Sequence[bool], n_points: int) -> Tensor:
     import torch
     from torch.func import vmap
 

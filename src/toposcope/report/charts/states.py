@@ -78,7 +78,7 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
             continue
         bands = bands_of(trajectories, feature)
         moves = [moved for t in trajectories if (moved := move(t.steps, t.features[feature])) is not None]
-        title = f"{quantity.title} of {_of(cloud)} {course(moves)}"
+        title = f"{quantity.title} of {_states_named(cloud)} {course(moves)}"
         caption = (
             "As published."
             if cloud == PUBLISHED
@@ -93,7 +93,7 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
     return charts
 
 
-def _of(cloud: str) -> str:
+def _states_named(cloud: str) -> str:
     return "the published hidden states" if cloud == PUBLISHED else "the last hidden state"
 
 

@@ -187,12 +187,12 @@ class StudyFeed:
         for chart, layer, key in wanted:
             quantity = self._quantities.get(key)
             if quantity is not None and quantity.probe != LOG:
-                rows = self._of(c, run, layer, quantity, after, at_most)
+                rows = self._rows_of(c, run, layer, quantity, after, at_most)
                 yield {"chart": chart, "after": after, "rows": columns(rows)}
         if shown == view.run and view.quantity in self._quantities:
             yield {"chart": "layer-map", "after": -1, **self._map(c, run, view.quantity, first)}
 
-    def _of(
+    def _rows_of(
         self, c: sqlite3.Connection, run: str, layer: str, quantity: db.Quantity, after: int, at_most: int
     ) -> list[Row]:
         rows = db.measured(c, run, layer, quantity, after, at_most)
@@ -246,14 +246,14 @@ class Feed:
         self._lock = threading.Lock()
         self.studies: dict[str, StudyFeed] = {}
         self.left_out = 0
-        self.look_around()
+        self.discover()
 
     @property
     def is_single(self) -> bool:
         """Whether the directory is a single study."""
         return len(self.studies) == 1 and next(iter(self.studies.values())).directory == self.directory
 
-    def look_around(self) -> bool:
+    def discover(self) -> bool:
         """Find new studies and drop deleted ones; return whether the set changed."""
         if (self.directory / "study.db").is_file():
             found = [self.directory]

@@ -143,11 +143,11 @@ class LivePage:
         self._assets = assets
         self.feed = Feed(directory, assets)
         self.analyses = Analyses(self.feed)
-        self.hub = Hub(self.look)
+        self.hub = Hub(self.refresh)
 
-    def look(self, around: bool) -> bool:
+    def refresh(self, around: bool) -> bool:
         """Return whether anything is new; `around` also searches for new studies."""
-        found = around and self.feed.look_around()
+        found = around and self.feed.discover()
         return self.feed.has_changed() or found
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
@@ -209,7 +209,7 @@ def make_app(directory: Path, assets: Assets, host: str, port: int, token: str =
     live = LivePage(directory, assets)
 
     async def page(request: Request) -> Response:
-        await run_in_threadpool(live.look, True)
+        await run_in_threadpool(live.refresh, True)
         view = _view(request, live)
         await live.analyses.consider(live.analysed(view))
         return HTMLResponse(await run_in_threadpool(live.page, view))

@@ -192,7 +192,7 @@ def _compared(population: RunPopulation, frame: pl.DataFrame) -> str:
 def _controls(population: RunPopulation) -> list[str]:
     """Name what is known at the same step."""
     covariates = {RATE: "learning rate", NORM: "weight norm"}
-    known = [name for key, name in covariates.items() if all(key in t.clocks for t in population.runs)]
+    known = [name for key, name in covariates.items() if all(key in t.covariates for t in population.runs)]
     return ["loss", *known]
 
 

@@ -220,7 +220,7 @@ WITHIN = 2.0  # standard deviations within which a value is that of a random mat
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show which layers move and which do first, the groups, and the layers next to random matrices."""
-    return (*pictures, *_moved_first(data), *_groups(data), *_beside_random(data))
+    return (*pictures, *_moved_first(data), *_groups(data), *_against_random(data))
 
 
 def _moved_first(data: StudyData) -> Iterable[Block | None]:
@@ -287,7 +287,7 @@ def _groups(data: StudyData) -> Iterable[Block | None]:
     return (table_folded, note)
 
 
-def _beside_random(data: StudyData) -> Iterable[Block | None]:
+def _against_random(data: StudyData) -> Iterable[Block | None]:
     """Compare layers with random matrices of the same shapes."""
     frame = data.tables["references"]
     if not len(frame):

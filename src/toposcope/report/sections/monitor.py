@@ -65,7 +65,7 @@ def _alerts(data: StudyData) -> Iterable[Block | None]:
         (Column("since"), lambda row: f"{row['since']:,}"),
         text_of("check", "check"),
         text_of("place", "place"),
-        text_of("what", "message", prose=True),
+        text_of("message", "message", prose=True),
     )
     more = f"The first {MAX_ALERTS_SHOWN} of {len(alerts):,}. " if len(alerts) > MAX_ALERTS_SHOWN else ""
     yield paragraph(f"Alerts that the monitor raised during training. {more}All of them, with their evidence: ",

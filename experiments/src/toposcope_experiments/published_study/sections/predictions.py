@@ -1,4 +1,4 @@
-"""Forecasts of the final loss by the published rules, beside the same rules without topology."""
+"""Forecasts of the final loss by the published rules, next to the same rules without topology."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from toposcope.extend import (
     Spec,
     StudyData,
     counted,
-    csv,
+    csv_link,
     number_of,
-    say,
+    paragraph,
     signed,
     table,
     text_of,
@@ -34,9 +34,9 @@ FORECASTERS = {
 }
 
 
-def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show forecasts of the final loss."""
-    frame = material.tables["predictions"]
+    frame = data.tables["predictions"]
     if not len(frame):
         return pictures
     errors = frame.group_by("protocol", "forecaster", "fraction", maintain_order=True).agg(
@@ -56,11 +56,11 @@ def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block 
     )
     found = table("predictions", "Mean absolute error of the predicted final loss", specs, lines.values())
     n = max(line["n"] for line in lines.values())
-    note = say(
+    note = paragraph(
         f"Error in nats, the mean over {n} run{'s'[: n > 1]}. To say that topology helps, a forecaster has to beat "
         f"the same one without it, over at least {MIN_GROUPS} groups of runs; a few runs of one schedule cannot show "
         f"that. Each forecast: ",
-        csv("predictions"), ".",
+        csv_link("predictions"), ".",
     )  # fmt: skip
     return (*pictures, note, found)
 
@@ -73,9 +73,9 @@ def _error_at(fraction: float) -> Spec:
     return Column(f"at {100 * fraction:.0f}%", group="error when so much of training was seen"), write
 
 
-def _finding(material: StudyData) -> str:
+def _finding(data: StudyData) -> str:
     """Say whether the runs suffice to test what topology adds to the forecast."""
-    frame = material.tables["predictions"]
+    frame = data.tables["predictions"]
     if not len(frame):
         return ""
     if "paper_combined" not in set(frame.get_column("forecaster")):
@@ -90,7 +90,7 @@ SECTION = ReportSection(
     anchor="predictions",
     title="Forecasts",
     position=140,
-    tables={"predictions": lambda material: predictions(material.trajectories, material.log, material.runs)},
+    tables={"predictions": lambda data: predictions(data.trajectories, data.log, data.runs)},
     charts=(prediction_charts,),
     blocks=_blocks,
     finding=_finding,

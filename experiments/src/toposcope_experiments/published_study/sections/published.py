@@ -14,13 +14,13 @@ from toposcope.extend import (
     StudyData,
     Table,
     counted,
-    csv,
+    csv_link,
     folded,
     joined,
     named,
     number_of,
+    paragraph,
     plain,
-    say,
     table,
     text_of,
     whole,
@@ -48,7 +48,7 @@ DIFFERENCES = Table(
         ("end of the filtration", "2.0; what dies later is left out of totals", "none; what is cut is counted",
          "a cap lowers the totals of large weights, and of them alone"),
         ("loss", "of the one batch at the checkpoint", "validation loss, or the training loss smoothed",
-         "the noise of a batch is small beside a large model's fall and large beside a small one's: that alone makes "
+         "the noise of a batch is small against a large model's fall and large against a small one's: that alone makes "
          "correlations strengthen with size"),
         ("final loss", "of the one last batch", "validation loss, or the mean of the last 2% of logged steps",
          "the same noise"),
@@ -60,7 +60,7 @@ DIFFERENCES = Table(
         ("prediction, failed fit", "the final loss itself", "the last loss seen", "a forecaster cannot know the final "
          "loss"),
         ("prediction, what topology adds", "blend of 0.6 power law and 0.4 topology against the power law",
-         "the same blend without topology beside it", "the blend also pulls towards the last loss, which helps by "
+         "the same blend without topology next to it", "the blend also pulls towards the last loss, which helps by "
          "itself"),
     ),
 )  # fmt: skip
@@ -83,14 +83,14 @@ REPRODUCED = {
 """Titles of the tables of a publication; others keep their names."""
 
 
-def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Compare the published numbers with ours, claim by claim."""
-    declared = material.declaration.published
-    claims, reproduction = material.tables["claims"], material.tables["reproduction"]
+    declared = data.declaration.published
+    claims, reproduction = data.tables["claims"], data.tables["reproduction"]
     blocks: list[Block | None] = []
     if len(claims):
         blocks += [
-            say("Each claim, whether it stands on the runs of this study, and why."),
+            paragraph("Each claim, whether it stands on the runs of this study, and why."),
             table(
                 "claims",
                 "The claims of the publication",
@@ -106,20 +106,20 @@ def _blocks(material: StudyData, pictures: Sequence[Picture]) -> Iterable[Block 
     blocks += pictures
     if len(reproduction):
         blocks += [
-            say(
-                "Beside each published number: ours by the published procedure, measured here unless the note says "
+            paragraph(
+                "Next to each published number: ours by the published procedure, measured here unless the note says "
                 "that it is recomputed from what was published, and the exact one. The methods say how they differ "
-                "and why. All: ", csv("reproduction"), ".",
+                "and why. All: ", csv_link("reproduction"), ".",
             ),
             *(_reproduced(str(name), rows) for (name,), rows in reproduction.group_by("table", maintain_order=True)),
         ]  # fmt: skip
     if not any(blocks):
         return ()
     if declared and declared.source:
-        blocks.insert(0, say(f"Published: {declared.source}.", note=True))
-    here = set(material.runs.get_column("run"))
+        blocks.insert(0, paragraph(f"Published: {declared.source}.", note=True))
+    here = set(data.runs.get_column("run"))
     if declared and (absent := [run for run in declared.runs() if run not in here]):
-        blocks.append(say(f"Published of runs that are not in this study: {', '.join(absent)}.", note=True))
+        blocks.append(paragraph(f"Published of runs that are not in this study: {', '.join(absent)}.", note=True))
     return blocks
 
 
@@ -138,8 +138,8 @@ def _reproduced(name: str, rows: pl.DataFrame) -> Block | None:
     return folded(table(f"reproduced-{name}", title, columns, rows.to_dicts()), title, max_rows=30)
 
 
-def _summary(material: StudyData) -> list[str]:
-    claims = material.tables["claims"]
+def _summary(data: StudyData) -> list[str]:
+    claims = data.tables["claims"]
     if not len(claims):
         return []
     counts = claims.group_by("verdict", maintain_order=True).agg(numbers=pl.col("number"))
@@ -151,45 +151,45 @@ def _which(numbers: Sequence[object]) -> str:
     return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
 
 
-def _title(material: StudyData) -> str:
-    return "The published study, claim by claim" if len(material.tables["claims"]) else "What was published"
+def _title(data: StudyData) -> str:
+    return "The published study, claim by claim" if len(data.tables["claims"]) else "What was published"
 
 
-def _methods(material: StudyData) -> Iterable[Block | None]:
-    return [DIFFERENCES] if follows_publication(material.declaration) else []
+def _methods(data: StudyData) -> Iterable[Block | None]:
+    return [DIFFERENCES] if follows_publication(data.declaration) else []
 
 
-def _claims(material: StudyData) -> pl.DataFrame:
-    tables = material.tables
+def _claims(data: StudyData) -> pl.DataFrame:
+    tables = data.tables
     return claims(
-        material.declaration.published,
+        data.declaration.published,
         tables["association"],
         tables["phases"],
         tables["change_points"],
         tables["scaling"],
-        material.trajectories,
-        material.runs,
+        data.trajectories,
+        data.runs,
         tables["predictions"],
     )
 
 
-def _reproduction(material: StudyData) -> pl.DataFrame:
-    tables, declared = material.tables, material.declaration
+def _reproduction(data: StudyData) -> pl.DataFrame:
+    tables, declared = data.tables, data.declaration
     return reproduction(
         declared.published,
         tables["association"],
         tables["phases"],
         tables["scaling"],
-        material.trajectories,
-        material.runs,
+        data.trajectories,
+        data.runs,
         tables["predictions"],
         declared.corpus.source,
     )
 
 
-def _finding(material: StudyData) -> str:
+def _finding(data: StudyData) -> str:
     """Count the claims that stand."""
-    claims_judged = material.tables["claims"]
+    claims_judged = data.tables["claims"]
     if not len(claims_judged):
         return ""
     standing, explained = (len(claims_judged.filter(verdict=verdict)) for verdict in (STANDS, EXPLAINED))

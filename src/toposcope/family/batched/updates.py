@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toposcope.family.batched.model import Layout, losses
 from toposcope.family.batches import Batches, dropout_masks, mask_keys, validation_sequences
 from toposcope.family.corpus import Tokens
 from toposcope.family.run import ModelSize, Run, TrainingOptions
-from toposcope.family.together.model import Layout, losses
 
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
 """Of the moving averages of the gradient and its square: torch's defaults, as for a run trained alone."""
@@ -62,7 +62,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Factors:
-    """What the updates of some steps multiply by, one row a step."""
+    """What the updates of some steps multiply by, one row per step."""
 
     decay: Tensor  # shape (steps, runs, 1); of the weights: rate * decay
     step_size: Tensor  # shape (steps, runs, 1); the rate over the first bias correction

@@ -19,7 +19,7 @@ from toposcope.family.run_folder import described
 STATE = "state.safetensors"  # what a pack resumes from; it stays when its runs have ended
 
 
-def packs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[list[int]]:
+def group_runs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[list[int]]:
     """Group runs that train together most quickly.
 
     Runs of a group have one size, number of steps, batch size, validation set and checkpoint steps. On a GPU a group

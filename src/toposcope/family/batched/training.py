@@ -21,6 +21,9 @@ from torch import Tensor
 from toposcope.checkpoints.sources.packed import POINTER, PackPointer
 from toposcope.errors import ToposcopeError
 from toposcope.family import corpus as corpora
+from toposcope.family.batched.model import Layout, losses
+from toposcope.family.batched.packs import STATE, group_runs, pack_checkpoint, pack_name
+from toposcope.family.batched.updates import Feed, PackState, Updates
 from toposcope.family.model import build
 from toposcope.family.run import Run
 from toposcope.family.run_folder import (
@@ -35,9 +38,6 @@ from toposcope.family.run_folder import (
     locked,
     rows_of,
 )
-from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.packs import STATE, pack_checkpoint, pack_name, packs
-from toposcope.family.together.updates import Feed, PackState, Updates
 from toposcope.family.training import one_thread, train
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
@@ -47,7 +47,7 @@ LOGGED, CHANGED = ("losses", "norms", "validation"), ("weights", "first", "secon
 STATE_SECONDS = 10.0  # least time between two writes of the state to resume from; a stop loses about as much
 
 
-def train_together(
+def train_batched(
     runs: Sequence[Run],
     corpus_paths: Sequence[Path],
     directories: Sequence[Path],
@@ -56,9 +56,9 @@ def train_together(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> list[Outcome]:
-    """Train or resume runs, those of one shape as one model where that is quicker (see `packs`)."""
+    """Train or resume runs, those of one shape as one model where that is quicker (see `group_runs`)."""
     outcomes: dict[int, Outcome] = {}
-    for members in packs(runs, device):
+    for members in group_runs(runs, device):
         if len(members) == 1 and device == "cpu":
             (i,) = members
             outcomes[i] = train(runs[i], corpus_paths[i], directories[i], progress)
@@ -84,7 +84,7 @@ def train_pack(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> list[Outcome]:
-    """Train or resume the runs of one group of `packs` as one model (see `train_together`)."""
+    """Train or resume the runs of one group of `group_runs` as one model (see `train_batched`)."""
     known = [finished(run, directory) for run, directory in zip(runs, directories, strict=True)]
     if all(known):
         return [outcome for outcome in known if outcome]

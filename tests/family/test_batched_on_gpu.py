@@ -12,13 +12,13 @@ from small_runs import prepared, small_run
 from torch import Tensor
 
 from toposcope.family import ModelSize, build
+from toposcope.family.batched import train_pack
+from toposcope.family.batched.model import Layout, losses
+from toposcope.family.batched.training import PackTrainer
+from toposcope.family.batched.updates import Factors, clipped_update
 from toposcope.family.batches import dropout_masks, mask_keys
 from toposcope.family.corpus import load
 from toposcope.family.run import Run, TrainingOptions
-from toposcope.family.together import train_pack
-from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.training import PackTrainer
-from toposcope.family.together.updates import Factors, clipped_update
 from toposcope.family.training import one_thread
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)

@@ -19,11 +19,11 @@ from torch import Tensor
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
+from toposcope.family.batched import group_runs, train_batched, train_pack, training, updates
+from toposcope.family.batched.model import Layout, losses
+from toposcope.family.batched.updates import Factors, clipped_update
 from toposcope.family.corpus import prepare
 from toposcope.family.run_folder import Outcome, finished
-from toposcope.family.together import packs, train_pack, train_together, training, updates
-from toposcope.family.together.model import Layout, losses
-from toposcope.family.together.updates import Factors, clipped_update
 from toposcope.files import write_bytes
 from toposcope.logs.reading import find_log
 
@@ -361,17 +361,17 @@ def test_groups_are_of_one_kind_and_hold_every_run_once(tmp_path: Path) -> None:
         )
         for i in range(40)
     ]
-    groups = packs(runs, processes=2)
+    groups = group_runs(runs, processes=2)
     assert sorted(i for group in groups for i in group) == list(range(40))
     for group in groups:
         assert len({(runs[i].size, runs[i].training.batch_size) for i in group}) == 1
     # Two processes both have work.
-    assert len(packs(runs[:1] * 8, processes=2)) == 2
-    assert len(packs(runs[:1] * 8, processes=8)) == 8
+    assert len(group_runs(runs[:1] * 8, processes=2)) == 2
+    assert len(group_runs(runs[:1] * 8, processes=8)) == 8
 
     # Large runs train side by side.
     large = small_run(corpus, size=ModelSize(hidden=48, layers=3, heads=4), batch_size=64)
-    assert packs([large] * 5, processes=1) == [[0], [1], [2], [3], [4]]
+    assert group_runs([large] * 5, processes=1) == [[0], [1], [2], [3], [4]]
 
 
 def test_all_sorts_of_runs_at_once(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_all_sorts_of_runs_at_once(tmp_path: Path) -> None:
     runs = [small_run(corpus, name="a", steps=20), small_run(corpus, name="b", steps=20, seed=9)]
     runs += [small_run(corpus, name="c", size=ModelSize(hidden=48, layers=1, heads=4), batch_size=70, steps=5)]
     directories = [tmp_path / run.name for run in runs]
-    outcomes = train_together(runs, [path] * 3, directories, tmp_path / "packs")
+    outcomes = train_batched(runs, [path] * 3, directories, tmp_path / "packs")
     assert outcomes == [Outcome("complete", 20), Outcome("complete", 20), Outcome("complete", 5)]
     for run, directory in zip(runs, directories, strict=True):
         assert series(directory).steps == run.training.checkpoint_steps
