@@ -56,7 +56,7 @@ def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
     assert any(s.startswith("In 3 of 3 runs the loss is perfectly rank-correlated with the step") for s in others)
     assert not any("cannot be told: the loss" in s for s in others[:1])
     (of_controls,) = [s for s in others if "plain quantit" in s]
-    assert of_controls == ("None of 1 plain quantity (norms, spectra) can be told: the loss follows the step exactly.")
+    assert of_controls == "Of 1 plain quantity (norms, spectra) nothing can be told: the loss follows the step exactly."
 
 
 def test_what_cannot_be_tested_in_one_run_is_counted() -> None:

@@ -302,7 +302,7 @@ def _control_sentences(controls: pl.DataFrame) -> list[str]:
     quantities = counted(len(features_of(controls)), "plain quantity", "plain quantities")
     beyond, tested = features_of(controls.filter(verdict=BEYOND)), controls.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
-        return [f"None of {quantities} (norms, spectra) can be told: {_reasons(controls)}."]
+        return [f"Of {quantities} (norms, spectra) nothing can be told: {_reasons(controls)}."]
     n_tested = len(features_of(tested))
     of = "" if n_tested == len(features_of(controls)) else f" of the {n_tested} that can be tested"
     where = f" in at least one run ({_named(beyond)})" if beyond else ""
