@@ -129,7 +129,7 @@ def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.Monk
     assert set(study.frame()["run"]) == {"here"}
     assert study.runs().select("run", "status").rows() == [("pythia-14m", "unreachable"), ("here", "complete")]
     (note,) = study.notes()
-    assert note.startswith("pythia-14m: left out: hf:owner/name: cannot be read: ")
+    assert note.startswith("pythia-14m: left out: hf:owner/name: cannot be listed: no connection")
     assert "\n" not in note
     assert study.errors().is_empty()
     # Where it must be there, it is an error.

@@ -47,7 +47,7 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
     (verdict,) = (e for e in tree.all("section") if e.attributes.get("class") == "verdict")
     assert [p.text() for p in verdict.all("p")] == list(reasons(decided.decision, signals=False))
     parts = [e for e in tree.all("main")[0].all() if e.attributes.get("class") == "part"]
-    assert [part.attributes["data-part"] for part in parts] == ["ways", "plan", "sure", "law", "notes"]
+    assert [part.attributes["data-part"] for part in parts] == ["ways", "plan", "sure", "law", "remarks"]
     drawn = [e.attributes["data-chart"] for e in tree.all() if "data-chart" in e.attributes]
     assert drawn == ["decision", "isoflop", "reliability"]
     names = {path.name for path in (tmp_path / "figures").iterdir()}

@@ -205,7 +205,7 @@ def _row(
 
 def _timing(steps: Steps, first: int | None, loss: Vector, of_loss: Mapping[str, Any], usual: float) -> str:
     """Say whether a run is apart in a quantity before it is in its loss."""
-    if first is None:
+    if first is None or of_loss["verdict"] == UNDETERMINED:
         return UNDETERMINED
     if of_loss["first"] is not None and of_loss["first"] <= first:
         return NOT_BEFORE
