@@ -18,6 +18,7 @@ import pytest
 import safetensors.torch
 import torch
 from commands import Done, called, complaint_of, complaints, fail, installed, succeed
+from three_checkpoints import SHAPES, weights, write_series
 
 import toposcope
 from toposcope.cli.options import parse_options
@@ -41,21 +42,7 @@ COMMANDS = [
     ["export"],
 ]
 SETTINGS = "steps=30,batch_size=4,warmup_steps=4,checkpoint_every=10"
-SHAPES = {"token_emb.weight": (20, 6), "layers.0.mlp.fc1.weight": (14, 6), "layers.0.mlp.fc2.weight": (6, 14)}
 CONTROLS = ("--probe", "controls", "--workers", "1")
-
-
-def weights(seed: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
-
-
-def write_series(folder: Path, seed: int = 0) -> Path:
-    """Three checkpoints."""
-    folder.mkdir(parents=True)
-    for step in (0, 10, 20):
-        safetensors.torch.save_file(weights(100 * seed + step), folder / f"step_{step:03d}.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -5,26 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-import torch
 from commands import called, complaint_of, complaints, installed, succeed
+from three_checkpoints import write_series
 
 import toposcope
-
-SHAPES = {"token_emb.weight": (20, 6), "layers.0.mlp.fc1.weight": (14, 6), "layers.0.mlp.fc2.weight": (6, 14)}
-
-
-def weights(seed: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
-
-
-def write_series(folder: Path, seed: int = 0) -> Path:
-    """Three checkpoints."""
-    folder.mkdir(parents=True)
-    for step in (0, 10, 20):
-        safetensors.torch.save_file(weights(100 * seed + step), folder / f"step_{step:03d}.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")

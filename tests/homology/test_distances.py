@@ -125,6 +125,18 @@ def test_bars_far_closer_than_their_lifetimes(size: float) -> None:
 
 
 @moderate
+@given(st.integers(0, 2**32), st.integers(2, 60), st.integers(7, 14))
+def test_bars_closer_than_squares_can_tell_are_within_the_stated_bound(seed: int, n: int, digits: int) -> None:
+    rng, size = np.random.default_rng(seed), 10.0**-digits
+    first, second = (Diagram([[0.0, 1.0]] + size * rng.normal(size=(n, 2)), 1) for _ in range(2))
+    excess = wasserstein(first, second, order=2) - exact_wasserstein(first.pairs, second.pairs, 2)
+    assert -1e-15 * size * n < excess < 1e-8 * math.sqrt(n)
+    assert wasserstein(first, second, order=1) == pytest.approx(
+        exact_wasserstein(first.pairs, second.pairs, 1), abs=1e-14
+    )
+
+
+@moderate
 @given(diagrams(max_bars=3), diagrams(max_bars=2))
 @example(Diagram(np.array([[0.0, 1.0]]), 1), Diagram(np.array([[0.0, 1.0 + 1e-15]]), 1))
 def test_matchings_of_tiny_diagrams_one_by_one(first: Diagram, second: Diagram) -> None:
