@@ -63,12 +63,15 @@ def fault_of_package(error: Exception) -> str:
     """Return in one line what went wrong in which installed package and line, if it went wrong in one; else nothing."""
     every = (entry for distribution in distributions() for entry in distribution.entry_points)
     entries = [entry for entry in every if entry.group.startswith("toposcope.")]
-    for frame, line in reversed(list(walk_tb(error.__traceback__))):
-        module = str(frame.f_globals.get("__name__", ""))
-        for entry in entries:
-            if module.partition(".")[0] == entry.module.partition(".")[0]:
-                reason = f"{type(error).__name__}: {message_of(error)}"
-                return f"{_owner(entry)}: {reason} ({Path(frame.f_code.co_filename).name}, line {line})"
+    frames = list(walk_tb(error.__traceback__))
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in frames]
+    for (frame, line), module in zip(reversed(frames), reversed(modules), strict=True):
+        of_package = [e for e in entries if e.module.partition(".")[0] == module.partition(".")[0]]
+        if of_package:
+            entered = next((entry for entry in of_package if entry.module in modules), None)
+            owner = _owner(entered) if entered else _distribution(of_package[0])
+            reason = f"{type(error).__name__}: {message_of(error)}"
+            return f"{owner}: {reason} ({Path(frame.f_code.co_filename).name}, line {line})"
     return ""
 
 
@@ -79,5 +82,8 @@ def _modules_of(package: str) -> list[str]:
 
 
 def _owner(entry: EntryPoint) -> str:
-    distribution = entry.dist.name if entry.dist else "an unknown package"
-    return f"{distribution}, entry point {entry.name} = {entry.value} of {entry.group}"
+    return f"{_distribution(entry)}, entry point {entry.name} = {entry.value} of {entry.group}"
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an unknown package"
