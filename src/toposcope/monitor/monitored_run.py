@@ -130,10 +130,10 @@ class MonitoredRun:
             )
             if self._is_measured:
                 self.ranks.before()
-                self._notice_changes()
+            self._notice_changes()
 
     def _notice_changes(self) -> None:
-        """Warn once if the model has new parameters, which are not measured."""
+        """Warn once if the model has new parameters, which are not measured; the budget may skip all other work."""
         if not self._is_changed and (new := self.ranks.new_parameters()):
             self._is_changed = True
             echo(f"{examples(new, 1)}: added after attach, so not measured; attach the monitor to the complete model")
