@@ -24,6 +24,7 @@ SCHEMA = {
     "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm"],
     "log_targets": ["run", "step", "target", "unit", "value"],
     "log_nan": ["run", "step", "name"],
+    "times": ["run", "step", "seconds"],
     "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
     "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
     "evidence": ["run", "step", "content"],

@@ -15,6 +15,8 @@ DIVERGING_DARK = ("#A58FE0", "#5D5285", "#23272E", "#8A6230", "#F0A040")
 SEQUENTIAL = "cividis"
 FAULT = "#B00020"
 MUTED = "#87909B"  # of what stays in the background; reads on light and dark paper
+AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
+"""The rows at the cursor where a chart stands alone and follows the pointer."""
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 _LIGHT = {"ink": "#1b1f24", "soft": "#4d5761", "line": "#d8dee4", "paper": "#ffffff"}

@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.theme import FAULT, HEIGHT
+from toposcope.charts.theme import AT_CURSOR, FAULT, HEIGHT
 from toposcope.typing import Vector
 
 MIN_GAP = 0.065  # distance between two labels as a share of the height of the plot
@@ -36,8 +36,6 @@ MAX_LABELS = 6  # more lines than these have a legend instead of a label each
 MAX_DOTS = 60  # lines of at most this many points show them
 MAX_STOPS = 5_000
 """Points of all lines at which a cursor stops; of more it stops at every so many steps. The lines hold them all."""
-AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
-"""The rows at the cursor: a page sets ``at`` in all its charts; elsewhere a chart follows the pointer alone."""
 MIN_LOG_RATIO = 50  # positive values that differ by more than this factor get a logarithmic axis
 
 

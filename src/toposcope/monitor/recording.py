@@ -113,7 +113,8 @@ class Recording:
 
     def log(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Append logged values, by step, under the names that the loop uses."""
-        self._store.append_log(self.run, {step: stored_names(values) for step, values in rows.items()})
+        named = {step: stored_names(values) for step, values in rows.items()}
+        self._store.append_log(self.run, named, time.time())
 
     def logged(self) -> dict[int, dict[str, float]]:
         """Return the stored log, by step."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from toposcope.charts.theme import RUNS, RUNS_DARK, config
+from toposcope.charts.theme import AT_CURSOR, RUNS, RUNS_DARK, config
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
@@ -41,6 +41,10 @@ def _rounded(value: Any) -> Any:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
+_TIME = (
+    "datum.value >= 7200 ? format(datum.value / 3600, '.3~r') + ' h' : "
+    "datum.value >= 120 ? format(datum.value / 60, '.3~r') + ' min' : format(datum.value, '.3~r') + ' s'"
+)
 AXES = {
     "log": {
         "scale": {"type": "symlog", "constant": 1, "nice": False},
@@ -51,6 +55,12 @@ AXES = {
         "title": "tokens",
         "scale": {"nice": False},
         "axis": {"labelExpr": "format(datum.value, '~s')"},
+    },
+    "time": {
+        "field": "x",
+        "title": "time since the start",
+        "scale": {"nice": False},
+        "axis": {"labelExpr": _TIME},
     },
     "loss": {
         "field": "x",
@@ -67,7 +77,8 @@ EMBED = {
     "actions": {"export": True, "source": False, "compiled": False, "editor": False},
 }
 """Options of Vega-Embed."""
-_START = "// ---- Start\n"  # before this line of the page's script, that of the served page is put in
+SCRIPTS = ("page", "scales", "lines", "drawing", "tables", "controls")  # in this order, `_START` last
+_LIVE, _START = "live", "start"
 
 
 def to_page(document: "Document", vega: str) -> str:
@@ -83,7 +94,7 @@ def to_page(document: "Document", vega: str) -> str:
             explored=_explored(document.explorer.data if document.explorer else {}),
             colours={"light": RUNS, "dark": RUNS_DARK},
             style=_own("page.css"),
-            script=_own("page.js"),
+            script=_script(*SCRIPTS, _START),
             vega=Markup(vega),
             live=False,
         )
@@ -115,7 +126,6 @@ def to_live_page(
         "explorer": explorer,
         "live": live,
     }
-    before, start = _own("page.js").split(_START)
     sections = [{"anchor": anchor, "title": name} for anchor, name in made["sections"]]
     return (
         _environment()
@@ -133,7 +143,7 @@ def to_live_page(
             explored=set(),
             colours={"light": RUNS, "dark": RUNS_DARK},
             style=_own("page.css"),
-            script=Markup("".join([before, _own("live/live.js"), _START, start])),
+            script=_script(*SCRIPTS, _LIVE, _START),
             vega=Markup(vega),
             live={"html": Markup(made["html"])},
         )
@@ -178,9 +188,9 @@ def page_data(charts: "list[Chart]", explorer: "Explorer | None" = None) -> dict
     for chart in charts:
         spec = chart.spec(titled=False)
         rows = spec.pop("datasets", {})
-        datasets |= {name: to_columns(each) for name, each in rows.items()}
         del spec["config"]
-        specs[chart.name] = page_chart(spec, _main_first(spec, list(rows)))
+        specs[chart.name] = page_chart(spec, list(rows))
+        datasets |= {name: to_columns(rows[name]) for name in specs[chart.name]["datasets"]}
     if explorer is not None:
         specs |= {name: page_chart(spec, []) for name, spec in explorer.charts.items()}
     return {
@@ -202,16 +212,33 @@ def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {(feature["key"], group) for feature in features for group in feature["values"]}
 
 
-def _main_first(spec: dict[str, Any], datasets: list[str]) -> list[str]:
-    """Order a chart's data: first what most of its layers draw, whose values the page reads out and lists."""
-    text = to_json(spec)
-    return sorted(datasets, key=lambda name: -text.count(name))
-
-
 def page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
-    """Return a specification, the names of its data, and which of the page's signals it has."""
-    signals = {param["name"] for param in spec.get("params", ())}
-    return {"spec": spec, "datasets": datasets, "cursor": "at" in signals, "hover": "hover" in signals}
+    """Return a specification for the page's script, the names of its data, and whether it has a cursor.
+
+    Elsewhere a chart's cursor follows the pointer by itself; on the page, its marks draw the data ``cursor``, and the
+    script hands these to all charts.
+    """
+    params = spec.get("params", [])
+    stops = [view for param in params if param["name"] == "hover" for view in param["views"]]
+    kept = {"params": [param for param in params if param["name"] != "hover"]} if params else {}
+    layers = [_at_cursor(layer) for layer in spec.get("layer", ()) if layer.get("name") not in stops]
+    on_page = {**spec, **kept, **({"layer": layers} if layers else {})}
+    uses = {name: to_json(on_page).count(name) for name in datasets}
+    return {
+        "spec": on_page,
+        "datasets": sorted(filter(uses.get, uses), key=lambda name: -uses[name]),  # what the page lists comes first
+        "cursor": any(param["name"] == "at" for param in params),
+    }
+
+
+def _at_cursor(layer: dict[str, Any]) -> dict[str, Any]:
+    if layer.get("transform") != [{"filter": AT_CURSOR}]:
+        return layer
+    return {**{key: value for key, value in layer.items() if key != "transform"}, "data": {"name": "cursor"}}
+
+
+def _script(*names: str) -> Markup:
+    return Markup("").join(_own(f"script/{name}.js") for name in names)
 
 
 def _own(name: str) -> Markup:

@@ -46,6 +46,13 @@ CREATE TABLE IF NOT EXISTS log_nan (       -- NaN in the log: there log has NULL
     PRIMARY KEY (run, step, name)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS times (         -- when a monitor stored the log up to some steps
+    run     TEXT NOT NULL,
+    step    INTEGER NOT NULL,
+    seconds REAL NOT NULL,                 -- since 1970
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
     step         INTEGER NOT NULL,

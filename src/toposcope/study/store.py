@@ -25,7 +25,7 @@ from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 from toposcope.study.tuning import MAX_ROW_BYTES
 
 _WITH_STEPS = (
-    *("log", "log_targets", "log_nan", "checkpoints", "layers", "evidence"),
+    *("log", "log_targets", "log_nan", "times", "checkpoints", "layers", "evidence"),
     *("measurements", "alerts", "forecasts", "errors"),
 )
 _PLACE = ("run", "step")
@@ -140,10 +140,15 @@ class Store:
         with self._transaction() as c:
             tables.replace_log(c, run, log or LogTable.from_rows({}))
 
-    def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it."""
+    def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]], reached: float | None = None) -> None:
+        """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it.
+
+        `reached` is the time at which the run had got to the last of them, in seconds since 1970.
+        """
         with self._transaction() as c:
             tables.append_log(c, run, rows)
+            if rows and reached is not None:
+                c.execute("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", (run, max(rows), reached))
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""

@@ -5,9 +5,9 @@ from typing import Any
 import altair as alt
 from altair.utils.schemapi import debug_mode
 
-from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
+from toposcope.charts.training import run_colour, step_axis_of
 
-ROWS = alt.NamedData("rows")
+ROWS, CURSOR = alt.NamedData("rows"), alt.NamedData("cursor")
 HEIGHT = 190
 MAX_MAP_HEIGHT = 640  # of the layer map, in pixels, unless it has hundreds of layers
 ONE_VALUE = "datum.label === '0' && datum.value ? format(datum.value, '.3~g') : datum.label"
@@ -43,16 +43,13 @@ def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str
 def _lines(runs: list[str], log_steps: bool) -> Any:
     """Draw one line per run, with a cursor at one step."""
     x = step_axis_of(log_steps)
-    base = alt.Chart(ROWS).encode(
-        x=x if log_steps else x.scale(nice=False, padding=6),  # the mark of a forecast is at the end
-        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=ONE_VALUE)),
-        color=run_colour(runs),
-    )
-    hover = alt.selection_point(
-        name="hover", on="pointermove", clear="pointerout", nearest=True, fields=["step"], empty=False
-    )
+    encoded: dict[str, Any] = {
+        "x": x if log_steps else x.scale(nice=False, padding=6),  # the mark of a forecast is at the end
+        "y": alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=ONE_VALUE)),
+        "color": run_colour(runs),
+    }
+    base, here = alt.Chart(ROWS).encode(**encoded), alt.Chart(CURSOR).encode(**encoded)
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
-    here = base.transform_filter(AT_CURSOR)
     # A run of one step is no line yet.
     alone = base.transform_joinaggregate(n="count()", groupby=["run"]).transform_filter("datum.n === 1")
     # Rows may stand for several steps, or for where a run will end: only those of the live page do.
@@ -63,7 +60,6 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
         .encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")),
         base.mark_line(clip=True).add_params(zoom),
         alone.mark_point(size=30, filled=True, opacity=1, clip=True),
-        base.mark_point(opacity=0, size=60).add_params(hover),
         here.mark_rule(strokeDash=[4, 3]).encode(
             y=alt.value(0), y2=alt.value("height"), color=alt.ColorValue("gray")
         ),

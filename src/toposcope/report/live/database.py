@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toposcope.databases import refuse_schema
+from toposcope.databases import has_table, refuse_schema
 from toposcope.report.tuning import MAX_LIVE_ROWS, MIN_RUN_ROWS
 from toposcope.study.checksums import log_after
 
@@ -68,6 +68,9 @@ def _short(value: float) -> float:
 TAIL = 8  # rows at the end of a log that are read again, since values may be added to them
 MAX_VALUE = 1e300  # largest absolute value that is drawn
 LOG_COLUMNS = ("loss", "validation_loss", "learning_rate", "grad_norm", "weight_norm")
+AXES = {"tokens": ("log", "tokens"), "time": ("times", "seconds")}
+"""What the x axis of lines may show besides the step: the table and the column."""
+MAX_PLACES = 64  # places of a run on such an axis; the page interpolates between them
 N_EXAMPLES = 8  # steps of a run that are searched for measured quantities at first; every later step is searched
 MAX_ALERTS = 50
 
@@ -226,6 +229,20 @@ def logged(c: sqlite3.Connection, run: str, column: str, after: int, until: int,
     merged = f"MAX(step), AVG({value}), MIN({value}), MAX({value}), COUNT(*)"
     query = f"SELECT {merged} {where} GROUP BY (step - :first) / :width"
     return [Row(*row) for row in c.execute(query, names)]
+
+
+def along(c: sqlite3.Connection, run: str, axis: str, after: int) -> dict[str, list[float]]:
+    """Return places of a run on another axis than the step, after a step, as columns."""
+    table, value = AXES[axis]
+    if not has_table(c, table):
+        return {"step": [], "value": []}
+    where = f"FROM {table} WHERE run = :run AND step > :after AND {value} BETWEEN -{MAX_VALUE} AND {MAX_VALUE}"
+    names = {"run": run, "after": after}
+    first, last = c.execute(f"SELECT MIN(step), MAX(step) {where}", names).fetchone()
+    names |= {"first": first, "width": 0 if first is None else -(-(last - first + 1) // MAX_PLACES)}
+    # SQLite takes the value from the row of the last step.
+    rows = c.execute(f"SELECT MAX(step), {value} {where} GROUP BY (step - :first) / :width", names).fetchall()
+    return {"step": [step for step, _ in rows], "value": [place for _, place in rows]}
 
 
 def measured_steps(c: sqlite3.Connection, run: str, after: int = -1) -> list[int]:

@@ -134,6 +134,9 @@ class StudyFeed:
             self._logged(c, run, column, log if is_continued else None, position, at_most) | {"chart": chart}
             for chart, column in self._logs_of(view)
         ]
+        after = log[0] if log is not None and is_continued else -1
+        places = {axis: db.along(c, run, axis, after) for axis in db.AXES}
+        lines += [{"chart": axis, "after": after, "rows": rows} for axis, rows in places.items() if rows["step"]]
         if not is_continued or known["measured"] != measured:
             first = self._first_new(c, run, known["measured"][0]) if is_continued else 0
             if first is not None:

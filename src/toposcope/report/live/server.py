@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from toposcope.errors import ToposcopeError
+from toposcope.report.live import database as db
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
 from toposcope.report.live.feed import Feed, Position, View
@@ -185,7 +186,9 @@ class LivePage:
         charts = self._assets.charts_of(
             message["runs"], max((len(of["names"]) for of in message["layers"].values()), default=1)
         )
-        live = {**message, "study": view.study, "most": 2 * MAX_LIVE_ROWS}
+        live = {
+            **message, "study": view.study, "most": 2 * MAX_LIVE_ROWS, "charts": [*LINES, "layer-map"], "axes": [*db.AXES]
+        }  # fmt: skip
         return to_live_page(title, charts, self._assets.vega, live, self.analyses.result(self.analysed(view)))
 
     def _analysis(self, name: str) -> str:

@@ -1,12 +1,17 @@
 // ---- The served page, which receives rows while it is open
 
-const live = page.live, got = parsed('{ "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }'), near = {}, looks = {}, pending = new Set(), fresh = new Set();
+const live = page.live, got = parsed("{}"), near = {}, looks = {}, pending = new Set(), fresh = new Set();
 const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
 const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? row : { run, ...row }));
 let source, shownView, waits, heard, written, forecasts, touched = Date.now();
 
+for (const name of [...live.charts, ...live.axes]) got[name] = Object.create(null);
+known = (run, axis) => {
+  const rows = got[axis]?.[run.name];
+  return axis in got ? { steps: rows?.map((row) => row.step), values: rows?.map((row) => row.value) } : { steps: run.steps, values: run[axis] };
+};
 // Rows of a line; where the chart is zoomed in, the detailed ones.
-for (const name of keys(got)) sources[name] = () => {
+for (const name of live.charts) sources[name] = () => {
   const lines = entries(got[name]).flatMap(([run, rows]) => {
     const closer = near[name]?.runs.get(run);
     return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
@@ -30,14 +35,16 @@ function take(message) {
   }
   const renewed = message.version !== live.version;
   byId("renew").hidden = !renewed;
-  if (renewed && Date.now() - touched > 30000 && !all("details[open]").length) location.reload();
+  if (renewed && Date.now() - touched > 30000 && !all("main details[open]").length) location.reload();
   if (message === live) return tick(); // its rows are drawn when the page is
   waits ??= setTimeout(async () => {
     waits = undefined;
-    const [changed, first] = [[...pending], [...fresh].filter((name) => drawn.has(name))]; // the first rows determine the space of an axis
+    const first = [...fresh].filter((name) => drawn.has(name)); // the first rows determine the space of an axis
+    const changed = page.axes[get("x")]?.field ? live.charts : ["explore-loss", ...pending];
     pending.clear();
     fresh.clear();
-    refresh(["explore-loss", ...changed]);
+    offerAxes();
+    refresh(changed);
     for (const name of first) await draw(drawn.get(name).place);
   }, 150);
   tick();
@@ -81,7 +88,7 @@ async function look(name, between) {
 }
 const [plainDraw, plainChoose] = [draw, choose];
 draw = async (place) => {
-  const name = place.dataset.chart, isLine = name in got && name !== "layer-map";
+  const name = place.dataset.chart, isLine = name in got && name !== "layer-map" && !page.axes[get("x")]?.field;
   delete near[name];
   page.embed.renderer = sources[name]?.().length > 2000 ? "canvas" : "svg";
   await plainDraw(place);
@@ -90,8 +97,8 @@ draw = async (place) => {
     looks[name] = setTimeout(look, 150, name, between);
   });
 };
-choose = (changes) => {
-  plainChoose(changes);
+choose = (...given) => {
+  plainChoose(...given);
   if (shownView === query()) return;
   for (const name of keys(got)) if (name !== "explore-loss") got[name] = Object.create(null);
   connect();

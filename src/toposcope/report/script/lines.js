@@ -1,0 +1,176 @@
+// ---- Lines over training: which rows they draw, on which scales
+
+const HALF_LIVES = { light: 0.01, strong: 0.05 }; // of the moving average, as shares of the steps drawn
+const MAX_ROWS = 24000; // drawn by one chart; beyond them its lines keep their extremes, and every row where it is zoomed in
+const MAX_POINTS = 5000; // of a scatter plot; of more it shows every so many
+const MARGIN = 0.04; // above and below a range
+const MAX_MARKS = 60; // of a line, at the edge beyond which some of its values are
+
+// A chart's main data and the axis of their values, if it draws lines over training.
+function lineChart(spec) {
+  const part = spec.layer?.find(({ mark, encoding: { x, y } = {} }) => mark.type === "line" && x.field === "step" && x.type === "quantitative" && y.field === "value");
+  return part && { data: (part.data ?? spec.data).name, y: part.encoding.y };
+}
+function isOn() {
+  const off = new Set(state.getAll("off")), { matches } = matcher(get("runs"));
+  return (run) => run === undefined || (!off.has(run) && matches(run));
+}
+
+// What is known of a run's tokens, time or loss.
+let known = (run, axis) => ({ steps: run.steps, values: run[axis] });
+function along(name, axis) {
+  const run = runs.find((each) => each.name === name), { steps, values } = run ? known(run, axis) : {};
+  const places = (values ? steps.map((_, i) => i) : []).filter((i) => Number.isFinite(values[i]));
+  const [at, there] = [steps, values].map((list) => places.map((i) => list[i])), exact = new Map(at.map((each, i) => [each, there[i]]));
+  return axis === "loss" ? (each) => exact.get(each) ?? null : (each) => interpolated(at, there, each);
+}
+// Rows of runs that are on, with their place on the page's x axis; null where it is not known.
+function shown(rows) {
+  const on = isOn(), axis = get("x"), kept = rows.filter((row) => on(row.run)), of = new Map();
+  if (!page.axes[axis]?.field) return kept;
+  for (const { run } of kept) if (!of.has(run)) of.set(run, along(run, axis));
+  return kept.map((row) => ({ ...row, x: of.get(row.run)(row.step) }));
+}
+function groupsOf(rows, key) {
+  const groups = new Map();
+  for (const row of rows) groups.has(key(row)) ? groups.get(key(row)).push(row) : groups.set(key(row), [row]);
+  return groups;
+}
+function smoothLines(lines) {
+  const ends = lines.flatMap((line) => [line[0].step, line.at(-1).step]), share = HALF_LIVES[get("smooth")];
+  if (!share) return lines;
+  const halfLife = share * (Math.max(...ends) - Math.min(...ends)) || 1;
+  return lines.map((line) => {
+    const values = smoothed(line.map((row) => row.step), line.map((row) => row.value), halfLife);
+    return line.map((row, i) => ({ ...row, smooth: values[i] }));
+  });
+}
+
+// How a chart draws its lines: on its own scale, or on another one where a control asks for it or values would be drawn flat.
+const SCALES = {
+  linear: { to: Number, from: Number, has: Number.isFinite },
+  log: { to: Math.log10, from: (v) => 10 ** v, has: (v) => v > 0 && v < Infinity },
+};
+const padded = (range) => {
+  const margin = MARGIN * (span(range) || Math.abs(range[1]) || 1);
+  return [range[0] - margin, range[1] + margin];
+};
+function planOf({ name, lines: { y } }, lines, isFiltered) {
+  const own = y.scale ?? {}, rows = lines.flat(), asked = get("y") || own.type || "linear";
+  const type = asked === "log" && !rows.some((row) => row.value > 0) ? "linear" : asked, { to, from, has } = SCALES[type];
+  const seen = (row) => [row.low, row.high, row.forecast, row.value].filter(has).map(to);
+  const values = lines.map((line) => line.filter((row) => Number.isFinite(row.value)).flatMap(seen));
+  const plan = { type, asked, nonPositive: asked === "log" ? rows.filter((row) => row.value <= 0 && row.value !== null).length : 0, outside: [] };
+  let range = robustRange(values);
+  if (!range) return plan;
+  for (const row of rows.filter((each) => has(each.forecast))) {
+    const wider = hull(range, ...seen(row).map((v) => [v, v]));
+    if (!span(range) || span(wider) <= FLAT * span(range)) range = wider;
+  }
+  const [low, high] = padded(range), whole = lines.flat().flatMap(seen).reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], range);
+  const side = (row) => (seen(row).some((v) => v > high) ? "above" : seen(row).some((v) => v < low) ? "below" : "");
+  plan.ends = [low, high].map(from);
+  plan.outside = lines.map((line) => line.filter(side).map((row) => ({ ...row, side: side(row) }))).filter((line) => line.length);
+  plan.lost = lines.map((line) => line.findLast((row) => Number.isFinite(row.value))).filter((row) => row && side(row));
+  plan.isWhole = state.getAll("all").includes(name);
+  plan.isClipped = plan.outside.length > 0 && !plan.isWhole;
+  plan.isOwn = !plan.isClipped && (!own.domain || !(get("y") || isFiltered));
+  if (plan.isClipped) plan.domain = plan.ends;
+  else if (!own.domain) plan.domain = whole.map(from);
+  else if (!plan.isOwn) plan.domain = padded(whole).map(from);
+  return plan;
+}
+
+// Rows and scale of a chart; of a chart of other things, its rows alone.
+function prepare(chart) {
+  chart.data = fromEntries(entries(chart.sets).map(([name, rows]) => [name, shown(rows)]));
+  const main = chart.lines?.data ?? keys(chart.sets)[0], all = chart.sets[main] ?? [];
+  chart.rows = chart.data[main] ?? [];
+  if (chart.lines) {
+    const lines = smoothLines([...groupsOf(chart.rows, (row) => `${row.run}\n${row.series}\n${row.layer}`).values()].map((line) => line.sort((a, b) => a.step - b.step)));
+    chart.rows = lines.flat();
+    chart.plan = planOf(chart, lines, all.length > chart.rows.length);
+    chart.data[main] = lines.flatMap((line) => drawnRows(chart, line, MAX_ROWS / lines.length));
+    if (chart.plan.type === "log") for (const [name, rows] of entries(chart.data)) chart.data[name] = rows.map(positive);
+    chart.data.outside = chart.plan.outside.flatMap((line) => thinned(line.map((row) => row.value), MAX_MARKS).map((i) => line[i]));
+  }
+  if (chart.rows.length > MAX_POINTS && "a" in chart.rows[0]) chart.data[main] = chart.rows.filter((_, i) => i % Math.ceil(chart.rows.length / MAX_POINTS) === 0);
+  chart.byStep = groupsOf(chart.rows, (row) => row.step);
+  chart.steps = [...chart.byStep.keys()].filter(isFinite).sort((a, b) => a - b);
+  if (chart.lines) chart.extent = extentOf(chart);
+  chart.places = page.axes[get("x")]?.field ? chart.rows.filter((row) => Number.isFinite(row.x)).sort((a, b) => a.x - b.x) : null;
+}
+// The steps, or what stands in their place, of all that a chart draws; an axis that does not say otherwise begins at 0.
+function extentOf({ lines, data }) {
+  const axis = page.axes[get("x")], field = axis?.field ?? "step", start = axis?.scale.zero === false ? [Infinity, -Infinity] : [0, 0];
+  const ends = Object.values(data).flat().map((row) => row[field]).filter(Number.isFinite).reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], start);
+  return ends[0] < ends[1] ? ends : [0, 1];
+}
+const positive = (row) => (["value", "smooth", "low"].some((name) => row[name] <= 0) ? { ...row, ...fromEntries(["value", "smooth", "low"].map((name) => [name, row[name] > 0 ? row[name] : null])) } : row);
+function drawnRows(chart, line, most) {
+  if (line.length <= most || chart.rows.length <= MAX_ROWS) return line;
+  const field = page.axes[get("x")]?.field ?? "step", [from, to] = chart.between ?? [Infinity, Infinity];
+  const near = line.filter((row) => row[field] >= from && row[field] <= to), far = line.filter((row) => !(row[field] >= from && row[field] <= to));
+  const kept = [near, far].flatMap((rows) => thinned(rows.map((row) => row.value), most).map((i) => rows[i]));
+  return kept.sort((a, b) => a.step - b.step);
+}
+
+// The specification of a chart with its plan: another scale, smooth lines before raw ones, marks where values are outside.
+function planned(spec, { lines, plan, extent }) {
+  if (!lines) return spec;
+  const smooth = get("smooth") in HALF_LIVES, scale = { type: plan.type, ...(plan.type === "log" && { zero: undefined }), ...(plan.domain && { domain: { expr: "range" }, nice: plan.isOwn }) };
+  const isNew = smooth || !plan.isOwn || plan.type !== (lines.y.scale?.type ?? "linear"), on = isOn();
+  const isLabel = ({ mark, encoding }) => mark.type === "text" && encoding.text?.field === "run", hasLabels = spec.layer.some(isLabel);
+  const legend = (given) => (given === null && !(hasLabels && isNew) ? null : { ...given, values: undefined });
+  const layer = spec.layer.filter((part) => !(isNew && isLabel(part))).flatMap((part) => {
+    const { x, y, color } = part.encoding, encoding = { ...part.encoding }, isMain = [lines.data, "cursor"].includes((part.data ?? spec.data).name);
+    // Without domains of their own, the scales would follow the cursor, and all marks be made anew.
+    if (x?.field === "step") encoding.x = { ...x, scale: { ...x.scale, domain: { expr: "extent" } } };
+    if (y?.field) encoding.y = { ...y, scale: { ...y.scale, ...scale } };
+    if (color?.field === "run") encoding.color = { ...color, legend: legend(color.legend) };
+    if (part.data?.name === "cursor" && part.mark.type === "rule") encoding.strokeDash = { condition: { test: "datum.pinned", value: [1, 0] }, value: [4, 3] };
+    if (!smooth || !isMain || y?.field !== "value") return { ...part, encoding };
+    const raw = { ...part, name: undefined, mark: { ...part.mark, opacity: 0.25, strokeWidth: 1, point: false }, encoding };
+    const front = { ...part, encoding: { ...encoding, y: { ...encoding.y, field: "smooth" } } };
+    return part.mark.type === "line" ? [raw, front] : front;
+  });
+  if (plan.isClipped) layer.push(...["above", "below"].map((side) => edge(layer, side)));
+  return { ...spec, layer, params: [...(spec.params ?? []), { name: "range", value: plan.domain ?? null }, { name: "extent", value: extent }] };
+}
+function edge(layer, side) {
+  const { encoding } = layer.find((part) => part.encoding.x?.field === "step" && part.encoding.color?.field === "run");
+  return {
+    data: { name: "outside" },
+    transform: [{ filter: `datum.side === '${side}'` }],
+    mark: { type: "point", shape: side === "above" ? "triangle-up" : "triangle-down", filled: true, size: 45, opacity: 0.9 },
+    encoding: {
+      x: encoding.x,
+      color: encoding.color,
+      y: { value: side === "above" ? 4 : { expr: "height - 4" } },
+      tooltip: ["run", "step", "value"].map((field) => ({ field, type: "nominal" })),
+    },
+  };
+}
+
+// What a chart does not draw, and why.
+function notesOf({ lines, plan, rows, data }) {
+  if (!lines) return data.rows?.length < rows.length ? [`${number(data.rows.length)} of ${number(rows.length)} points are drawn, evenly chosen.`] : [];
+  const axis = get("x"), off = page.axes[axis]?.field ? rows.filter((row) => !Number.isFinite(row.x)) : [], without = new Set(off.map((row) => row.run)).size;
+  const n = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+  return [
+    plan.nonPositive && plan.type === "log" && `${n(plan.nonPositive, "value")} of 0 or less: not on a logarithmic axis.`,
+    plan.asked !== plan.type && "No value is above 0: the axis stays linear.",
+    off.length && `${n(off.length, "value")} of ${n(without, "run")} not drawn: their ${axis} is not known.`,
+    data[lines.data].length < rows.length && `${number(data[lines.data].length)} of ${number(rows.length)} values are drawn, every extreme among them; zoom in for all.`,
+  ].filter(Boolean);
+}
+function outsideNote({ plan, lines }) {
+  if (!plan?.outside.length) return null;
+  const count = (side) => plan.outside.flat().filter((row) => row.side === side).length;
+  const parts = [["above", plan.ends[1]], ["below", plan.ends[0]]].filter(([side]) => count(side));
+  const text = parts.map(([side, end]) => `${number(count(side))} ${count(side) === 1 ? "value" : "values"} ${side} ${Number(end.toPrecision(3))}`).join(" and ");
+  const lost = plan.lost.map((row) => `${row.run ?? "the line"} ends there, at ${number(row.value)}`);
+  const more = lost.length > 3 ? `; ${lost.length} runs end there` : lost.map((each) => `; ${each}`).join("");
+  const are = plan.outside.flat().length === 1 ? "is" : "are";
+  return { text: plan.isWhole ? `All values are shown, ${text} too.` : `${text} ${are} outside${more}.`, action: plan.isWhole ? "Leave outliers outside" : "Show all" };
+}
