@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from browser_pages import OpenPage
 
@@ -148,3 +149,132 @@ def test_an_address_restores_what_was_chosen(opened: OpenPage, report: Path, ope
     assert again.page.locator("#x-axis").input_value() == "log"
     assert again.page.locator("#bar input[name=run]:not(:checked)").count() == 1
     assert again.drawing("explore-feature") == opened.drawing("explore-feature")
+
+
+def test_smoothing_draws_a_line_before_the_raw_one(opened: OpenPage) -> None:
+    lines = opened.chart("explore-loss").locator(".mark-line path")
+    before = lines.count()
+    opened.page.select_option("#smooth", "strong")
+    opened.settle()
+    assert lines.count() == 2 * before
+    opened.chart("explore-loss").focus()
+    opened.page.keyboard.press("ArrowRight")
+    opened.settle()
+    assert "(smooth " in opened.page.locator("figure:has([data-chart=explore-loss]) .readout").inner_text()
+
+
+def test_what_a_logarithmic_axis_has_no_place_for_is_said(opened: OpenPage) -> None:
+    before = opened.drawing("explore-loss")
+    opened.page.select_option("#y-axis", "log")
+    opened.settle()
+    assert opened.drawing("explore-loss") != before
+    opened.page.evaluate("document.querySelectorAll('details.part').forEach((part) => (part.open = true))")
+    notes = opened.page.locator(".outside").all_inner_texts()
+    assert all("logarithmic axis" in note or "linear" in note for note in notes if "0" in note)
+    assert opened.complaints == []
+
+
+def test_a_click_pins_the_step_and_a_pointer_that_passes_leaves_it(opened: OpenPage) -> None:
+    opened.chart("explore-loss").scroll_into_view_if_needed()
+    box = opened.chart("explore-loss").locator(".marks").bounding_box()
+    assert box
+    at = {part: (box["x"] + part * box["width"], box["y"] + box["height"] / 2) for part in (0.3, 0.5, 0.7)}
+    pinned = "new URLSearchParams(location.hash.slice(1)).get('step')"
+    opened.page.mouse.move(*at[0.3])
+    opened.settle()
+    assert opened.text("output#at").startswith("step ")
+    assert opened.page.evaluate(pinned) is None
+    opened.page.mouse.click(*at[0.5])
+    opened.settle()
+    step = opened.page.evaluate(pinned)
+    assert opened.text("output#at") == f"step {step}"
+    opened.page.mouse.move(*at[0.7])
+    opened.settle()
+    assert opened.text("output#at") != f"step {step}"
+    opened.page.mouse.move(2, 400)
+    opened.settle()
+    assert opened.text("output#at") == f"step {step}"
+    assert opened.page.evaluate(pinned) == step
+    opened.page.keyboard.press("Escape")
+    opened.settle()
+    assert opened.page.evaluate(pinned) is None
+    for _ in range(2):
+        opened.page.mouse.click(*at[0.5])
+        opened.settle()
+    assert opened.page.evaluate(pinned) is None, "the second click takes the first back"
+
+
+def test_runs_are_filtered_by_name_and_expression(opened: OpenPage) -> None:
+    lines = opened.chart("explore-loss").locator(".mark-line path")
+    for typed, said, n in (("^fir", "1 of 2 runs", 1), ("fir[", "0 of 2 runs; not an expression", 0), ("", "", 2)):
+        opened.page.fill("#filter", typed)
+        opened.page.wait_for_timeout(600)
+        assert opened.text("#filtered").startswith(said)
+        assert lines.count() == n
+
+
+def test_a_pinned_chart_stands_first_goes_back_and_is_in_the_address(
+    opened: OpenPage, report: Path, open_page: Opener
+) -> None:
+    pin = opened.page.locator("figure:has([data-chart=explore-raw]) .pin")
+    pin.click()
+    opened.settle()
+    assert opened.page.locator("main figure [data-chart]").first.get_attribute("data-chart") == "explore-raw"
+    assert pin.get_attribute("aria-pressed") == "true"
+    again = open_page(report, address=opened.page.evaluate("location.hash"))
+    assert again.page.locator("#pinned [data-chart]").first.get_attribute("data-chart") == "explore-raw"
+    pin.click()
+    opened.settle()
+    assert opened.page.locator("#pinned figure").count() == 0
+    assert opened.page.locator("#explore [data-chart=explore-raw]").count() == 1
+    assert opened.complaints == []
+
+
+def test_back_and_forward_go_through_what_was_chosen(opened: OpenPage) -> None:
+    opened.settle()
+    for selector, value in (("#smooth", "light"), ("#y-axis", "log")):
+        opened.page.select_option(selector, value)
+        opened.settle()
+    chosen = "[document.getElementById('smooth').value, document.getElementById('y-axis').value]"
+    seen = []
+    for go in (opened.page.go_back, opened.page.go_back, opened.page.go_forward):
+        go()
+        opened.settle()
+        seen.append(opened.page.evaluate(chosen))
+    assert seen == [["light", ""], ["", ""], ["light", ""]]
+
+
+def test_a_run_that_explodes_is_marked_at_the_edge_and_shown_on_request(
+    tmp_path_factory: pytest.TempPathFactory, open_page: Opener
+) -> None:
+    path = tmp_path_factory.mktemp("exploded") / "index.html"
+    path.write_text(exploded_page(), encoding="utf-8")
+    opened = open_page(path)
+    opened.open_all()
+    note = opened.page.locator("figure:has([data-chart=losses]) .outside")
+    assert "30 values above" in note.inner_text()
+    assert "bad ends there, at 1,000,000" in note.inner_text()
+    top = opened.chart("losses").locator(".role-axis-label text").all_inner_texts()
+    assert "1,000,000" not in top
+    assert opened.chart("losses").locator("[aria-roledescription=point]").count() == 30
+    note.locator("button").click()
+    opened.settle()
+    assert "All values are shown" in note.inner_text()
+    assert opened.complaints == []
+
+
+def exploded_page() -> str:
+    """A page of two runs, one of which explodes for its last 30 steps."""
+    from toposcope.charts.chart import Chart
+    from toposcope.charts.training import training_lines
+    from toposcope.charts.vega import bundle
+    from toposcope.report.document import Document, Picture, Section
+    from toposcope.report.page import to_page
+
+    good = [3 - step / 400 for step in range(200)]
+    bad = [*good[:170], *(10 ** (3 + step / 10 + 0.1) for step in range(30))]
+    rows = pl.DataFrame({"run": ["good"] * 200 + ["bad"] * 200, "step": [*range(200)] * 2, "value": good + bad})
+    figure = training_lines(rows, "loss", ["good", "bad"], may_be_log=False)
+    chart = Chart("losses", "Losses", "Two runs.", "Line chart of two losses, one of which explodes", figure)
+    document = Document("exploded", [("", ["One run exploded."])], [Section("a", "A", (Picture(chart),))])
+    return to_page(document, bundle().decode())

@@ -25,6 +25,7 @@ LAYER_QUANTITIES = (
     *("controls frobenius_norm", "controls stable_rank"),
 )
 """The quantities of a layer that every page has; the first that was measured is shown first."""
+MAX_TIMES = 64  # times of a run on the page, between which it interpolates
 MAX_RUNS = 6  # runs named in a sentence
 DIAGRAM_PROBES = ("rips", "neural_persistence")
 
@@ -34,7 +35,7 @@ def explorer_data(data: StudyData) -> dict[str, Any]:
     runs = [t for t in data.trajectories if t.targets]
     notes: list[str] = []
     return {
-        "runs": [_run(t, place) for place, t in enumerate(data.trajectories) if t.targets],
+        "runs": [_run(t, place) | {"times": _times(data, t.run)} for place, t in enumerate(data.trajectories) if t.targets],
         "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
         "features": _features(runs, _notes(data), notes),
         "layers": _layers(runs, notes),
@@ -63,6 +64,14 @@ def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:
         "colour": place,
         "covariates": [packed(trajectory.covariates[name]) for name in PARTIALLED if name in trajectory.covariates],
     }
+
+
+def _times(data: StudyData, run: str) -> dict[str, list[float]]:
+    """Return when a run had got to some of its steps, in seconds since the first of them."""
+    of_run = data.times.filter(pl.col("run") == run).sort("step")
+    some = of_run.gather_every(max(1, -(-len(of_run) // MAX_TIMES)))
+    since = some.select("step", pl.col("seconds") - pl.col("seconds").first())
+    return {"steps": since.get_column("step").to_list(), "values": since.get_column("seconds").to_list()}
 
 
 def _features(runs: Sequence[Trajectory], found: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:

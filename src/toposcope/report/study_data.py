@@ -16,7 +16,7 @@ from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers
 from toposcope.report.tuning import MANY_CHECKPOINTS
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
-from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
+from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA, TIME_SCHEMA
 
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
 """Probes that sections read as series of the trajectories; their rows, often millions, are not held."""
@@ -31,7 +31,7 @@ class StudyData(ComputedOnce):
     declaration : Declaration
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
-    frame, labels, log, runs, findings, errors, alerts, forecasts, population, targets : polars.DataFrame
+    frame, labels, log, runs, findings, errors, alerts, times, forecasts, population, targets : polars.DataFrame
         From the methods of `Study` of those names; `frame` without the probes `ONLY_SERIES`.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
@@ -67,6 +67,7 @@ class StudyData(ComputedOnce):
     adjust: Method = "holm"
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     alerts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ALERT_SCHEMA))
+    times: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TIME_SCHEMA))
     forecasts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FORECAST_SCHEMA))
     population: pl.DataFrame = field(default_factory=pl.DataFrame)
     targets: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -116,6 +117,7 @@ class StudyData(ComputedOnce):
             corpus=study.meta("corpus_sha256"),
             adjust=adjust,
             alerts=study.alerts(),
+            times=study.times(),
             forecasts=study.forecasts(),
             population=study.population(),
             targets=study.targets(),

@@ -33,7 +33,7 @@ from toposcope.version import __version__
 Schema = dict[str, type[pl.DataType] | pl.DataType]
 _TYPES: Schema = {
     **dict.fromkeys(("step", "since", "last_step", "n_parameters", "n_checkpoints", "measurement"), pl.Int64),
-    **dict.fromkeys(("value", "loss", "low", "high"), pl.Float64),
+    **dict.fromkeys(("value", "loss", "low", "high", "seconds"), pl.Float64),
 }
 """Of the columns that are not texts."""
 
@@ -49,6 +49,7 @@ def _categorical(names: str) -> Schema:
 
 FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind, value, flag")
 ALERT_SCHEMA = _schema("run, check, step, since, place, message, evidence")
+TIME_SCHEMA = _schema("run, step, seconds")
 FORECAST_SCHEMA = _schema("run, step, last_step, loss, low, high, advice")
 
 
@@ -242,6 +243,12 @@ class Study:
             Columns ``run, check, step, since, place, message, evidence``; ``evidence`` is JSON.
         """
         return self._of_runs("alerts", ALERT_SCHEMA, "position")
+
+    def times(self) -> pl.DataFrame:
+        """Return when monitored runs had got to some of their steps: ``run, step, seconds`` since 1970."""
+        with self._connected() as connection:
+            is_there = has_table(connection, "times")  # stores of older versions have none
+        return self._of_runs("times", TIME_SCHEMA) if is_there else pl.DataFrame(schema=TIME_SCHEMA)
 
     def forecasts(self) -> pl.DataFrame:
         """Return the forecasts of the final loss that a monitor made while runs trained, in that order.

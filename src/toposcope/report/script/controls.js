@@ -67,7 +67,7 @@ function furnish(place) {
     button.focus();
   };
   figure.append(button);
-  place.after(make("p", { className: "outside", role: "status" }));
+  place.before(make("p", { className: "outside", role: "status" }));
 }
 const homes = new Map(); // of pinned figures
 function arrange() {
@@ -91,7 +91,7 @@ function arrange() {
   for (const place of moved) if (drawn.has(place.dataset.chart)) draw(place).catch(console.error);
 }
 function comment(chart) {
-  const line = chart.place.parentElement.querySelector(".outside"), note = outsideNote(chart), texts = notesOf(chart);
+  const line = chart.place.previousElementSibling, note = outsideNote(chart), texts = notesOf(chart);
   const button = note && make("button", { type: "button", textContent: note.action });
   if (button) button.onclick = () => {
     toggle("all", chart.name, !state.getAll("all").includes(chart.name));

@@ -1,6 +1,8 @@
 // ---- Drawing
 
 const drawn = new Map(); // by name
+const MAX_TOLD = 8; // values at the cursor in words
+const MAX_DOTS = 40; // marks at the cursor
 
 // A chart at another width, on the page's x axis.
 function adapted(spec, width) {
@@ -23,8 +25,9 @@ async function draw(place) {
   const config = structuredClone(page.config[root.dataset.theme]), datasets = { ...chart.data, cursor: [] };
   config.legend.columns = Math.ceil(room / 170 - 1);
   config.axis.labelLimit = Math.min(180, room / 3);
-  drawn.get(name)?.view.finalize();
-  let width = room - 70;
+  const old = drawn.get(name);
+  old?.view.finalize();
+  let width = old?.room === room ? old.width : room - 70; // once it fits, it does so at the first try
   for (let tries = 0; tries < 3; tries++) {
     chart.view?.finalize();
     const whole = forVega({ ...adapted(planned(spec, chart), width), datasets, config });
@@ -33,12 +36,12 @@ async function draw(place) {
     if (excess < 8 && excess > -20) break;
     width -= excess;
   }
-  chart.look = lookOf(chart);
+  Object.assign(chart, { room, width, look: lookOf(chart) });
   drawn.set(name, chart);
   place.querySelector("summary").ariaLabel = "Save";
   place.querySelector(".marks").ariaHidden = true;
   place.onkeydown = press;
-  place.parentElement.querySelector(".rows").ontoggle = openData;
+  place.nextElementSibling.ontoggle = openData;
   if (chart.lines && cursor) follow(chart);
   if (chart.lines && chart.rows.length > MAX_ROWS) lookCloser(chart);
   if (name === "layer-map") chart.view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer.replace(/\u2060$/, ""), step: item.datum.step }));
@@ -53,12 +56,14 @@ function mark(chart) {
   const at = (value) => (isNaN(value) ? undefined : nearest(chart.steps, value)), here = at(step()), pin = at(pinned());
   const line = chart.place.closest("figure").querySelector(".readout"), rows = chart.byStep.get(here) ?? [];
   if (chart.name === "layer-map") chart.view.signal("layer", forVega(get("layer")));
-  const cursor = () => [...(chart.byStep.get(pin) ?? []).map((row) => ({ ...row, pinned: true })), ...(here === pin ? [] : rows)];
+  const few = (all) => (all.length > MAX_DOTS ? [{ ...all[0], value: null, smooth: null }] : all); // of many runs the rule alone
+  const cursor = () => [...few(chart.byStep.get(pin) ?? []).map((row) => ({ ...row, pinned: true })), ...(here === pin ? [] : few(rows))];
   if (chart.lines) chart.view.data("cursor", forVega(cursor()));
   chart.view.signal("at", here ?? -1).runAsync();
-  const told = rows.filter((row) => "value" in row && (!row.layer || row.layer === get("layer"))).slice(0, 8);
+  const told = rows.filter((row) => "value" in row && (!row.layer || row.layer === get("layer")));
   const smooth = (row) => (Number.isFinite(row.smooth) ? `(smooth ${number(row.smooth)})` : "");
-  const values = told.map((row) => [row.run ?? row.layer, row.series, number(row.value), smooth(row)].filter(Boolean).join(" "));
+  const values = told.slice(0, MAX_TOLD).map((row) => [row.run ?? row.layer, row.series, number(row.value), smooth(row)].filter(Boolean).join(" "));
+  if (told.length > MAX_TOLD) values.push(`${told.length - MAX_TOLD} more`);
   if (!line.id) line.textContent = rows.length ? `step ${here}: ${values.join(" · ")}` : "";
 }
 function refresh(names) {
@@ -119,10 +124,10 @@ function follow(chart) {
   place.onpointerleave = () => hover(undefined);
   place.onpointerdown = (event) => (from = [event.clientX, event.clientY]);
   place.onclick = (event) => {
-    const { x, step: at } = stepAt(chart, event);
-    if (at === undefined || event.target.closest("details") || Math.hypot(event.clientX - from[0], event.clientY - from[1]) > NEAR) return;
+    const { x, step: under } = stepAt(chart, event), at = hovered ?? under;
+    if (under === undefined || event.target.closest("details") || Math.hypot(event.clientX - from[0], event.clientY - from[1]) > NEAR) return;
     const old = (chart.places ?? []).find((row) => row.step === pinned())?.x ?? pinned();
-    pin(Math.abs(chart.view.scale("x")(old) - x) <= NEAR ? "" : at);
+    pin(at === pinned() || Math.abs(chart.view.scale("x")(old) - x) <= NEAR ? "" : at);
   };
 }
 // Lines that are drawn by their extremes are drawn by every row where they are zoomed in.

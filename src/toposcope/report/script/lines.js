@@ -17,12 +17,13 @@ function isOn() {
 }
 
 // What is known of a run's tokens, time or loss.
-let known = (run, axis) => ({ steps: run.steps, values: run[axis] });
+let known = (run, axis) => (axis === "time" ? (run.times ?? {}) : { steps: run.steps, values: run[axis] });
 function along(name, axis) {
   const run = runs.find((each) => each.name === name), { steps, values } = run ? known(run, axis) : {};
   const places = (values ? steps.map((_, i) => i) : []).filter((i) => Number.isFinite(values[i]));
   const [at, there] = [steps, values].map((list) => places.map((i) => list[i])), exact = new Map(at.map((each, i) => [each, there[i]]));
-  return axis === "loss" ? (each) => exact.get(each) ?? null : (each) => interpolated(at, there, each);
+  const start = axis === "time" ? there[0] : 0, place = (each) => interpolated(at, there, each);
+  return axis === "loss" ? (each) => exact.get(each) ?? null : (each) => (at.length < 2 ? null : place(each) - start);
 }
 // Rows of runs that are on, with their place on the page's x axis; null where it is not known.
 function shown(rows) {
@@ -76,8 +77,8 @@ function planOf({ name, lines: { y } }, lines, isFiltered) {
   plan.isClipped = plan.outside.length > 0 && !plan.isWhole;
   plan.isOwn = !plan.isClipped && (!own.domain || !(get("y") || isFiltered));
   if (plan.isClipped) plan.domain = plan.ends;
-  else if (!own.domain) plan.domain = whole.map(from);
-  else if (!plan.isOwn) plan.domain = padded(whole).map(from);
+  else if (!own.domain && type !== "log") plan.domain = whole;
+  else if (!own.domain || !plan.isOwn) plan.domain = padded(whole).map(from);
   return plan;
 }
 
@@ -118,7 +119,7 @@ function drawnRows(chart, line, most) {
 // The specification of a chart with its plan: another scale, smooth lines before raw ones, marks where values are outside.
 function planned(spec, { lines, plan, extent }) {
   if (!lines) return spec;
-  const smooth = get("smooth") in HALF_LIVES, scale = { type: plan.type, ...(plan.type === "log" && { zero: undefined }), ...(plan.domain && { domain: { expr: "range" }, nice: plan.isOwn }) };
+  const smooth = get("smooth") in HALF_LIVES, scale = { type: plan.type, ...(plan.type === "log" && { zero: undefined }), ...(plan.domain && { domain: { expr: "range" }, nice: plan.isOwn && plan.type !== "log" }) };
   const isNew = smooth || !plan.isOwn || plan.type !== (lines.y.scale?.type ?? "linear"), on = isOn();
   const isLabel = ({ mark, encoding }) => mark.type === "text" && encoding.text?.field === "run", hasLabels = spec.layer.some(isLabel);
   const legend = (given) => (given === null && !(hasLabels && isNew) ? null : { ...given, values: undefined });

@@ -47,7 +47,7 @@ const unpacked = (text) => text && [...new Float32Array(Uint8Array.from(atob(tex
 const runs = (explorer?.runs ?? []).map((run) => ({ ...run, loss: unpacked(run.loss), tokens: unpacked(run.tokens), covariates: run.covariates.map(unpacked) }));
 const features = new Map(explorer?.features.map((each) => [each.key, each]));
 const feature = () => features.get(get("feature"));
-const layers = () => explorer.layers[get("run")];
+const layers = () => explorer?.layers[get("run")];
 const nearest = (steps, at) => steps.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best), steps[0]);
 const number = (v) => (typeof v === "number" ? v.toLocaleString("en", { maximumSignificantDigits: 4 }) : (v ?? "–"));
 

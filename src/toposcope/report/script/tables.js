@@ -1,7 +1,7 @@
 // ---- Tables of data, and those of the page
 
 function openData({ target }) {
-  const chart = drawn.get(target.parentElement.querySelector("[data-chart]").dataset.chart), { rows } = chart, table = make("table");
+  const chart = drawn.get(target.previousElementSibling.dataset.chart), { rows } = chart, table = make("table");
   const lines = [keys(rows[0] ?? {}), ...rows.map(Object.values)];
   const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^\s*[=+@-](?![\d.])|^[\t\r]/, "'$&")}"`;
   for (const line of lines.slice(0, 301)) {
