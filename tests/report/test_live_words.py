@@ -69,8 +69,9 @@ def test_how_far_how_long_and_whether_to_stop() -> None:
 
 
 def test_what_cannot_be_read_or_was_not_measured() -> None:
-    text = said(of(skipped=["rips: too dear"], n_skipped=2), faults={"torn": "torn: it is damaged"})["second"]
-    assert text.endswith("Not measured last time: rips (too dear). Torn: it is damaged.")
+    told = said(of(skipped=["rips: too dear"], n_skipped=2), faults={"torn": "torn: it is damaged"})
+    assert told["second"].endswith(" Torn: it is damaged.")
+    assert told["skipped"] == "Not measured last time: rips (too dear)."
     assert said(RUNNING)["age"] == 1.0
 
 

@@ -5,6 +5,7 @@ import pytest
 from toposcope.report.naming import feature_words, layer_labels
 
 GPT = [f"transformer.h.{i}.{name}.weight" for i in range(2) for name in ("attn.c_attn", "mlp.c_fc")]
+SHORT = ["h.0.attn.c_attn", "h.0.mlp.c_fc", "h.1.attn.c_attn", "h.1.mlp.c_fc"]
 LLAMA = [f"model.layers.{i}.self_attn.{name}.weight" for i in (0, 11) for name in ("q_proj", "o_proj")]
 BERT = [f"bert.encoder.layer.{i}.attention.self.{name}.weight" for i in range(2) for name in ("query", "value")]
 
@@ -12,8 +13,8 @@ BERT = [f"bert.encoder.layer.{i}.attention.self.{name}.weight" for i in range(2)
 @pytest.mark.parametrize(
     ("names", "labels"),
     [
-        ([*GPT, "transformer.wte.weight"], ["h.0.attn.c_attn", "h.0.mlp.c_fc", "h.1.attn.c_attn", "h.1.mlp.c_fc", "wte"]),
-        ([*GPT, "lm_head.weight"], ["h.0.attn.c_attn", "h.0.mlp.c_fc", "h.1.attn.c_attn", "h.1.mlp.c_fc", "lm_head"]),
+        ([*GPT, "transformer.wte.weight"], [*SHORT, "wte"]),
+        ([*GPT, "lm_head.weight"], [*SHORT, "lm_head"]),
         (LLAMA, [f"layers.{i}.self_attn.{name}" for i in (0, 11) for name in ("q_proj", "o_proj")]),
         (BERT, [f"layer.{i}.…self.{name}" for i in range(2) for name in ("query", "value")]),
         (["fc1.weight"], ["fc1"]),

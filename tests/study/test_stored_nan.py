@@ -19,7 +19,7 @@ from toposcope.cli.export import export
 from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
-from toposcope.report.live.health import LayerFacts
+from toposcope.report.live.facts import LayerFacts
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.sections.monitor import _divergences, final_losses
 from toposcope.report.study_data import StudyData

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from toposcope.report.live.database import Row
-from toposcope.report.live.health import Facts, LayerFacts
+from toposcope.report.live.facts import Facts, LayerFacts
 
 NOW = 10_000.0
 

@@ -12,7 +12,7 @@ from typing import Any
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
-from toposcope.report.live.health import LayerFacts
+from toposcope.report.live.facts import LayerFacts
 from toposcope.report.live.moves import Move, layer_facts, moves
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.naming import LOG, feature_words, layer_labels
@@ -364,7 +364,7 @@ class Feed:
         }, {name: part.position for name, part in parts.items()}
 
     def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int) -> Part:
-        """Return what a page does not have of a study; nothing is read if nothing was written since the last message."""
+        """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
         seen, version = study.seen, (study.database.n_changes, n_studies)
         if seen is not None and seen.version == version and seen.position == known:
             return replace(seen, lines=[])

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from toposcope.report.live import database as db
-from toposcope.report.live.health import LayerFacts
+from toposcope.report.live.facts import LayerFacts
 from toposcope.report.naming import feature_words, layer_labels
 
 MOVING = (

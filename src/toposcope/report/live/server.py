@@ -26,8 +26,8 @@ from starlette.routing import Route
 from toposcope.errors import ToposcopeError
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
+from toposcope.report.live.facts import silent_at
 from toposcope.report.live.feed import LOGGED_CHARTS, MEASURED_CHARTS, Feed, Position, View
-from toposcope.report.live.health import silent_at
 from toposcope.report.live.security import Guard
 from toposcope.report.live.words import forecast_rows, loss_key, words
 from toposcope.report.page import live_parts, to_json, to_live_page

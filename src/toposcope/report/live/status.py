@@ -9,7 +9,7 @@ from typing import Any
 from toposcope.databases import has_table
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.report.live import database as db
-from toposcope.report.live.health import TRAINING, Facts, LayerFacts
+from toposcope.report.live.facts import TRAINING, Facts, LayerFacts
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""

@@ -5,18 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.monitor import tuning
-from toposcope.report.live.health import (
-    HAS_DIVERGED,
-    TRAINING,
-    WATCHED,
-    Health,
-    duration,
-    health,
-    loss_words,
-    past_best,
-    silence,
-)
+from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, WATCHED, duration, loss_words, past_best, silence
+from toposcope.report.live.health import Health, health
 from toposcope.report.live.status import Status
+from toposcope.wording import counted
 
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
 MAX_ALERTS = 20  # alerts on the page; the database has all
@@ -83,6 +75,7 @@ def words(
         "second": " ".join(sentences),
         "chips": list(_chips(statuses)),
         "checks": only[1].checks if only else (),
+        "skipped": _skipped(statuses),
         "states_rate": only is not None and _states_rate(only[0]),
         "columns": COLUMNS,
         "rows": [{"cells": _row(*each), "href": hrefs.get(each[0].name, ""), "tone": each[1].tone} for each in rows],
@@ -120,7 +113,7 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
     sentences = [_progress(status, now), of.detail]
     if of.is_healthy or (of.word == "Finished" and facts.kind in WATCHED):
         last = facts.alerts[0]["step"] if facts.alerts else 0
-        n = f"{facts.n_alerts} {'alert' if facts.n_alerts == 1 else 'alerts'}, the last at step {last:,}; none since."
+        n = f"{counted(facts.n_alerts, 'alert')}, the last at step {last:,}; none since."
         stands = "stands" if of.is_healthy else "stood"
         nothing = "" if past_best(facts) else f"Nothing {stands} out in {facts.step:,} steps."
         sentences.append(n if facts.n_alerts else nothing)
@@ -131,7 +124,6 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
         sentences.append(_sentence(advice or "No reason to stop"))
     if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
         sentences.append(_sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
-    sentences += _skipped([status])
     return [sentence for sentence in sentences if sentence]
 
 
@@ -224,20 +216,21 @@ def _fleet_support(statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any
     n = sum(s.facts.n_alerts for s in statuses)
     if n:
         latest = f"{'' if n == 1 else 'the latest '}in {alerts[0]['run']} at step {alerts[0]['step']:,}"
-        sentences.append(f"{n} {'alert' if n == 1 else 'alerts'}, {latest}.")
+        sentences.append(f"{counted(n, 'alert')}, {latest}.")
     elif any(s.facts.kind in WATCHED for s in statuses):
         sentences.append("No alerts.")
     training = sum(s.facts.status == TRAINING for s in statuses)
-    return [f"{training or 'None'} in training.", *sentences, *_skipped(statuses)] if statuses else []
+    return [f"{training or 'None'} in training.", *sentences] if statuses else []
 
 
-def _skipped(statuses: Sequence[Status]) -> list[str]:
+def _skipped(statuses: Sequence[Status]) -> str:
+    """Say what the monitor did not measure at the last measured step."""
     skipped = [text.partition(": ")[::2] for s in statuses if s.facts.status == TRAINING for text in s.skipped]
     if not skipped:
-        return []
+        return ""
     probes, reasons = (list(dict.fromkeys(column)) for column in zip(*skipped, strict=True))
     why = f" ({reasons[0]})" if len(reasons) == 1 else ""
-    return [f"Not measured last time: {', '.join(probes)}{why}."]
+    return f"Not measured last time: {', '.join(probes)}{why}."
 
 
 def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
@@ -254,12 +247,11 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
             chips.append(_chip(loss_words(best.low), f"best validation loss, step {best.step:,}"))
     n = sum(s.facts.n_alerts for s in statuses)
     if n or any(s.facts.kind in WATCHED for s in statuses):
-        chips.append(_chip(f"{n}", "alert" if n == 1 else "alerts", "bad" if n else "good"))
+        chips.append(_chip(*counted(n, "alert").split(), "bad" if n else "good"))
     measured, skipped = sum(s.n_measured for s in statuses), sum(s.n_skipped for s in statuses)
-    if measured:
-        chips.append(_chip(f"{measured:,}", "measured step" if measured == 1 else "measured steps"))
-    if skipped:
-        chips.append(_chip(f"{skipped:,}", "measurement skipped" if skipped == 1 else "measurements skipped"))
+    for count, what in ((measured, "measured step"), (skipped, "skipped measurement")):
+        if count:
+            chips.append(_chip(*counted(count, what).split(" ", 1)))
     costs = [s.cost for s in statuses if s.cost is not None]
     if costs:
         over = any(s.cost > s.budget for s in statuses if s.cost is not None and s.budget)
