@@ -12,7 +12,7 @@ from toposcope.wording import counted
 
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
 MAX_ALERTS = 20  # alerts on the page; the database has all
-MAX_BANDS = 6  # runs whose forecasts are drawn with their path and interval
+MAX_PATHS = 6  # forecasts that are drawn; that of a single run has its interval
 PHRASES = {
     "Healthy": ("is healthy", "are healthy"),
     "Finished": ("finished", "finished"),
@@ -30,27 +30,28 @@ Judged = tuple[Status, Health]
 
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
-    """Return rows for the chart of the loss: each forecast's path from the last loss to the end, and its interval."""
+    """Return rows for the chart of the loss: each forecast's path to its end; that of a single run has its interval."""
     rows: list[dict[str, Any]] = []
     predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
-    for s, forecast in predicted:
-        end = {"run": s.name, "step": forecast["last_step"], "forecast": forecast["loss"]}
-        if len(predicted) > MAX_BANDS:
-            rows.append({**end, "low": None, "high": None, "text": ""})
-            continue
+    for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
+        path = {"run": s.name, "text": ""}
         now, value = s.facts.step, s.last_loss
         if now is not None and value is not None and now < forecast["last_step"]:
-            rows.append({"run": s.name, "step": now, "forecast": value, "low": value, "high": value, "text": ""})
-        text = _range(forecast) if len(statuses) == 1 else ""
-        rows.append({**end, "low": forecast["low"], "high": forecast["high"], "text": text})
+            rows.append({**path, "step": now, "forecast": value, "low": value, "high": value})
+        bounds = {name: forecast[name] for name in ("low", "high")}
+        rows.append({**path, "step": forecast["last_step"], "forecast": forecast["loss"], **bounds})
+    if len(statuses) == 1 and rows:
+        rows[-1]["text"] = _range(predicted[0][1])
+    else:
+        rows = [{**row, "low": None, "high": None} for row in rows]
     return rows
 
 
 def loss_key(statuses: Sequence[Status]) -> str:
     """Say which lines the chart of the loss has."""
-    behind = ["training in grey"] if len(statuses) <= MAX_BANDS else []
+    behind = ["training in grey"] if len(statuses) <= MAX_PATHS else []
     lines = ["validation", *behind] if any(s.facts.validation for s in statuses) else ["training"]
-    return ", ".join([*lines, *(["forecast dashed"] if any(s.forecast for s in statuses) else [])])
+    return ", ".join([*lines, *(["forecast dashed"] if forecast_rows(statuses) else [])])
 
 
 def words(
@@ -163,9 +164,9 @@ def _of_fleet(judged: Sequence[Judged]) -> tuple[str, str, str]:
         else:
             parts.append(f"{n}{'' if parts else f' of {len(others)} {what}'} {one if n == 1 else several}")
     best = _best(others)
-    rest = "; ".join(filter(None, [", ".join(parts), best]))
-    rest = f"{rest}." if rest else ""
-    return (first, tone, rest) if first else (rest, tone, "")
+    found = f"{', '.join(parts)}{';' if best else '.'}" if parts else ""
+    rest = f"{best}." if best else ""
+    return (first, tone, f"{found} {rest}".strip()) if first else (found, tone, rest)
 
 
 def _of_worst(worst: Sequence[Judged], n_runs: int) -> str:
