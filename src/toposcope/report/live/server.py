@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import math
 import socket
 import sqlite3
 import time
@@ -26,9 +27,10 @@ from toposcope.errors import ToposcopeError
 from toposcope.report.live import database as db
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
-from toposcope.report.live.feed import Feed, Position, View
+from toposcope.report.live.facts import silent_at
+from toposcope.report.live.feed import LOGGED_CHARTS, MEASURED_CHARTS, Feed, Position, View
 from toposcope.report.live.security import Guard
-from toposcope.report.live.status import forecast_rows, words
+from toposcope.report.live.words import forecast_rows, loss_key, words
 from toposcope.report.page import live_parts, to_json, to_live_page
 from toposcope.report.tuning import MAX_LIVE_ROWS
 
@@ -127,7 +129,7 @@ class Stream:
         return True
 
 
-LINES = ("explore-loss", "explore-feature", "layer-lines")
+LINES = (*LOGGED_CHARTS, *MEASURED_CHARTS, "explore-feature", "layer-lines")
 N_PORTS = 20  # ports to try, from the default on, if none was chosen
 DEFAULT_PORT = 8473
 STOP_SECONDS = 1  # time for open streams to end when the server stops
@@ -145,11 +147,13 @@ class LivePage:
         self.feed = Feed(directory, assets)
         self.analyses = Analyses(self.feed)
         self.hub = Hub(self.refresh)
+        self._wake = math.inf  # time at which a run will be silent unless it writes
 
     def refresh(self, around: bool) -> bool:
         """Return whether anything is new; `around` also searches for new studies."""
         found = around and self.feed.discover()
-        return self.feed.has_changed() or found
+        is_silent, self._wake = time.time() > self._wake, math.inf if time.time() > self._wake else self._wake
+        return self.feed.has_changed() or found or is_silent
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
         """Return the message for a page with a view and a position, and its new position."""
@@ -157,10 +161,14 @@ class LivePage:
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
         statuses, faults = content.pop("statuses"), content.pop("faults")
+        moves = content.pop("moves")
         said = words(statuses, faults, self.feed.left_out, now, self._pages(view, chosen["runs"]))
+        said |= {"moves": moves, "false_alarms": self._assets.false_alarms}
+        self._wake = min((w for s in statuses if (w := silent_at(s.facts)) > now), default=math.inf)
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])
         parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}
+        parts["loss-key"] = str(escape(loss_key(statuses)))
         if not known:
             parts["thinned"] = str(escape(" ".join([*([THINNED] if is_thinned else []), *notes])))
         return {

@@ -88,7 +88,7 @@ function pairs(given) {
 }
 function cells() {
   const { steps } = runs.find((run) => run.name === get("run")) ?? { steps: [] }, values = unpacked(layers()?.values[get("quantity")]);
-  return (values ?? []).map((value, i) => ({ layer: layers().names[Math.floor(i / steps.length)], step: steps[i % steps.length], value }));
+  return (values ?? []).map((value, i) => ({ layer: layers().names[Math.floor(i / steps.length)], label: layers().labels[Math.floor(i / steps.length)], step: steps[i % steps.length], value }));
 }
 function sides() {
   const of = explorer.diagrams[get("run")] ?? {}, steps = keys(of).map(Number), i = steps.indexOf(nearest(steps, isNaN(step()) ? 1e15 : step()));

@@ -1,0 +1,290 @@
+"""The first screen's texts: the answer, what supports it, and the table of runs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toposcope.monitor import tuning
+from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, WATCHED, duration, loss_words, past_best, silence
+from toposcope.report.live.health import Health, health
+from toposcope.report.live.status import Status
+from toposcope.wording import counted
+
+COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
+MAX_ALERTS = 20  # alerts on the page; the database has all
+MAX_PATHS = 6  # forecasts that are drawn; that of a single run has its interval
+PHRASES = {
+    "Healthy": ("is healthy", "are healthy"),
+    "Finished": ("finished", "finished"),
+    "Diverged": ("diverged", "diverged"),
+    "Failed": ("failed", "failed"),
+    "Silent": ("is silent", "are silent"),
+    "Look at this": ("needs a look", "need a look"),
+    "Past its best": ("is past its best", "are past their best"),
+    "Too early to say": ("has begun", "have begun"),
+}
+"""What a fleet's headline says of one run and of several, in its order."""
+SOUND = ("Healthy", "Finished", "Too early to say")
+
+Judged = tuple[Status, Health]
+
+
+def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
+    """Return rows for the chart of the loss: each forecast's path to its end; that of a single run has its interval."""
+    rows: list[dict[str, Any]] = []
+    predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
+    for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
+        path = {"run": s.name, "text": ""}
+        now, value = s.facts.step, s.last_loss
+        if now is not None and value is not None and now < forecast["last_step"]:
+            rows.append({**path, "step": now, "forecast": value, "low": value, "high": value})
+        bounds = {name: forecast[name] for name in ("low", "high")}
+        rows.append({**path, "step": forecast["last_step"], "forecast": forecast["loss"], **bounds})
+    if len(statuses) == 1 and rows:
+        rows[-1]["text"] = _range(predicted[0][1])
+    else:
+        rows = [{**row, "low": None, "high": None} for row in rows]
+    return rows
+
+
+def loss_key(statuses: Sequence[Status]) -> str:
+    """Say which lines the chart of the loss has."""
+    behind = ["training in grey"] if len(statuses) <= MAX_PATHS else []
+    lines = ["validation", *behind] if any(s.facts.validation for s in statuses) else ["training"]
+    return ", ".join([*lines, *(["forecast dashed"] if forecast_rows(statuses) else [])])
+
+
+def words(
+    statuses: Sequence[Status], faults: Mapping[str, str], left_out: int, now: float, hrefs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the first screen's texts."""
+    judged = [(status, health(status.facts, now)) for status in statuses]
+    alerts = sorted(
+        ({"run": s.name, **alert} for s in statuses for alert in s.facts.alerts), key=lambda a: a["step"], reverse=True
+    )
+    only = judged[0] if len(judged) == 1 else None
+    answer, tone, rest = _of_one(*only) if only else _of_fleet(judged)
+    sentences = _support(*only, now) if only else _fleet_support(statuses, alerts)
+    sentences += [_sentence(fault) for fault in faults.values()]
+    if left_out:
+        sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
+    rows = sorted(judged, key=lambda each: (each[1].rank, _end(each[0]) or float("inf"), each[0].name))
+    return {
+        "answer": answer,
+        "tone": tone,
+        "rest": rest,
+        "second": " ".join(sentences),
+        "chips": list(_chips(statuses)),
+        "checks": only[1].checks if only else (),
+        "skipped": _skipped(statuses),
+        "states_rate": only is not None and _states_rate(only[0]),
+        "columns": COLUMNS,
+        "rows": [{"cells": _row(*each), "href": hrefs.get(each[0].name, ""), "tone": each[1].tone} for each in rows],
+        "alerts": alerts[:MAX_ALERTS],
+        "names_runs": len(statuses) > 1,
+        "age": max(0.0, now - max((s.facts.updated or s.written for s in statuses), default=now)),
+    }
+
+
+def _states_rate(status: Status) -> bool:
+    """Return whether the rate of false alarms can be stated: the alerts were checked."""
+    return status.facts.kind in WATCHED and status.facts.n_rows >= tuning.MIN_SPIKE_VALUES
+
+
+def _of_one(status: Status, of: Health) -> tuple[str, str, str]:
+    """Return the answer on one run: a word, its tone, and what follows it."""
+    if of.reason:
+        return f"{of.word}.", of.tone, of.reason
+    facts, loss = status.facts, status.last_loss
+    if facts.step is None:
+        return f"{of.word}.", of.tone, "The run has started; nothing is logged yet."
+    if facts.status != TRAINING:
+        ended = f"Ended at {loss_words(loss)}, {status.loss_name}." if loss is not None else f"Step {facts.step:,}."
+        if turned := past_best(facts):
+            ended = f"{ended[:-1]}; its best, {loss_words(turned[1])}, was at step {turned[0]:,}."
+        return f"{of.word}.", of.tone, ended
+    if status.forecast is not None:
+        return f"{of.word}.", of.tone, f"Ends at {_range(status.forecast)}, {status.target}."
+    return f"{of.word}.", of.tone, f"{status.loss_name.capitalize()} {loss_words(loss)} at step {facts.step:,}."
+
+
+def _support(status: Status, of: Health, now: float) -> list[str]:
+    """Return the sentences under the answer on one run."""
+    facts = status.facts
+    sentences = [_progress(status, now), of.detail]
+    if of.is_healthy or (of.word == "Finished" and facts.kind in WATCHED):
+        last = facts.alerts[0]["step"] if facts.alerts else 0
+        n = f"{counted(facts.n_alerts, 'alert')}, the last at step {last:,}; none since."
+        stands = "stands" if of.is_healthy else "stood"
+        nothing = "" if past_best(facts) else f"Nothing {stands} out in {facts.step:,} steps."
+        sentences.append(n if facts.n_alerts else nothing)
+    elif of.reason and status.forecast is not None:
+        sentences.append(f"Forecast: {_range(status.forecast)}, {status.target}.")
+    if of.is_healthy:
+        advice = status.forecast["advice"] if status.forecast is not None else ""
+        sentences.append(_sentence(advice or "No reason to stop"))
+    if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
+        sentences.append(_sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _progress(status: Status, now: float) -> str:
+    """Return how far a run is, and how long it still takes."""
+    facts = status.facts
+    if facts.status != TRAINING or not facts.last_step or not facts.step or facts.step >= facts.last_step:
+        return ""
+    percent = int(100 * facts.step / facts.last_step)
+    done = f"{percent}% done" if percent else "Less than 1% done"
+    if status.seconds_left is None or silence(facts, now) is not None or facts.diverged:
+        return f"{done}."
+    left = status.seconds_left - (now - facts.updated if facts.updated else 0.0)
+    return f"{done}, about {duration(max(1.0, left))} left."
+
+
+def _of_fleet(judged: Sequence[Judged]) -> tuple[str, str, str]:
+    """Return the answer on several runs: that on the worst ones first."""
+    if not judged:
+        return "No run here yet.", "plain", "This page updates when one starts."
+    worst_rank = min(of.rank for _, of in judged)
+    worst = [
+        each for each in judged if each[1].word in PHRASES and each[1].word not in SOUND and each[1].rank == worst_rank
+    ]
+    others = [each for each in judged if each not in worst]
+    counts = Counter(of.word for _, of in others)
+    first, tone = _of_worst(worst, len(judged)), worst[0][1].tone if worst else "plain"
+    if not worst and counts["Healthy"] == len(judged):
+        tone = "good"
+    what = "others" if worst else "runs"
+    parts = []
+    for word, (one, several) in PHRASES.items():
+        if not (n := counts[word]):
+            continue
+        if n == len(others):
+            parts.append(f"The {what[:-1]} {one}" if n == 1 else f"{'Both' if n == 2 else f'All {n}'} {what} {several}")
+        else:
+            parts.append(f"{n}{'' if parts else f' of {len(others)} {what}'} {one if n == 1 else several}")
+    best = _best(others)
+    found = f"{', '.join(parts)}{';' if best else '.'}" if parts else ""
+    rest = f"{best}." if best else ""
+    return (first, tone, f"{found} {rest}".strip()) if first else (found, tone, rest)
+
+
+def _of_worst(worst: Sequence[Judged], n_runs: int) -> str:
+    """Return what is said of the runs that need a look most; empty if there are none."""
+    if not worst:
+        return ""
+    names = [status.name for status, _ in worst]
+    one, several = PHRASES[worst[0][1].word]
+    if len(worst) == 1:
+        return f"{names[0]} {one}{_where(worst[0])}."
+    if len(worst) == 2:
+        return f"{' and '.join(names)} {several}."
+    last = max(worst, key=lambda each: each[0].facts.step or 0)
+    return f"{len(worst)} of {n_runs} runs {several}, {last[0].name} among them."
+
+
+def _where(each: Judged) -> str:
+    """Return at which step a run diverged, or what stands out in it."""
+    status, of = each
+    if of.word == "Diverged":
+        found = status.facts.diverged.removeprefix(HAS_DIVERGED).partition(":")[0]
+        return found if found.startswith(" at step") else ""
+    reason = of.reason.rstrip(".")
+    return f": {reason[:1].lower()}{reason[1:]}" if reason else ""
+
+
+def _best(judged: Sequence[Judged]) -> str:
+    """Return which run ends lowest, of those that are sound and whose loss is of the most frequent kind."""
+    ends = [(end, s) for s, of in judged if of.word in ("Healthy", "Finished") and (end := _end(s)) is not None]
+    if not ends:
+        return ""
+    target = Counter(s.target for _, s in ends).most_common(1)[0][0]
+    value, best = min(((end, s) for end, s in ends if s.target == target), key=lambda each: each[0])
+    who = "it" if len(ends) == 1 else f"the best, {best.name},"
+    if best.forecast is not None:
+        return f"{who} ends at {_range(best.forecast)}, {best.target}"
+    verb = "is at" if best.facts.status == TRAINING else "ended at"
+    return f"{who} {verb} {loss_words(value)}, {best.loss_name}"
+
+
+def _end(status: Status) -> float | None:
+    """Return the loss at which a run ends, or the last one."""
+    return status.forecast["loss"] if status.forecast is not None else status.last_loss
+
+
+def _fleet_support(statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any]]) -> list[str]:
+    sentences = []
+    n = sum(s.facts.n_alerts for s in statuses)
+    if n:
+        latest = f"{'' if n == 1 else 'the latest '}in {alerts[0]['run']} at step {alerts[0]['step']:,}"
+        sentences.append(f"{counted(n, 'alert')}, {latest}.")
+    elif any(s.facts.kind in WATCHED for s in statuses):
+        sentences.append("No alerts.")
+    training = sum(s.facts.status == TRAINING for s in statuses)
+    return [f"{training or 'None'} in training.", *sentences] if statuses else []
+
+
+def _skipped(statuses: Sequence[Status]) -> str:
+    """Say what the monitor did not measure at the last measured step."""
+    skipped = [text.partition(": ")[::2] for s in statuses if s.facts.status == TRAINING for text in s.skipped]
+    if not skipped:
+        return ""
+    probes, reasons = (list(dict.fromkeys(column)) for column in zip(*skipped, strict=True))
+    why = f" ({reasons[0]})" if len(reasons) == 1 else ""
+    return f"Not measured last time: {', '.join(probes)}{why}."
+
+
+def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
+    if not statuses:
+        return []
+    chips = []
+    if len(statuses) == 1:
+        facts = statuses[0].facts
+        if facts.step is not None:
+            until = f"of {facts.last_step:,} steps" if facts.last_step and facts.last_step > facts.step else "steps"
+            chips.append(_chip(f"{facts.step:,}", until))
+        if facts.validation:
+            best = min(facts.validation, key=lambda row: row.low)
+            chips.append(_chip(loss_words(best.low), f"best validation loss, step {best.step:,}"))
+    n = sum(s.facts.n_alerts for s in statuses)
+    if n or any(s.facts.kind in WATCHED for s in statuses):
+        chips.append(_chip(*counted(n, "alert").split(), "bad" if n else "good"))
+    measured, skipped = sum(s.n_measured for s in statuses), sum(s.n_skipped for s in statuses)
+    for count, what in ((measured, "measured step"), (skipped, "skipped measurement")):
+        if count:
+            chips.append(_chip(*counted(count, what).split(" ", 1)))
+    costs = [s.cost for s in statuses if s.cost is not None]
+    if costs:
+        over = any(s.cost > s.budget for s in statuses if s.cost is not None and s.budget)
+        chips.append(_chip(f"{max(costs):.2%}", "of the time for the monitor", "warn" if over else "plain"))
+    return chips
+
+
+def _row(status: Status, of: Health) -> list[tuple[str, str]]:
+    """Return the cells of a run: a value, and small print below it."""
+    facts, forecast = status.facts, status.forecast
+    until = f"of {facts.last_step:,}" if facts.last_step and facts.step and facts.last_step > facts.step else ""
+    return [
+        (status.name, of.word),
+        ("–" if facts.step is None else f"{facts.step:,}", until),
+        (loss_words(status.last_loss), status.loss_name.removesuffix(" loss")) if facts.is_finite else ("NaN", ""),
+        (loss_words(forecast["loss"]), _interval(forecast)) if forecast else ("–", ""),
+        (f"{facts.n_alerts:,}", ""),
+    ]
+
+
+def _range(forecast: Mapping[str, Any]) -> str:
+    return f"{loss_words(forecast['loss'])} ({_interval(forecast)})"
+
+
+def _interval(forecast: Mapping[str, Any]) -> str:
+    return f"{loss_words(forecast['low'])} to {loss_words(forecast['high'])}"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _chip(number: str, text: str, tone: str = "plain") -> dict[str, str]:
+    return {"number": number, "text": text, "tone": tone}
