@@ -33,7 +33,7 @@ async function draw(place) {
     const whole = forVega({ ...adapted(planned(spec, chart), width), datasets, config });
     chart.view = (await vegaEmbed(place, whole, { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } })).view;
     const excess = (place.querySelector(".marks").getBoundingClientRect().width || room) - room; // 0: hidden
-    if (excess < 8 && excess > -20) break;
+    if (excess < 2 && excess > -20) break;
     width -= excess;
   }
   Object.assign(chart, { room, width, look: lookOf(chart) });
