@@ -64,11 +64,11 @@ class Composed:
     sections: list[Section]  # the sections with content, in the order of the page
     tables: dict[str, pl.DataFrame]  # by name
     rendered: Rendered  # the charts as files, and Vega
-    first: Picture | None  # the chart at the top
+    first: dict[str, Picture]  # the charts at the top, by name
 
 
-def _nothing(_: Any) -> None:
-    return None
+def _nothing(_: Any) -> tuple[()]:
+    return ()
 
 
 class Page(Generic[MaterialType]):
@@ -82,7 +82,7 @@ class Page(Generic[MaterialType]):
     """
 
     def __init__(self, sections: Sequence[ReportSection[MaterialType]], data: MaterialType) -> None:
-        self._sections = sorted(sections, key=lambda part: part.position)
+        self._sections = sorted(sections, key=lambda s: s.position if s.position_on is None else s.position_on(data))
         self.data = data
 
     def notes(self) -> list[str]:
@@ -118,7 +118,7 @@ class Page(Generic[MaterialType]):
         self,
         kinds: Sequence[Kind] = (),
         engine: Workers | None = None,
-        first: Callable[[MaterialType], Chart | None] = _nothing,
+        first: Callable[[MaterialType], Iterable[Chart]] = _nothing,
         *,
         meanwhile: Callable[[MaterialType], object] = _nothing,
         vega: bool = True,
@@ -132,7 +132,7 @@ class Page(Generic[MaterialType]):
         engine : Workers, optional
             What renders, from `toposcope.report.composing.rendering_engine`; default: this process.
         first : callable
-            Draws the chart at the top of the page, which belongs to no section.
+            Draws the charts at the top of the page, which belong to no section.
         meanwhile : callable
             Called once all charts are drawn, while other processes render the last of them.
         vega : bool
@@ -146,10 +146,9 @@ class Page(Generic[MaterialType]):
                 pictures[anchor].append(Picture(chart))
                 yield chart
             with debug_mode(False):
-                top = first(self.data)
-            if top is not None:
-                pictures[""].append(Picture(top))
-                yield top
+                top = list(first(self.data))
+            pictures[""] += map(Picture, top)
+            yield from top
             for part in self._sections:
                 blocks = part.blocks(self.data, pictures[part.anchor])
                 title, finding = part.title_of(self.data), part.finding(self.data)
@@ -158,4 +157,5 @@ class Page(Generic[MaterialType]):
 
         rendered = render_all(charts(), kinds, engine or rendering_engine(), vega=vega)
         shown = [part for part in sections if part is not None]
-        return Composed(self.summary(), shown, self.tables(), rendered, next(iter(pictures[""]), None))
+        first_pictures = {picture.name: picture for picture in pictures[""]}
+        return Composed(self.summary(), shown, self.tables(), rendered, first_pictures)

@@ -2,14 +2,16 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from toposcope.analysis.verdict import GLOSSES, VERDICTS
 from toposcope.charts.theme import RUNS, RUNS_DARK, config
 
 if TYPE_CHECKING:
@@ -162,9 +164,19 @@ def to_fragment(document: "Document", explorer: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+    loader = jinja2.PackageLoader("toposcope.report", ".")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["glossed"] = glossed
+    return environment
+
+
+def glossed(text: str, *, focusable: bool = True) -> Markup:
+    """Return text in which verdicts show what they mean: to a pointer, and where they can be focused also to keys."""
+    tab = ' tabindex="0"' if focusable else ""
+    return Markup(_VERDICT.sub(lambda m: f'<abbr title="{GLOSSES[m[0]]}"{tab}>{m[0]}</abbr>', str(escape(text))))
+
+
+_VERDICT = re.compile(rf"\b({'|'.join(map(re.escape, VERDICTS))})\b")
 
 
 def _numbers(charts: "list[Chart]") -> dict[str, int]:

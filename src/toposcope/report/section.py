@@ -93,6 +93,8 @@ class ReportSection(Generic[MaterialType]):
         A callable computes the title from the data.
     position : int
         Sections appear on the page in this order. 900 and more is for sections that end every report.
+    position_on : callable, optional
+        Returns the position given the data, where it depends on them.
     tables : mapping of str to callable
         By name, a function that computes a table from the data; it may read other tables as
         ``data.tables[name]``. Each table is written to ``tables/NAME.csv``.
@@ -118,6 +120,7 @@ class ReportSection(Generic[MaterialType]):
     anchor: str
     title: str | Callable[[MaterialType], str]
     position: int = 500
+    position_on: Callable[[MaterialType], int] | None = None
     tables: Mapping[str, Callable[[MaterialType], pl.DataFrame]] = field(default_factory=dict)
     charts: Sequence[Callable[[MaterialType], Charts]] = ()
     compared_charts: Sequence[Callable[[MaterialType], Charts]] = ()

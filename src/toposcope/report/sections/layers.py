@@ -344,6 +344,7 @@ SECTION = ReportSection(
     anchor="layers",
     title="Layers",
     position=100,
+    position_on=lambda data: 24 if data.is_own_run else 100,
     tables={
         "layer_onsets": lambda data: onset_table(data.trajectories, [NP.feature, H0.feature]),
         "references": lambda data: reference_table(data.trajectories),
