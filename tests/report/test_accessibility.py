@@ -18,7 +18,6 @@ from toposcope.report.document import (
     Picture,
     Preformatted,
     Section,
-    SideBySide,
     Terms,
     paragraph,
 )
@@ -37,7 +36,7 @@ def page() -> Element:
     pictures = [Picture(Chart(name, nasty, nasty, "a line that falls, and then rises again", figure)) for name in "fgh"]
     blocks = (
         paragraph("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
-        Preformatted(nasty, "lines"), pictures[0], SideBySide(("x", "y"), (pictures[1], pictures[2])),
+        Preformatted(nasty, "lines"), *pictures,
         Details("more", (table,)), words,
     )  # fmt: skip
     document = Document(nasty, [("", [nasty, "second"])], [Section("s", nasty, blocks)])

@@ -120,7 +120,7 @@ def is_up_to_date(study: Study) -> bool:
 
 
 def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
-    """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
+    """Write the report of two studies; print how they differ, the first sentence of each, and the path; open it."""
     from toposcope.cli.output import open_page
     from toposcope.report import write_comparison
     from toposcope.report.tuning import MAX_WORKERS
@@ -136,6 +136,6 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
             Study.load(first), Study.load(second), folder, progress, adjust, kinds, MAX_WORKERS
         )
     for name, sentences in verdicts:
-        click.echo(f"{name}: {sentences[0]}")
+        click.echo(f"{name}: {sentences[0]}" if name else " ".join(sentences))
     click.echo(f"report: {page.resolve()}")
     open_page(page)

@@ -99,16 +99,10 @@ class Page(Generic[MaterialType]):
         ordered = sorted(self._sections, key=lambda part: part.summary_position)
         return [sentence for part in ordered for sentence in part.summary(self.data)]
 
-    def charts(self, *, compared: bool = False) -> Iterator[tuple[str, Chart]]:
-        """Draw the charts that have data, one by one; yield each with the anchor of its section.
-
-        Parameters
-        ----------
-        compared : bool
-            Draw only the charts that are shown side by side when two studies are compared.
-        """
+    def charts(self) -> Iterator[tuple[str, Chart]]:
+        """Draw the charts that have data, one by one; yield each with the anchor of its section."""
         for part in self._sections:
-            for draw in part.compared_charts if compared else part.charts:
+            for draw in part.charts:
                 with debug_mode(False):  # Altair would validate every part of every chart as it is made
                     drawn = draw(self.data)
                 for chart in [drawn] if isinstance(drawn, Chart) else drawn or []:

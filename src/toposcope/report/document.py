@@ -76,15 +76,6 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """Pictures set next to each other, with a title each."""
-
-    titles: tuple[str, ...]
-    pictures: tuple[Picture, ...]
-    kind: ClassVar[str] = "side_by_side"
-
-
-@dataclass(frozen=True)
 class Details:
     """What is long and folded away until it is asked for; print shows it."""
 
@@ -93,7 +84,7 @@ class Details:
     kind: ClassVar[str] = "details"
 
 
-Block = Paragraph | Heading | Terms | Preformatted | Picture | SideBySide | Details | Table
+Block = Paragraph | Heading | Terms | Preformatted | Picture | Details | Table
 
 
 @dataclass(frozen=True)
@@ -217,8 +208,6 @@ def _charts(blocks: "tuple[Block, ...]") -> Iterator[Chart]:
         match block:
             case Picture():
                 yield block.chart
-            case SideBySide():
-                yield from (picture.chart for picture in block.pictures)
             case Details():
                 yield from _charts(block.blocks)
 

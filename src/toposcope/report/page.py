@@ -233,7 +233,7 @@ def page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
     titles: dict[str, set[str]] = {}
     for field, title in _titles(spec):
         titles.setdefault(field, set()).add(title)
-    columns = {**FIELDS, **{field: next(iter(names)) for field, names in titles.items() if len(names) == 1}}
+    columns = {**{field: next(iter(names)) for field, names in titles.items() if len(names) == 1}, **FIELDS}
     return {
         "spec": spec,
         "datasets": datasets,

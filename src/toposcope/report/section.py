@@ -100,8 +100,6 @@ class ReportSection(Generic[MaterialType]):
         ``data.tables[name]``. Each table is written to ``tables/NAME.csv``.
     charts : sequence of callable
         Each draws one chart or several; None or an empty list if there are no data.
-    compared_charts : sequence of callable
-        The charts that are shown side by side when two studies are compared.
     blocks : callable
         Returns the paragraphs, tables and figures in their order, given the data and the drawn figures.
     finding : callable
@@ -123,7 +121,6 @@ class ReportSection(Generic[MaterialType]):
     position_on: Callable[[MaterialType], int] | None = None
     tables: Mapping[str, Callable[[MaterialType], pl.DataFrame]] = field(default_factory=dict)
     charts: Sequence[Callable[[MaterialType], Charts]] = ()
-    compared_charts: Sequence[Callable[[MaterialType], Charts]] = ()
     blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
     finding: Callable[[MaterialType], str] = _no_finding
     summary: Callable[[MaterialType], Sequence[str]] = _nothing

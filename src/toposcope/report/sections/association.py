@@ -416,7 +416,6 @@ SECTION = ReportSection(
         "comparisons": lambda data: comparison_table(data.trajectories),
     },
     charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),
-    compared_charts=(association_heat_map,),
     blocks=_blocks,
     finding=_finding,
     summary=association_sentences,

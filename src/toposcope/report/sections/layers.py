@@ -350,7 +350,6 @@ SECTION = ReportSection(
         "references": lambda data: reference_table(data.trajectories),
     },
     charts=(layer_heat_maps, layer_group_charts, random_matrix_charts),
-    compared_charts=(layer_heat_maps,),
     blocks=_blocks,
     finding=_finding,
 )

@@ -156,7 +156,6 @@ SECTION = ReportSection(
         "change_points": lambda data: change_point_table(data.trajectories, data.progress),
     },
     charts=(change_point_chart,),
-    compared_charts=(change_point_chart,),
     blocks=_blocks,
     finding=_finding,
 )

@@ -274,7 +274,6 @@ SECTION = ReportSection(
         "collapse": lambda data: collapse_table(data.tables["matched"]),
     },
     charts=(scaling_charts, cross_size_charts),
-    compared_charts=(scaling_charts,),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,
