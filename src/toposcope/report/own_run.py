@@ -34,6 +34,7 @@ from toposcope.report.tables import percent
 from toposcope.report.verdict import study_verdict
 from toposcope.wording import counted, joined
 
+PAST_BEST = "Past its best"
 MAX_MOVED = 3  # layers that are named
 TRAINING_NORM = Feature("training", "", "weight_norm", "norm")
 MOVES = {TRAINING_NORM: "weight norm", WEIGHT_NORM: "weight norm", NP.feature: uncapitalised(NP.name)}
@@ -90,16 +91,19 @@ def _first(data: StudyData, run: OwnRun) -> str:
         return f"No loss of {run.name} is known; {uncapitalised(_checkpoints(data))}."
     if run.log.diverged is not None:
         return f"Diverged at step {run.log.diverged.step:,}."
-    return f"{_health(data, run.log)}. {_end(run, run.log)}, {_kind(run.log)} loss."
+    words, kind = _health(data, run.log), f"{_kind(run.log)} loss"
+    if words != PAST_BEST:
+        return f"{words}. {_end(run, run.log)}, {kind}."
+    step, best = run.log.best
+    return f"{words}. {_end(run, run.log)}, {kind}; its best, {_loss(best)}, was at step {step:,}."
 
 
 def _health(data: StudyData, log: Log) -> str:
     if not log.is_validation and any(remark.startswith(ROSE) for remark in log.remarks):
-        return "Not healthy: the loss rose again"
+        return "Look at this: the loss rose again"
     if log.overfits:
-        step, best = log.best
-        return f"Past its best, {_loss(best)} at step {step:,}"
-    return counted(len(data.alerts), "alert") if len(data.alerts) else "Healthy"
+        return PAST_BEST
+    return f"Look at this: {counted(len(data.alerts), 'alert')}" if len(data.alerts) else "Healthy"
 
 
 def _end(run: OwnRun, log: Log) -> str:
