@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from toposcope.charts.theme import AT_CURSOR, RUNS, RUNS_DARK, config
 
@@ -172,9 +173,19 @@ def to_fragment(document: "Document", explorer: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+    loader = jinja2.PackageLoader("toposcope.report", ".")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["glossed"] = glossed
+    return environment
+
+
+def glossed(text: str, *, focusable: bool = True) -> Markup:
+    """Return text in which verdicts show what they mean: to a pointer, and where they can be focused also to keys."""
+    from toposcope.analysis.verdict import GLOSSES  # the server, which imports nothing heavy, has no verdicts
+
+    tab = ' tabindex="0"' if focusable else ""
+    verdict = rf"\b({'|'.join(map(re.escape, GLOSSES))})\b"
+    return Markup(re.sub(verdict, lambda m: f'<abbr title="{GLOSSES[m[0]]}"{tab}>{m[0]}</abbr>', str(escape(text))))
 
 
 def _numbers(charts: "list[Chart]") -> dict[str, int]:
@@ -189,10 +200,10 @@ def page_data(charts: "list[Chart]", explorer: "Explorer | None" = None) -> dict
         spec = chart.spec(titled=False)
         rows = spec.pop("datasets", {})
         del spec["config"]
-        specs[chart.name] = page_chart(spec, list(rows))
+        specs[chart.name] = page_chart(spec, rows)
         datasets |= {name: to_columns(rows[name]) for name in specs[chart.name]["datasets"]}
     if explorer is not None:
-        specs |= {name: page_chart(spec, []) for name, spec in explorer.charts.items()}
+        specs |= {name: page_chart(spec, {}) for name, spec in explorer.charts.items()}
     return {
         **_settings(),
         "charts": specs,
@@ -212,8 +223,15 @@ def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {(feature["key"], group) for feature in features for group in feature["values"]}
 
 
-def page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
-    """Return a specification for the page's script, the names of its data, and whether it has a cursor.
+FIELDS = {
+    "partial_rho": "rho given the covariates", "when": "checkpoint", "place": "bar", "name": "kind of bar",
+    "forecast": "predicted final loss", "middle": "median", "birth": "birth",
+}  # fmt: skip
+"""Names of fields that their axes do not name; those without a title are named by their own words."""
+
+
+def page_chart(spec: dict[str, Any], datasets: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return a specification for the page's script, the names of its data and columns, and whether it has a cursor.
 
     Elsewhere a chart's cursor follows the pointer by itself; on the page, its marks draw the data ``cursor``, and the
     script hands these to all charts.
@@ -223,18 +241,40 @@ def page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
     kept = {"params": [param for param in params if param["name"] != "hover"]} if params else {}
     layers = [_at_cursor(layer) for layer in spec.get("layer", ()) if layer.get("name") not in stops]
     on_page = {**spec, **kept, **({"layer": layers} if layers else {})}
-    uses = {name: to_json(on_page).count(name) for name in datasets}
+    titles: dict[str, set[str]] = {}
+    for field, title in _titles(spec):
+        titles.setdefault(field, set()).add(title)
+    columns = {**{field: next(iter(names)) for field, names in titles.items() if len(names) == 1}, **FIELDS}
     return {
         "spec": on_page,
-        "datasets": sorted(filter(uses.get, uses), key=lambda name: -uses[name]),  # what the page lists comes first
+        "datasets": _main_first(on_page, datasets),
+        "columns": columns,
         "cursor": any(param["name"] == "at" for param in params),
     }
+
+
+def _main_first(spec: dict[str, Any], datasets: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Order what is drawn: first what most layers draw, or the widest, whose values the page reads out and lists."""
+    text = to_json(spec)
+    uses = {name: n for name in datasets if (n := text.count(name))}
+    columns = {name: len(datasets[name][0]) if datasets[name] else 0 for name in uses}
+    return sorted(uses, key=lambda name: (columns[name] < 2, -uses[name], -columns[name]))
 
 
 def _at_cursor(layer: dict[str, Any]) -> dict[str, Any]:
     if layer.get("transform") != [{"filter": AT_CURSOR}]:
         return layer
     return {**{key: value for key, value in layer.items() if key != "transform"}, "data": {"name": "cursor"}}
+
+
+def _titles(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield field and title of every axis and legend that has one."""
+    for channel in spec.get("encoding", {}).values():
+        if isinstance(channel, Mapping) and isinstance(channel.get("title"), str) and "field" in channel:
+            yield channel["field"], channel["title"]
+    parts = [part for name in ("layer", "concat", "hconcat", "vconcat") for part in spec.get(name, ())]
+    for part in [*parts, *([spec["spec"]] if "spec" in spec else [])]:
+        yield from _titles(part)
 
 
 def _script(*names: str) -> Markup:

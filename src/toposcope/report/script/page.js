@@ -49,7 +49,14 @@ const features = new Map(explorer?.features.map((each) => [each.key, each]));
 const feature = () => features.get(get("feature"));
 const layers = () => explorer?.layers[get("run")];
 const nearest = (steps, at) => steps.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best), steps[0]);
-const number = (v) => (typeof v === "number" ? v.toLocaleString("en", { maximumSignificantDigits: 4 }) : (v ?? "–"));
+const largest = (values) => values.reduce((most, v) => Math.max(most, Math.abs(v) || 0), 0);
+// As people write it; next to numbers of size `most` a rounding error is 0.
+function number(v, most = 0) {
+  if (typeof v !== "number") return v ?? "–";
+  if (Math.abs(v) <= 1e-12 * most) return "0";
+  if (Math.abs(v) < 1e-4 || Math.abs(v) >= 1e15) return `${+v.toPrecision(3)}`;
+  return v.toLocaleString("en", Number.isInteger(v) ? {} : { maximumSignificantDigits: 4 });
+}
 
 // Centred ranks; the last of some series, those before it regressed out.
 function ranks(values) {
@@ -65,7 +72,8 @@ function residual(series) {
     if (dot(left, left) > 1e-12 * dot(values, values)) free.push(left);
     else if (values === series.at(-1)) return values.map(() => 0);
   }
-  return free.at(-1);
+  const left = free.at(-1), most = largest(left);
+  return left.map((v) => (Math.abs(v) <= 1e-12 * most ? 0 : v));
 }
 
 // ---- Rows of charts

@@ -2,12 +2,15 @@
 
 function openData({ target }) {
   const chart = drawn.get(target.previousElementSibling.dataset.chart), { rows } = chart, table = make("table");
-  const lines = [keys(rows[0] ?? {}), ...rows.map(Object.values)];
+  const fields = keys(rows[0] ?? {}), sizes = fields.map((field) => largest(rows.map((row) => row[field])));
+  const { textContent } = target.closest("figure").querySelector("h2, h3"), quantity = get("quantity");
+  const value = chart.name.startsWith("layer") ? (features.get(quantity)?.name ?? quantity) : textContent;
+  const names = { value, x: page.axes[get("x")]?.title, ...page.charts[chart.name].columns };
+  const lines = [fields.map((field) => names[field] ?? field.replaceAll("_", " ")), ...rows.map(Object.values)];
   const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^\s*[=+@-](?![\d.])|^[\t\r]/, "'$&")}"`;
-  for (const line of lines.slice(0, 301)) {
-    const row = table.insertRow();
-    for (const cell of line) row.insertCell().textContent = number(cell);
-  }
+  table.createTHead().insertRow().append(...lines[0].map((textContent) => make("th", { textContent, scope: "col" })));
+  const body = table.createTBody();
+  for (const line of lines.slice(1, 301)) body.insertRow().append(...line.map((cell, i) => make("td", { textContent: number(cell, sizes[i]) })));
   const href = `data:text/csv,${encodeURIComponent(lines.map((line) => line.map(quoted).join(",")).join("\n"))}`;
   const link = make("a", { href, download: `${chart.name}.csv`, textContent: "CSV" });
   target.querySelector("div")?.remove();
