@@ -62,7 +62,7 @@ class Recording:
     """Writes a run into a study; used from one thread."""
 
     def __init__(self, run: RunInfo, probes: Sequence[Probe], layers: Sequence[Layer], step: int) -> None:
-        self._directory, self._layers = run.directory, layers
+        self._directory, self._layers, self._tokens_per_step = run.directory, layers, run.tokens_per_step
         self._lock: AbstractContextManager[None] = locked(run.directory)
         self._lock.__enter__()
         try:
@@ -113,8 +113,11 @@ class Recording:
 
     def log(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Append logged values, by step, under the names that the loop uses."""
-        named = {step: stored_names(values) for step, values in rows.items()}
+        named = {step: self._tokens(step) | stored_names(values) for step, values in rows.items()}
         self._store.append_log(self.run, named, time.time())
+
+    def _tokens(self, step: int) -> dict[str, float]:
+        return {"tokens": float(self._tokens_per_step * step)} if self._tokens_per_step else {}
 
     def logged(self) -> dict[int, dict[str, float]]:
         """Return the stored log, by step."""

@@ -18,7 +18,13 @@ function adapted(spec, width) {
 }
 const setsOf = (name) => (sources[name] ? { rows: sources[name]() } : fromEntries(page.charts[name].datasets.map((each) => [each, rowsOf(page.datasets[each])])));
 
-async function draw(place) {
+const turns = new Map(); // the last drawing of each place, after which the next begins
+function draw(place) {
+  const own = (turns.get(place) ?? Promise.resolve()).catch(() => {}).then(() => embed(place));
+  turns.set(place, own);
+  return own;
+}
+async function embed(place) {
   const name = place.dataset.chart, { spec, cursor } = page.charts[name], room = place.clientWidth || 560;
   const chart = { name, place, spec, cursor, lines: lineChart(spec), sets: setsOf(name) };
   prepare(chart);
