@@ -19,7 +19,7 @@ def noisy(n: int, scale: float = 0.05) -> list[float]:
 
 
 def uneven(n: int) -> list[int]:
-    return np.cumsum(RNG.integers(1, 400, n)).tolist()
+    return [int(step) for step in np.cumsum(RNG.integers(1, 400, n))]
 
 
 @pytest.mark.parametrize("half_life", [1, 50, 10_000])

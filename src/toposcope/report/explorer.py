@@ -36,7 +36,9 @@ def explorer_data(data: StudyData) -> dict[str, Any]:
     runs = [t for t in data.trajectories if t.targets]
     notes: list[str] = []
     return {
-        "runs": [_run(t, place) | {"times": _times(data, t.run)} for place, t in enumerate(data.trajectories) if t.targets],
+        "runs": [
+            _run(t, place) | {"times": _times(data, t.run)} for place, t in enumerate(data.trajectories) if t.targets
+        ],
         "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
         "features": _features(runs, _notes(data), notes),
         "layers": _layers(runs, notes),

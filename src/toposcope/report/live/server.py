@@ -194,9 +194,8 @@ class LivePage:
         charts = self._assets.charts_of(
             message["runs"], max((len(of["names"]) for of in message["layers"].values()), default=1)
         )
-        live = {
-            **message, "study": view.study, "most": 2 * MAX_LIVE_ROWS, "charts": [*LINES, "layer-map"], "axes": [*db.AXES]
-        }  # fmt: skip
+        sent = {"study": view.study, "most": 2 * MAX_LIVE_ROWS, "charts": [*LINES, "layer-map"], "axes": [*db.AXES]}
+        live = {**message, **sent}
         return to_live_page(title, charts, self._assets.vega, live, self.analyses.result(self.analysed(view)))
 
     def _analysis(self, name: str) -> str:

@@ -31,9 +31,8 @@ async function embed(place) {
   const config = structuredClone(page.config[root.dataset.theme]), datasets = { ...chart.data, cursor: [] };
   config.legend.columns = Math.ceil(room / 170 - 1);
   config.axis.labelLimit = Math.min(180, room / 3);
-  const old = drawn.get(name);
-  old?.view.finalize();
-  let width = old?.room === room ? old.width : room - 70; // once it fits, it does so at the first try
+  drawn.get(name)?.view.finalize();
+  let width = room - 70;
   for (let tries = 0; tries < 3; tries++) {
     chart.view?.finalize();
     const whole = forVega({ ...adapted(planned(spec, chart), width), datasets, config });
@@ -42,7 +41,7 @@ async function embed(place) {
     if (excess < 2 && excess > -20) break;
     width -= excess;
   }
-  Object.assign(chart, { room, width, look: lookOf(chart) });
+  chart.look = lookOf(chart);
   drawn.set(name, chart);
   place.querySelector("summary").ariaLabel = "Save";
   place.querySelector(".marks").ariaHidden = true;
