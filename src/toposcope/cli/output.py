@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,32 +21,75 @@ if TYPE_CHECKING:
     from toposcope.study.tables import Unit
 
 MAX_ERRORS_SHOWN = 10
-TABLE_WIDTH = 200  # characters in a line of a table that goes to a file or another program
-MAX_DRAWN_ROWS, MAX_PADDED = 2000, 60
-"""Rows of a table with a frame; characters to which a column of a longer one is padded."""
+TABLE_WIDTH = 200  # characters in a line of a table that goes to a file or another program, if its words fit
+MAX_DRAWN_ROWS, MAX_PADDED, MIN_PROSE = 2000, 60, 20
+"""Rows of a table with a frame; characters to which a column of a longer one is padded, and that sentences get."""
 REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
-    """Print a table: numbers with six digits, nothing for None; a long one in plain columns, which takes less time."""
+    """Print a table: numbers with six digits, nothing for None.
+
+    Words are never cut: where the longest ones do not fit next to each other, each row is printed as lines. A long
+    table is in plain columns, which takes less time.
+    """
+    cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
+    by_column = list(zip(columns, *cells, strict=True))
+    least = [max(_longest_word(name), *(min(_length(c), max(_longest_word(c), MIN_PROSE)) for c in column), 0)
+             for name, *column in by_column]  # fmt: skip
+    frame = 3 * len(columns) + 1
+    # without a terminal a table may be wider than most screens
+    width = shutil.get_terminal_size((0, 0)).columns or max(TABLE_WIDTH, sum(least) + frame)
+    _print_wrapped(title, width)
+    if sum(least) + frame > width:
+        for row in cells:
+            for i, (name, cell) in enumerate(zip(columns, row, strict=True)):
+                if cell:
+                    _print_wrapped(f"{name}: {cell}", width, indent="  " if i else "")
+    elif len(cells) > MAX_DRAWN_ROWS:
+        widths = [min(max(map(_length, column)), MAX_PADDED) for column in by_column]
+        for row in (columns, *cells):
+            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    else:
+        _draw(columns, cells, _widths(least, [max(map(_length, column)) for column in by_column], width - frame))
+
+
+def _length(text: str) -> int:
+    """Return the characters of a terminal that the longest line of a text takes; letters of some scripts take two."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.splitlines()), default=0)
+
+
+def _longest_word(text: str) -> int:
+    return max(map(_length, text.split()), default=0)
+
+
+def _widths(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns: their natural ones, of which the widest give way to their longest word at least."""
+    widths = list(natural)
+    while sum(widths) > room:
+        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths
+
+
+def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
-    if len(cells) > MAX_DRAWN_ROWS:
-        widths = [min(max(map(len, column)), MAX_PADDED) for column in zip(columns, *cells, strict=True)]
-        for row in (columns, *cells):
-            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-        return
-    # Names come from files of the user; brackets in them are not markup.
-    console = Console(markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH, markup=False, emoji=False)
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
+    # Names come from files of the user: brackets in them are not markup. Without styles there is nothing to turn off.
+    console = Console(width=sum(widths) + 3 * len(widths) + 1, color_system=None, markup=False, emoji=False)
+    table = Table(*(Column(name, width=width) for name, width in zip(columns, widths, strict=True)))
     for row in cells:
         table.add_row(*row)
     console.print(table)
+
+
+def _print_wrapped(text: str, width: int, indent: str = "") -> None:
+    keep = {"break_long_words": False, "break_on_hyphens": False}
+    click.echo(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", **keep))
 
 
 def print_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:

@@ -12,8 +12,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.held_out import LEVEL
-from toposcope.forecasting.intervals import LOSS_ROSE, band
+from toposcope.forecasting.headline import headline
+from toposcope.forecasting.intervals import band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
@@ -58,7 +58,7 @@ class ForecastReport:
         """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends."""
         from toposcope.charts.forecast import binned_medians, forecast_chart
 
-        log, schedule, default, headline = self.log, self.schedule, self.default, self.headline()
+        log, schedule, default = self.log, self.schedule, self.default
         curve = ends = None
         if self.results is not None and default is not None:
             low, high = band(default)
@@ -83,7 +83,7 @@ class ForecastReport:
             siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
         return forecast_chart(
             pl.DataFrame({"step": log.steps, "loss": log.loss}),
-            f"{headline[:1].upper()}{headline[1:]}",
+            self.headline().rstrip("."),
             last_step=schedule.last_step,
             unit=log.unit,
             forecaster=self.chosen,
@@ -129,31 +129,8 @@ class ForecastReport:
         return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
 
     def headline(self) -> str:
-        """Return in a line where the run ends, of which loss and in its unit; or that it diverged."""
-        log, digits = self.log, self.digits
-        if log.diverged is not None:
-            return str(log.diverged)
-        final = f"final {'validation' if log.is_validation else 'training'} loss {self.loss:.{digits}f}"
-        if self.default is None:
-            error = log.final_loss()[1]
-            spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
-            rows = (
-                f"that of the last evaluation, at step {log.steps[-1]:,}"
-                if log.is_validation
-                else f"over the last {FINAL_SHARE:.0%} of its rows"
-            )
-            return (
-                f"the run is complete, at step {log.last_seen:,} of {self.schedule.last_step:,}: "
-                f"{final}{spread} {log.unit}, {rows}, {f'column {log.target!r}'}{_best(log)}"
-            )
-        low, high = (f"{end:.{digits}f}" for end in self.interval)
-        stage = "" if self.stage is None else f"; new stage since step {self.stage.step:,}"
-        # a jump to a new stage explains why a loss rose
-        rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
-        rose = rose or [remark for remark in self.default.remarks if remark.startswith(LOSS_ROSE)]
-        more = _best(log) or "".join(f"; {remark}" for remark in rose)
-        ends = f"({LEVEL:.0%}: {low} to {high})"
-        return f"{final} {log.unit} {ends}, column {log.target!r}{stage}{more}; default: {self.chosen}"
+        """Return in a line where the run ends, how sure that is, and whether it is healthy; or that it diverged."""
+        return headline(self)
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -271,7 +248,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final training loss 2.19 nats (90%: 1.80 to 2.66), column 'loss'; default: median>
+    <ForecastReport of now: Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000; the run is healthy.>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)
@@ -334,17 +311,6 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
     usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
     between = left < usual or (left == usual and log.steps[0] == 0)
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
-
-
-def _best(log: Log) -> str:
-    """Return the best validation loss where it has risen since."""
-    if log.validation is None or not log.overfits:
-        return ""
-    (step, best), (steps, losses) = log.best, log.validation
-    return (
-        f"; the best validation loss was {best:.4g} at step {step:,}; it has risen since, to {losses[-1]:.4g} at step "
-        f"{steps[-1]:,}"
-    )
 
 
 def _learning_rate(log: Log, schedule: Schedule) -> str:
