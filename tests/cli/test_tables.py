@@ -11,13 +11,16 @@ LAYER = "base_model.model.transformer.h.10.attn.c_attn.lora_A.default.weight"
 PROSE = "every weight is as in the checkpoint before, which training does not do, so the series repeats itself"
 TABLES = {
     "doctor": (("check", "severity", "steps", "layer", "message"), [("same_weights", "fault", "10-30", LAYER, PROSE)]),
-    "layers": (("layer", "role", "recognised by", "shape"), [(f"h.{i}.attn", "attn.k", "name", "768 x 768") for i in range(4)]),
-    "landscape": (("statistic", "mean", "sd over planes", "change at half resolution"), [("saddle-minimum distance", 0.123456789, None, 2.5)]),
+    "layers": (("layer", "role", "recognised by"), [(f"h.{i}.attn", "attn.k", "its name") for i in range(4)]),
+    "landscape": (
+        ("statistic", "mean", "sd over planes", "change at half resolution"),
+        [("saddle-minimum distance", 0.123456789, None, 2.5)],
+    ),
     "forecast": (("forecaster", "no forecast because"), [("multi_power", PROSE), ("stack", f"{PROSE}; {LAYER}")]),
-    "measure": (("run", "step", "rips H0.total_persistence", "rips H1.max"), [("wide-model-with-a-long-name", 1000, 1.5, None)]),
+    "measure": (("run", "step", "rips H0.total", "rips H1.max"), [("wide-model-with-a-long-name", 1000, 1.5, None)]),
     "script": (("run", "说明"), [("一个很长的名字没有空格", "每个词 都完整 " * 12)]),
     "empty": (("run", "step"), []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200, None])

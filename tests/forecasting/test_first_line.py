@@ -33,12 +33,12 @@ def test_a_healthy_run() -> None:
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (log(FALLING, "bpb", unit="bits per byte"), r"Training loss ends at [\d.]+ bits per byte \(90%: .*is healthy\.$"),
+        (log(FALLING, "bpb", unit="bits per byte"), r"loss ends at [\d.]+ bits per byte \(90%: .*is healthy\.$"),
         (log(RISING, "eval_loss"), "^Past its best: the validation loss was lowest, .* not healthy: it overfits.$"),
         (log(RISING), r"not healthy: the loss has risen from [\d.]+ to [\d.]+\.$"),
         (log(np.full(len(STEPS), 2.0)), "the run is not learning: its loss is constant.$"),
         (log(np.where(STEPS == 500, 9.0, FALLING)), "healthy but for 1 spike of the loss.$"),
-        (log(FALLING, last_step=1000), r"^The run is complete, at step 1,000: training loss ended at .* was healthy\.$"),
+        (log(FALLING, last_step=1000), r"^The run is complete, at step 1,000: training loss ended .* was healthy\.$"),
         (log(FALLING, diverged=Divergence(990, "the loss is NaN")), "^The run diverged at step 990.*no final loss.$"),
     ],
 )  # fmt: skip

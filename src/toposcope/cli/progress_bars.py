@@ -30,7 +30,8 @@ TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 def progress_bars() -> Iterator[Progress]:
     """Show a bar for each stage, on standard error, with its remaining time.
 
-    Without a terminal, or in a narrow or dumb one, print a line when a stage starts and ends, and every half minute in between.
+    Without a terminal, or in a narrow or dumb one, print a line when a stage starts and ends, and every half minute in
+    between.
     """
     # Rich takes long to import. A process that was started without a standard error has none.
     has_terminal = sys.stderr is not None and sys.stderr.isatty()

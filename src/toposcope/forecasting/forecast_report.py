@@ -130,7 +130,7 @@ class ForecastReport:
 
     def headline(self) -> str:
         """Return in a line where the run ends, how sure that is, and whether it is healthy; or that it diverged."""
-        return headline(self)
+        return headline(self.log, self.schedule, self.default, self.stage, self.digits)
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""

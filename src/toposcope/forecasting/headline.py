@@ -1,32 +1,28 @@
 """The first line of a forecast: which loss, where it ends, how sure that is, and whether the run is healthy."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.held_out import LEVEL
 from toposcope.forecasting.intervals import is_learning, risen
 from toposcope.forecasting.schedules.planned import ESTIMATED
+from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage
 from toposcope.logs import Log
 from toposcope.logs.anomalies import ROSE, spike_rows
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.wording import counted
 
-if TYPE_CHECKING:
-    from toposcope.forecasting.forecast_report import ForecastReport
 
-
-def headline(report: "ForecastReport") -> str:
-    """Return the first line; each kind of run has its own."""
-    log, digits, last_step = report.log, report.digits, report.schedule.last_step
+def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int) -> str:
+    """Return the first line; each kind of run has its own. A run without a default forecast is complete or diverged."""
+    last_step = schedule.last_step
     if log.diverged is not None:
         return f"{_capital(str(log.diverged))}. It has no final loss."
-    health = health_of(log, report.stage)
-    if report.default is None:
-        error = log.final_loss()[1]
+    health = health_of(log, stage)
+    if default is None:
+        loss, error = log.final_loss()
         spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
         rows = (
             f"that of the last evaluation, at step {log.steps[-1]:,}"
@@ -36,12 +32,12 @@ def headline(report: "ForecastReport") -> str:
         of = f" of {last_step:,}" if last_step != log.last_seen else ""
         return (
             f"{_best(log)}The run is complete, at step {log.last_seen:,}{of}: {kind_of(log)} loss ended at "
-            f"{report.loss:.{digits}f}{spread}{_unit(log)}, {rows}; it was {health}."
+            f"{loss:.{digits}f}{spread}{_unit(log)}, {rows}; it was {health}."
         )
-    low, high = (f"{end:.{digits}f}" for end in report.interval)
-    end = ", an estimated end" if any(ESTIMATED in remark for remark in report.schedule.remarks) else ""
+    low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
+    end = ", an estimated end" if any(ESTIMATED in remark for remark in schedule.remarks) else ""
     return (
-        f"{_best(log)}{_capital(kind_of(log))} loss ends at {report.loss:.{digits}f}{_unit(log)} "
+        f"{_best(log)}{_capital(kind_of(log))} loss ends at {default.loss:.{digits}f}{_unit(log)} "
         f"({LEVEL:.0%}: {low} to {high}) at step {last_step:,}{end}; the run is {health}."
     )
 
