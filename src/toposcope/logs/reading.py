@@ -206,10 +206,17 @@ def _with_names(path: Path, logs: list[tuple[RawLog, Log]]) -> list[Log]:
     names = [full(*pair) if counts[name] > 1 else name for name, pair in zip(names, logs, strict=True)]
     seen: Counter[str] = Counter()
     named = []
-    for name, (_, log) in zip(names, logs, strict=True):
+    within = Counter(place for raw, _ in logs for place in (_folder(raw.source), *_folder(raw.source).parents))
+    for name, (raw, log) in zip(names, logs, strict=True):
         seen[name] += 1
-        named.append(replace(log, name=one_line(name if seen[name] == 1 else f"{name} ({seen[name]})")))
+        name = one_line(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        # what lies next to or above several logs is not of one of them
+        named.append(replace(log, name=name, source=raw.source if within[_folder(raw.source)] == 1 else None))
     return sorted(named, key=lambda log: log.name)
+
+
+def _folder(source: Path) -> Path:
+    return source if source.is_dir() else source.parent
 
 
 def _differences(logs: list[Log]) -> list[str]:
