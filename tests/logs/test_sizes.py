@@ -99,6 +99,22 @@ def test_the_trainer_of_hugging_face(counted: str, tied: bool, tmp_path: Path) -
     assert (found.parameters, found.tokens_per_step) == (count(tensors), pytest.approx(384))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_configuration_alone_declares_the_parameters(tied: bool, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": V, "n_embd": E, "n_layer": 1, "n_head": 2, "n_positions": C, "tie_word_embeddings": tied}
+    config = transformers.GPT2Config(**sizes)
+    config.save_pretrained(tmp_path)
+    log(tmp_path)
+    expected = sum(p.numel() for p in transformers.GPT2LMHeadModel(config).parameters())
+    assert sized(tmp_path / "log.txt").parameters == expected
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    found = sized(tmp_path / "log.txt")
+    assert math.isnan(found.parameters)
+    assert any("a model that transformers cannot build" in remark for remark in found.remarks)
+
+
 def test_what_lies_next_to_several_logs_is_of_none(tmp_path: Path) -> None:
     nanogpt(tmp_path)
     log(tmp_path, "other.txt")

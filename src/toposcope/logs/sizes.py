@@ -48,7 +48,7 @@ def with_sizes(log: Log) -> Log:
     settings += [(f"the checkpoint's {name}", part) for name, part in inside.items()]
     parameters, per_step = log.parameters, log.tokens_per_step
     if not parameters > 0:
-        parameters, words = _parameters(weights, settings)
+        parameters, words = _parameters(folder, weights, settings)
         remarks += [words] if words else []
     if not per_step > 0:
         per_step, words = next(_tokens_per_step(weights, settings), (math.nan, ""))
@@ -121,14 +121,32 @@ def _first(settings: Settings, names: tuple[str, ...]) -> tuple[str, float] | No
     return next(((name, size) for name in names if (size := size_of(settings.get(name))) > 0), None)
 
 
-def _parameters(weights: _Weights | None, settings: list[tuple[str, Settings]]) -> tuple[float, str]:
+def _parameters(folder: Path, weights: _Weights | None, settings: list[tuple[str, Settings]]) -> tuple[float, str]:
     """Return the number of parameters, and where it is from."""
     if weights is not None:
         return float(weights.n), f"{short(weights.n)} parameters, by {Path(weights.location).name}"
     for place, values in settings:
         if found := _first(values, tuple(name for name in NAMES["parameters"] if len(name) > 1)):
             return found[1], f"{short(found[1])} parameters, by {found[0]} of {place}"
+        if values.get("model_type") and place == "config.json":
+            return _of_architecture(folder)
     return math.nan, ""
+
+
+def _of_architecture(folder: Path) -> tuple[float, str]:
+    """Return the parameters of the model that a ``config.json`` of transformers declares; no weight is allocated."""
+    try:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError:
+        return math.nan, "config.json declares a model; pip install transformers torch, and its parameters are counted"
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+    except Exception as error:  # noqa: BLE001 - whatever another library raises, the run has other sources
+        return math.nan, f"config.json declares a model that transformers cannot build: {message_of(error)}"
+    count = sum(parameter.numel() for parameter in model.parameters())  # a tied one once
+    return float(count), f"{short(count)} parameters, by config.json"
 
 
 def _tokens_per_step(weights: _Weights | None, settings: list[tuple[str, Settings]]) -> Iterator[tuple[float, str]]:
