@@ -31,28 +31,56 @@ DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
     """Print a table: numbers with six digits, nothing for None.
 
-    Words are never cut: where the longest ones do not fit next to each other, each row is printed as lines. A long
-    table is in plain columns, which takes less time.
+    Words are never cut. Where the longest ones do not fit next to each other, short columns go into several tables, and
+    rows with sentences or long names become lines. A long table is in plain columns, which takes less time.
     """
     cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
     by_column = list(zip(columns, *cells, strict=True))
+    natural = [max(map(_length, column)) for column in by_column]
     least = [max(_longest_word(name), *(min(_length(c), max(_longest_word(c), MIN_PROSE)) for c in column), 0)
              for name, *column in by_column]  # fmt: skip
-    frame = 3 * len(columns) + 1
     # without a terminal a table may be wider than most screens
-    width = shutil.get_terminal_size((0, 0)).columns or max(TABLE_WIDTH, sum(least) + frame)
+    width = shutil.get_terminal_size((0, 0)).columns or max(TABLE_WIDTH, _framed(least))
     _print_wrapped(title, width)
-    if sum(least) + frame > width:
+    if len(cells) > MAX_DRAWN_ROWS and _framed(least) <= width:
+        widths = [min(each, MAX_PADDED) for each in natural]
+        for row in (columns, *cells):
+            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    elif blocks := _blocks(cells, least, width):
+        for block in blocks:
+            widths = _widths([least[i] for i in block], [natural[i] for i in block], width)
+            _draw([columns[i] for i in block], [[row[i] for i in block] for row in cells], widths)
+    else:
         for row in cells:
             for i, (name, cell) in enumerate(zip(columns, row, strict=True)):
                 if cell:
                     _print_wrapped(f"{name}: {cell}", width, indent="  " if i else "")
-    elif len(cells) > MAX_DRAWN_ROWS:
-        widths = [min(max(map(_length, column)), MAX_PADDED) for column in by_column]
-        for row in (columns, *cells):
-            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    else:
-        _draw(columns, cells, _widths(least, [max(map(_length, column)) for column in by_column], width - frame))
+
+
+def _framed(widths: Sequence[int]) -> int:
+    """Return the width of a table with these columns and the lines between them."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _blocks(cells: Sequence[Sequence[str]], least: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns of each table into which a wide one is cut, those that name a row first; none without room.
+
+    Sentences are not cut off from what they are about.
+    """
+    everything = list(range(len(least)))
+    if _framed(least) <= width:
+        return [everything]
+    if max(least[1:], default=0) >= MIN_PROSE:
+        return []
+    n_names = next((n for n in everything if len({row[:n] for row in cells}) == len(cells)), len(least))
+    names = everything[:n_names]
+    blocks = [list(names)]
+    for column in everything[n_names:]:
+        if len(blocks[-1]) > n_names and _framed([least[i] for i in (*blocks[-1], column)]) > width:
+            blocks.append(list(names))
+        blocks[-1].append(column)
+    fits = all(_framed([least[i] for i in block]) <= width for block in blocks)
+    return blocks if fits and names and len(blocks[0]) > n_names else []
 
 
 def _length(text: str) -> int:
@@ -66,10 +94,10 @@ def _longest_word(text: str) -> int:
     return max(map(_length, text.split()), default=0)
 
 
-def _widths(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
+def _widths(least: Sequence[int], natural: Sequence[int], width: int) -> list[int]:
     """Return the widths of columns: their natural ones, of which the widest give way to their longest word at least."""
     widths = list(natural)
-    while sum(widths) > room:
+    while _framed(widths) > width:
         widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
         widths[widest] -= 1
     return widths
@@ -80,7 +108,7 @@ def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequen
     from rich.table import Column, Table
 
     # Names come from files of the user: brackets in them are not markup. Without styles there is nothing to turn off.
-    console = Console(width=sum(widths) + 3 * len(widths) + 1, color_system=None, markup=False, emoji=False)
+    console = Console(width=_framed(widths), color_system=None, markup=False, emoji=False)
     table = Table(*(Column(name, width=width) for name, width in zip(columns, widths, strict=True)))
     for row in cells:
         table.add_row(*row)
