@@ -65,7 +65,7 @@ def test_arguments_without_a_name_are_counted() -> None:
     with pytest.raises(
         WrongCallError, match=r"rips: 2 arguments without a name, and it takes 1 \(points\); name the oth"
     ):
-        ts.rips(POINTS, 1)  # type: ignore[misc]
+        ts.rips(POINTS, 1)  # type: ignore[call-arg, arg-type]
     with pytest.raises(TypeError, match="missing 1 required"):
         ts.rips()  # type: ignore[call-arg]
     assert len(ts.rips(points=POINTS, max_dimension=1)) == 2

@@ -12,7 +12,7 @@ from toposcope.cli.progress_bars import progress_bars
 
 LAYER = "base_model.model.transformer.h.10.attn.c_attn.lora_A.default.weight"
 PROSE = "every weight is as in the checkpoint before, which training does not do, so the series repeats itself"
-TABLES = {
+TABLES: dict[str, tuple[tuple[str, ...], list[tuple[object, ...]]]] = {
     "doctor": (("check", "severity", "steps", "layer", "message"), [("same_weights", "fault", "10-30", LAYER, PROSE)]),
     "layers": (("layer", "role", "recognised by"), [(f"h.{i}.attn", "attn.k", "its name") for i in range(4)]),
     "landscape": (

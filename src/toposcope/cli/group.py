@@ -21,7 +21,7 @@ def _probe_option(name: str) -> str:
     kinds = probe_types()
     for probe in (str(declared["name"]) for declared in DEFAULT_PROBES):
         if meant := nearest(name.lstrip("-"), kinds[probe].__struct_fields__):
-            return f"{probe}:{meant}=..."
+            return f"probe {probe}:{meant}=..."
     return ""
 
 
@@ -56,11 +56,11 @@ class Commands(click.Group):
         except click.NoSuchOption as error:
             options = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
             meant = nearest(error.option_name.lstrip("-"), [name.lstrip("-") for name in options if name[:2] == "--"])
-            if meant:
-                error.possibilities = [f"--{meant}"]
-            elif "--probe" in options and (option := _probe_option(error.option_name)):
-                error.possibilities = [f"--probe {option}"]
-            raise
+            meant = meant or (_probe_option(error.option_name) if "--probe" in options else "")
+            if not meant:
+                raise
+            message = f"No such option {error.option_name!r}. Did you mean '--{meant}'?"
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -116,8 +116,11 @@ def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequen
 
 
 def _print_wrapped(text: str, width: int, indent: str = "") -> None:
-    keep = {"break_long_words": False, "break_on_hyphens": False}
-    click.echo(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", **keep))
+    wrapped = textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    click.echo("\n".join(wrapped))
 
 
 def print_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:

@@ -89,7 +89,9 @@ def _weights(folder: Path, remarks: list[str]) -> tuple[_Weights | None, dict[st
         checkpoint = found[-1]
         counts = _Weights(checkpoint)
         fields = saved_fields(checkpoint.files)
-        parts = {name: _flat(fields[name]) for name in INSIDE if isinstance(fields.get(name), Mapping)}
+        parts: dict[str, Settings] = {
+            name: _flat(fields[name]) for name in INSIDE if isinstance(fields.get(name), Mapping)
+        }
     except (ToposcopeError, IndexError) as error:
         remarks.append(f"its checkpoints say nothing of its size: {message_of(error)}")
         return None, {}

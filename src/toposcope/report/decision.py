@@ -123,7 +123,9 @@ def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     """Return the columns and rows that go with the answer: both ways to spend the budget, or the plan."""
     if advice.decision is not None:
         arms = (("continue the run", advice.decision.continued), ("best fresh run", advice.decision.scaled))
-        rows = [(name, short(arm.parameters), short(arm.tokens), fixed(arm.loss)) for name, arm in arms]
+        rows: list[tuple[str, ...]] = [
+            (name, short(arm.parameters), short(arm.tokens), fixed(arm.loss)) for name, arm in arms
+        ]
         return ("way", "parameters", "tokens", "loss, nats"), rows
     plan = advice.plan
     planned: tuple[tuple[str, Interval, Callable[[float], str]], ...] = (

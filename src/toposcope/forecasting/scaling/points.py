@@ -238,9 +238,10 @@ def points_of_runs(
                 raise ToposcopeError(f"{option} {name}={size:g}: expected a number above 0")
     sized = []
     for log in logs:
-        size, seen = ((given or {}).get(log.name, np.nan) for given in (parameters, tokens))
-        declared = {"parameters": size, "tokens_per_step": seen / max(log.last_seen, 1)}
-        sized.append(with_sizes(replace(log, **{name: value for name, value in declared.items() if value > 0})))
+        size = (parameters or {}).get(log.name, log.parameters)
+        seen = (tokens or {}).get(log.name)
+        per_step = log.tokens_per_step if seen is None else seen / max(log.last_seen, 1)
+        sized.append(with_sizes(replace(log, parameters=size, tokens_per_step=per_step)))
     points = points_of([log for log in sized if log.family == family] or sized)
     found = [remark for log, known in zip(sized, logs, strict=True) for remark in log.remarks[len(known.remarks) :]]
     return replace(points, remarks=(*points.remarks, *found, *remarks))
