@@ -92,18 +92,6 @@ class AdviceToShow(NamedTuple):
 Data = ReportData[AdviceToShow]
 
 
-def lead(advice: Advice) -> tuple[str, ...]:
-    """Return the sentences at the top of the page."""
-    if advice.decision is not None:
-        return (*reasons(advice.decision), *caveats(advice))
-    plan = advice.plan
-    return (
-        f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
-        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats.",
-        *caveats(advice),
-    )
-
-
 def caveats(advice: Advice) -> tuple[str, ...]:
     """Return the sentences on what is unreliable, and on the plans that were asked for next to the best one."""
     return (*advice.warnings, *_requested(advice))
@@ -114,9 +102,13 @@ def brief(advice: Advice) -> tuple[str, str]:
     if advice.decision is not None:
         answer, first_reason, *_ = reasons(advice.decision)
         return answer, first_reason
-    points = advice.fitted.points
+    plan, points = advice.plan, advice.fitted.points
     n_runs = len(np.unique(points.run))
-    return lead(advice)[0], f"By a law fitted to {counted(len(points), 'point')} of {counted(n_runs, 'run')}."
+    answer = (
+        f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
+        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats."
+    )
+    return answer, f"By a law fitted to {counted(len(points), 'point')} of {counted(n_runs, 'run')}."
 
 
 def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
@@ -197,7 +189,8 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
         note=True,
     )
-    return (*pictures, arms, signals, rule)
+    why = (paragraph(sentence) for sentence in reasons(decision, signals=False)[2:])
+    return (*pictures, arms, *why, signals, rule)
 
 
 def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -342,8 +335,7 @@ def _remarks(data: Data) -> tuple[str, ...]:
 
 
 def _summary(data: Data) -> Sequence[str]:
-    decision = data.report.advice.decision
-    return lead(data.report.advice) if decision is None else reasons(decision, signals=False)
+    return (*brief(data.report.advice), *data.report.advice.warnings)
 
 
 SECTIONS = (
