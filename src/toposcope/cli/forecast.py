@@ -18,7 +18,7 @@ from toposcope.cli.options import (
     page_or_figure_option,
 )
 from toposcope.cli.output import print_json, print_report, print_table, write_out
-from toposcope.errors import ToposcopeError, choices
+from toposcope.errors import ToposcopeError
 from toposcope.wording import counted
 
 if TYPE_CHECKING:
@@ -146,17 +146,12 @@ def _exit(report: ForecastReport) -> None:
 def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
     """Refuse options that are wrong for every log."""
     from toposcope.forecasting.schedules.declared import read_declared
-    from toposcope.logs import UNITS
-    from toposcope.logs.columns import FIELDS
+    from toposcope.logs.reading import checked_columns
 
-    if schedule:
-        with bad_use():
+    with bad_use():
+        if schedule:
             read_declared(schedule)
-    if unit is not None and unit not in UNITS:
-        raise BadUse(f"--unit {unit}: {choices(unit, UNITS)}")
-    for what in columns:
-        if what not in FIELDS:
-            raise BadUse(f"--column {what}=...: {choices(what, FIELDS)}")
+        checked_columns(columns, unit)
 
 
 def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None) -> ForecastReport:

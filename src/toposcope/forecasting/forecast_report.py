@@ -58,11 +58,9 @@ class ForecastReport:
         """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends."""
         from toposcope.charts.forecast import binned_medians, forecast_chart
 
-        log, schedule, default = self.log, self.schedule, self.default
-        curve = ends = None
-        if self.results is not None and default is not None:
-            low, high = band(default)
-            curve = pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
+        log, schedule = self.log, self.schedule
+        ends = None
+        if self.results is not None:
             final = {name: each.loss for name, each in self.results.forecasts.items() if name != DEFAULT}
             ends = pl.DataFrame({"forecaster": list(final), "loss": list(final.values())})
         smooth = {
@@ -87,7 +85,7 @@ class ForecastReport:
             last_step=schedule.last_step,
             unit=log.unit,
             forecaster=self.chosen,
-            curve=curve,
+            curve=self.curve,
             ends=ends,
             siblings=pl.concat(siblings),
             rates=_rates(log, schedule),
@@ -102,6 +100,15 @@ class ForecastReport:
     def default(self) -> Forecast | None:
         """The default forecast; None if the run is complete or diverged."""
         return None if self.results is None else self.results.forecasts[self.chosen]
+
+    @property
+    def curve(self) -> pl.DataFrame | None:
+        """``step, loss, low, high`` of the default forecast, from the last step seen; None if there is none."""
+        default = self.default
+        if default is None:
+            return None
+        low, high = band(default)
+        return pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
 
     @property
     def stage(self) -> Stage | None:
@@ -153,7 +160,7 @@ class ForecastReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as numbers, strings, lists and dictionaries; what is not finite stays so."""
-        log, schedule, results, default = self.log, self.schedule, self.results, self.default
+        log, schedule, results, table = self.log, self.schedule, self.results, self.curve
         last = int(log.steps[-1])
         diverged = log.diverged is not None
         final, error = (np.nan, np.nan) if diverged else log.final_loss()
@@ -183,9 +190,7 @@ class ForecastReport:
             "curve": None,
             "tasks": scores_dicts(self.scores),
         }  # fmt: skip
-        if results is not None and default is not None:
-            low, high = band(default)
-            curve = {"steps": default.steps, "loss": default.curve, "low": low, "high": high}
+        if results is not None and table is not None:
             report |= {
                 "default": self.chosen,
                 "forecasts": {
@@ -196,7 +201,7 @@ class ForecastReport:
                     for name, each in results.forecasts.items()
                 },
                 "refused": results.refused,
-                "curve": {name: values.tolist() for name, values in curve.items()},
+                "curve": table.rename({"step": "steps"}).to_dict(as_series=False),
             }  # fmt: skip
         return report
 

@@ -9,7 +9,6 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.forecasting.intervals import band
 from toposcope.report.document import Block, Picture, Terms, csv_link, details, paragraph
 from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
@@ -36,15 +35,6 @@ def forecasts_frame(report: ForecastReport) -> pl.DataFrame:
         *((name, None, None, None, reason) for name, reason in results.refused.items()),
     ]  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _curve(data: Data) -> pl.DataFrame:
-    """Return ``step, loss, low, high`` of the default forecast; no columns if the run is complete."""
-    default = data.report.default
-    if default is None:
-        return pl.DataFrame()
-    low, high = band(default)
-    return pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
 
 
 def _seen(data: Data) -> pl.DataFrame:
@@ -96,7 +86,11 @@ SECTIONS = (
         anchor="forecast",
         title="The forecast",
         position=10,
-        tables={"forecasts": lambda data: forecasts_frame(data.report), "curve": _curve, "seen": _seen},
+        tables={
+            "forecasts": lambda data: forecasts_frame(data.report),
+            "curve": lambda data: data.report.curve if data.report.curve is not None else pl.DataFrame(),
+            "seen": _seen,
+        },
         charts=(_chart,),
         blocks=_blocks,
         summary=lambda data: [data.report.headline()],
