@@ -1,10 +1,10 @@
 """The one error type of the library, what other errors say, and the advice on a name that does not exist."""
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterable
 from json import JSONDecodeError
+from types import FunctionType
 from typing import Any, TypeVar
 
 _AnyCallable = TypeVar("_AnyCallable", bound=Callable[..., Any])
@@ -118,6 +118,8 @@ def checks_arguments(function: _AnyCallable) -> _AnyCallable:
 
     Its signature, for readers and type checkers, is that of the function; a call takes half a microsecond more.
     """
+    import inspect  # slow to import
+
     parameters = inspect.signature(function).parameters.values()
     kinds = {parameter.kind for parameter in parameters}
     if inspect.Parameter.VAR_KEYWORD in kinds or inspect.Parameter.VAR_POSITIONAL in kinds:
@@ -149,7 +151,7 @@ def check_arguments_of(package: str, names: Iterable[str]) -> None:
     module = sys.modules[package]
     for name in names:
         value = getattr(module, name)
-        if inspect.isfunction(value) and not hasattr(value, "__wrapped__"):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
             setattr(module, name, public(value, package))
 
 

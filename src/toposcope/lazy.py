@@ -4,8 +4,8 @@ import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from inspect import isfunction
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from toposcope.errors import ToposcopeError, public, unknown_name
@@ -31,7 +31,7 @@ def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
                 raise ToposcopeError(f"{package}.{name}: {advice}") from error
             raise
         value = home if is_module else getattr(home, name)
-        if isfunction(value) and not hasattr(value, "__wrapped__"):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
             value = public(value, package)
         setattr(sys.modules[package], name, value)
         return value
