@@ -34,7 +34,7 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
     for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
-        path = {"run": s.name, "text": ""}
+        path = {"run": s.name, "series": "forecast", "text": ""}
         now, value = s.facts.step, s.last_loss
         if now is not None and value is not None and now < forecast["last_step"]:
             rows.append({**path, "step": now, "forecast": value, "low": value, "high": value})
