@@ -100,6 +100,13 @@ def test_the_best_validation_loss_lies_behind() -> None:
     assert of.detail.startswith("A reason to stop")
 
 
+def test_a_best_that_lies_behind_is_said_where_few_evaluations_do_not_show_a_turn() -> None:
+    few = rows([1.95, 1.60, 1.55, 1.58, 1.66, 1.75], every=150)
+    of = health(replace(GOOD, validation=few), NOW)
+    assert of.word == "Healthy"
+    assert "The last 3 evaluations are above the best" in " ".join(check.text for check in of.checks)
+
+
 def test_it_is_known_when_a_run_will_be_silent() -> None:
     assert silent_at(GOOD) == NOW - 1 + 120
     assert silent_at(replace(GOOD, step_seconds=60.0)) == NOW - 1 + 300

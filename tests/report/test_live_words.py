@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from live_facts import FEW, GOOD, NOW, TURNED, alert
+from live_facts import FEW, GOOD, NOW, TURNED, alert, rows
 
 from toposcope.report.live.status import Status
 from toposcope.report.live.words import forecast_rows, words
@@ -62,6 +62,11 @@ def test_how_far_how_long_and_whether_to_stop() -> None:
     assert "Go on" in said(of(forecast={**FORECAST, "advice": "go on"}))["second"]
     assert "A reason to stop" in said(of({"validation": TURNED}))["second"]
     assert said(of({"step": 3, **FEW}, forecast=None))["second"].startswith("Less than 1% done")
+    few = of({"validation": rows([1.95, 1.60, 1.55, 1.58, 1.66, 1.75], every=150)})
+    assert (
+        "Best validation loss 1.550 at step 450, 550 steps ago; 3 evaluations since are above it."
+        in said(few)["second"]
+    )
     missing = of(forecast=None, no_forecast="No forecast: measurements used 5.3 s of 5.7 s")
     assert "No forecast: measurements used 5.3 s of 5.7 s." in said(missing)["second"]
     over = said(of({"alerts": [alert("loss spike", 500)], "n_alerts": 1}))

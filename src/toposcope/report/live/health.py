@@ -10,6 +10,7 @@ from toposcope.report.live.facts import (
     DIVERGED,
     FAILED,
     HAS_DIVERGED,
+    MIN_SINCE_BEST,
     MIN_TREND_ROWS,
     TRAINING,
     WATCHED,
@@ -22,6 +23,7 @@ from toposcope.report.live.facts import (
     recent_change,
     row_seconds,
     silence,
+    since_best,
     standing_alerts,
 )
 from toposcope.wording import counted, examples
@@ -121,6 +123,8 @@ def _course(run: Facts) -> Iterator[Check]:
     if turned := past_best(run):
         yield Check(BAD, f"Validation loss rises: {loss_words(turned[2])} above its best, at step {turned[0]:,}")
         return
+    if (n := since_best(run)) >= MIN_SINCE_BEST:
+        yield Check(OPEN, f"The last {n:,} evaluations are above the best; whether it has turned cannot be told yet")
     word = _course_word(run)
     if not word:
         return

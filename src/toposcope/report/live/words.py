@@ -5,7 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.monitor import tuning
-from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, WATCHED, duration, loss_words, past_best, silence
+from toposcope.report.live.facts import (
+    HAS_DIVERGED,
+    MIN_SINCE_BEST,
+    TRAINING,
+    WATCHED,
+    Facts,
+    duration,
+    loss_words,
+    past_best,
+    silence,
+    since_best,
+)
 from toposcope.report.live.health import Health, health
 from toposcope.report.live.status import Status
 from toposcope.wording import counted
@@ -122,10 +133,20 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
         sentences.append(f"Forecast: {_range(status.forecast)}, {status.target}.")
     if of.is_healthy:
         advice = status.forecast["advice"] if status.forecast is not None else ""
-        sentences.append(_sentence(advice or "No reason to stop"))
+        sentences.append(_sentence(advice) or _best_behind(facts) or "No reason to stop.")
     if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
         sentences.append(_sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
     return [sentence for sentence in sentences if sentence]
+
+
+def _best_behind(facts: Facts) -> str:
+    """Say where the best validation loss lies, if the last evaluations are above it."""
+    if (n := since_best(facts)) < MIN_SINCE_BEST:
+        return ""
+    best = min(facts.validation, key=lambda row: row.value)
+    ago = "" if facts.step is None else f", {facts.step - best.step:,} steps ago"
+    where = f"Best validation loss {loss_words(best.value)} at step {best.step:,}{ago}"
+    return f"{where}; {n:,} evaluations since are above it."
 
 
 def _progress(status: Status, now: float) -> str:
