@@ -93,7 +93,9 @@ def test_what_noise_hides_is_no_stall() -> None:
 
 
 def test_the_best_validation_loss_lies_behind() -> None:
-    assert past_best(replace(GOOD, validation=TURNED)) == (375, 1.92, pytest.approx(0.24))
+    turned = past_best(replace(GOOD, validation=TURNED))
+    assert turned
+    assert turned == pytest.approx((375, 1.92, 0.24))
     assert past_best(replace(GOOD, validation=TURNED[:5])) is None
     of = health(replace(GOOD, validation=TURNED, step=975), NOW)
     assert of.reason == "Best validation loss 1.920 at step 375, 600 steps ago."

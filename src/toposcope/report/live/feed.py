@@ -171,7 +171,7 @@ class StudyFeed:
         """Return the status of a run."""
         run, logged = row.run, self._columns[row.run]
         position = db.log_position(c, run)
-        curves = {}
+        curves: dict[str, list[Row]] = {}
         for column in ("loss", "validation_loss"):
             if column in logged:
                 whole = self._whole(c, run, column, position, at_most)

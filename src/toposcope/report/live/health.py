@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toposcope.monitor import tuning
+from toposcope.logs import tuning
 from toposcope.report.live.facts import (
     COMPLETE,
     DIVERGED,
@@ -204,7 +204,7 @@ def _layer_checks(run: Facts) -> Iterator[Check]:
     elif not any(a["check"] in ("dead layer", "frozen layer", "dead units") for a in run.alerts):
         stalled = ", none stalled" if layers.n_updated == layers.n_layers else ""
         yield Check(GOOD, f"All {layers.n_layers} layers learn; none dead{stalled}")
-    if layers.n_measured >= tuning.MIN_VALUES and not any(
+    if layers.n_measured >= tuning.MIN_LAYER_VALUES and not any(
         a["place"] and a["check"] not in LOG_CHECKS for a in run.alerts
     ):
         yield Check(GOOD, f"Gradients, norms and ranks of layers within their noise, {layers.n_measured:,} times")

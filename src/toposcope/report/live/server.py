@@ -162,7 +162,7 @@ class LivePage:
         statuses, faults = content.pop("statuses"), content.pop("faults")
         moves = content.pop("moves")
         said = words(statuses, faults, self.feed.left_out, now, self._pages(view, chosen["runs"]))
-        said |= {"moves": moves, "false_alarms": self._assets.false_alarms}
+        said["moves"] = moves
         self._wake = min([self._wake, *(w for s in statuses if (w := silent_at(s.facts)) > now)])
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])

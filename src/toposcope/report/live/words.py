@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.monitor import tuning
+from toposcope.logs import tuning
 from toposcope.report.live.facts import (
     HAS_DIVERGED,
     MIN_SINCE_BEST,
@@ -88,6 +88,7 @@ def words(
         "chips": list(_chips(statuses)),
         "checks": only[1].checks if only else (),
         "skipped": _skipped(statuses),
+        "false_alarms": round(1 / tuning.FALSE_ALARM_RATE),
         "states_rate": only is not None and _states_rate(only[0]),
         "columns": COLUMNS,
         "rows": [{"cells": _row(*each), "href": hrefs.get(each[0].name, ""), "tone": each[1].tone} for each in rows],
@@ -269,11 +270,12 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
             chips.append(_chip(loss_words(best.low), f"best validation loss, step {best.step:,}"))
     n = sum(s.facts.n_alerts for s in statuses)
     if n or any(s.facts.kind in WATCHED for s in statuses):
-        chips.append(_chip(*counted(n, "alert").split(), "bad" if n else "good"))
+        chips.append(_chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good"))
     measured, skipped = sum(s.n_measured for s in statuses), sum(s.n_skipped for s in statuses)
     for count, what in ((measured, "measured step"), (skipped, "skipped measurement")):
         if count:
-            chips.append(_chip(*counted(count, what).split(" ", 1)))
+            number, _, text = counted(count, what).partition(" ")
+            chips.append(_chip(number, text))
     costs = [s.cost for s in statuses if s.cost is not None]
     if costs:
         over = any(s.cost > s.budget for s in statuses if s.cost is not None and s.budget)
