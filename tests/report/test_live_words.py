@@ -98,6 +98,10 @@ DIVERGED = of({"diverged": "the run diverged at step 900: NaN"}, name="med-21k",
          "med-21k diverged at step 900. 2 of 3 others are healthy, 1 is silent; "
          "the best, mine, ends at 2.400 (2.200 to 2.600), training loss."),
         ([DIVERGED, replace(DIVERGED, name="b")], "med-21k and b diverged."),
+        ([of({"validation": TURNED}, name="tuned", target="validation loss")], "Past its best. Best validation loss "
+         "1.920 at step 375, 625 steps ago."),
+        ([of({"validation": TURNED}, name="tuned"), of(loss=None, forecast=None)],
+         "tuned is past its best since step 375. The other is healthy."),
         ([DIVERGED, replace(DIVERGED, name="b"), replace(DIVERGED, name="c"), of(FEW, name="new", forecast=None)],
          "3 of 4 runs diverged, med-21k among them. The other has begun."),
         ([of({"status": "complete"}, name="done", forecast=None, loss=2.1), RUNNING],

@@ -94,7 +94,8 @@ class StudyFeed:
             names = db.layer_names(c, row.run)
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
-                layers[row.run] = {"names": names, "labels": layer_labels(names), "keys": keys}
+                titles = [feature_words(key) or self._assets.names.get(key, key) for key in keys]
+                layers[row.run] = {"names": names, "labels": layer_labels(names), "keys": keys, "titles": titles}
             self._columns[row.run] = db.logged_columns(c, row.run)
             for column in self._columns[row.run]:
                 key = f"{LOG} {column}"

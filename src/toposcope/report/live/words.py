@@ -211,6 +211,8 @@ def _where(each: Judged) -> str:
     if of.word == "Diverged":
         found = status.facts.diverged.removeprefix(HAS_DIVERGED).partition(":")[0]
         return found if found.startswith(" at step") else ""
+    if turned := past_best(status.facts):
+        return f" since step {turned[0]:,}"
     reason = of.reason.rstrip(".")
     return f": {reason[:1].lower()}{reason[1:]}" if reason else ""
 
@@ -222,7 +224,7 @@ def _best(judged: Sequence[Judged]) -> str:
         return ""
     target = Counter(s.target for _, s in ends).most_common(1)[0][0]
     value, best = min(((end, s) for end, s in ends if s.target == target), key=lambda each: each[0])
-    who = "it" if len(ends) == 1 else f"the best, {best.name},"
+    who = "it" if len(judged) == 1 else f"the best, {best.name},"
     if best.forecast is not None:
         return f"{who} ends at {_range(best.forecast)}, {best.target}"
     verb = "is at" if best.facts.status == TRAINING else "ended at"
