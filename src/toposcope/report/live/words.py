@@ -124,11 +124,12 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
     """Return the sentences under the answer on one run."""
     facts = status.facts
     sentences = [_progress(status, now), of.detail]
-    if of.is_healthy or (of.word == "Finished" and facts.kind in WATCHED):
+    if of.is_healthy or of.word == "Finished":
         last = facts.alerts[0]["step"] if facts.alerts else 0
         n = f"{counted(facts.n_alerts, 'alert')}, the last at step {last:,}; none since."
         stands = "stands" if of.is_healthy else "stood"
-        nothing = "" if past_best(facts) else f"Nothing {stands} out in {facts.step:,} steps."
+        is_unchecked = past_best(facts) is not None or facts.kind not in WATCHED
+        nothing = "" if is_unchecked else f"Nothing {stands} out in {facts.step:,} steps."
         sentences.append(n if facts.n_alerts else nothing)
     elif of.reason and status.forecast is not None:
         sentences.append(f"Forecast: {_range(status.forecast)}, {status.target}.")
