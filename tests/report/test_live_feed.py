@@ -10,7 +10,8 @@ from live_studies import LiveStudy, live_study
 
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, single, thinned
-from toposcope.report.live.feed import Feed, LayerTable, View, layer_map
+from toposcope.report.live.feed import Feed, View
+from toposcope.report.live.layer_map import LayerTable, layer_map
 from toposcope.report.live.making import assets_without_vega
 
 VIEW = View(

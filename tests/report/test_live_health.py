@@ -93,11 +93,20 @@ def test_what_noise_hides_is_no_stall() -> None:
 
 
 def test_the_best_validation_loss_lies_behind() -> None:
-    assert past_best(replace(GOOD, validation=TURNED)) == (375, 1.92, pytest.approx(0.24))
+    turned = past_best(replace(GOOD, validation=TURNED))
+    assert turned
+    assert turned == pytest.approx((375, 1.92, 0.24))
     assert past_best(replace(GOOD, validation=TURNED[:5])) is None
     of = health(replace(GOOD, validation=TURNED, step=975), NOW)
     assert of.reason == "Best validation loss 1.920 at step 375, 600 steps ago."
     assert of.detail.startswith("A reason to stop")
+
+
+def test_a_best_that_lies_behind_is_said_where_few_evaluations_do_not_show_a_turn() -> None:
+    few = rows([1.95, 1.60, 1.55, 1.58, 1.66, 1.75], every=150)
+    of = health(replace(GOOD, validation=few), NOW)
+    assert of.word == "Healthy"
+    assert "The last 3 evaluations are above the best" in " ".join(check.text for check in of.checks)
 
 
 def test_it_is_known_when_a_run_will_be_silent() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from live_facts import FEW, GOOD, NOW, TURNED, alert
+from live_facts import FEW, GOOD, NOW, TURNED, alert, rows
 
 from toposcope.report.live.status import Status
 from toposcope.report.live.words import forecast_rows, words
@@ -62,6 +62,11 @@ def test_how_far_how_long_and_whether_to_stop() -> None:
     assert "Go on" in said(of(forecast={**FORECAST, "advice": "go on"}))["second"]
     assert "A reason to stop" in said(of({"validation": TURNED}))["second"]
     assert said(of({"step": 3, **FEW}, forecast=None))["second"].startswith("Less than 1% done")
+    few = of({"validation": rows([1.95, 1.60, 1.55, 1.58, 1.66, 1.75], every=150)})
+    assert (
+        "Best validation loss 1.550 at step 450, 550 steps ago; 3 evaluations since are above it."
+        in said(few)["second"]
+    )
     missing = of(forecast=None, no_forecast="No forecast: measurements used 5.3 s of 5.7 s")
     assert "No forecast: measurements used 5.3 s of 5.7 s." in said(missing)["second"]
     over = said(of({"alerts": [alert("loss spike", 500)], "n_alerts": 1}))
@@ -93,6 +98,10 @@ DIVERGED = of({"diverged": "the run diverged at step 900: NaN"}, name="med-21k",
          "med-21k diverged at step 900. 2 of 3 others are healthy, 1 is silent; "
          "the best, mine, ends at 2.400 (2.200 to 2.600), training loss."),
         ([DIVERGED, replace(DIVERGED, name="b")], "med-21k and b diverged."),
+        ([of({"validation": TURNED}, name="tuned", target="validation loss")], "Past its best. Best validation loss "
+         "1.920 at step 375, 625 steps ago."),
+        ([of({"validation": TURNED}, name="tuned"), of(loss=None, forecast=None)],
+         "tuned is past its best since step 375. The other is healthy."),
         ([DIVERGED, replace(DIVERGED, name="b"), replace(DIVERGED, name="c"), of(FEW, name="new", forecast=None)],
          "3 of 4 runs diverged, med-21k among them. The other has begun."),
         ([of({"status": "complete"}, name="done", forecast=None, loss=2.1), RUNNING],

@@ -1,6 +1,6 @@
 """Whether a validation loss has turned; imports no arrays, for the live page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from toposcope.logs import tuning
@@ -9,7 +9,7 @@ NORMAL_MAD, NORMAL_QUARTILE = 1.4826, 0.3186
 """Of a normal: one over the median of absolute deviations, and their lower quartile."""
 
 
-def overfits(losses: Sequence[float]) -> bool:
+def overfits(losses: Iterable[float]) -> bool:
     """Return whether a validation loss has risen since its lowest, by more than its noise; losses are finite."""
     values = [float(loss) for loss in losses]
     lowest = min(values)

@@ -141,6 +141,7 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
     return {
         "names": layers,
         "labels": layer_labels(layers),
+        "titles": [feature_words(key) or named(key) for key in shown],
         "values": {key: packed(rows[key]) for key in shown},
     }
 

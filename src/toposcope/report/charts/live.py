@@ -24,7 +24,7 @@ def _small() -> Any:
     """Draw a line with few ticks."""
     chart = lines([], False, SMALL_HEIGHT)
     for layer in chart.layer:
-        layer.encoding.x = step_axis_of(False, "").axis(format=",d", tickCount=3, tickMinStep=1)
+        layer.encoding.x = step_axis_of(False, "").axis(format=",d", tickCount=3, tickMinStep=1, labelFlush=25)
         if isinstance(layer.encoding.y, alt.Y):
             axis = alt.Axis(labelExpr=SHORT, tickCount=3)
             layer.encoding.y = layer.encoding.y.copy().axis(axis)

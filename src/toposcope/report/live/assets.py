@@ -41,7 +41,6 @@ class Assets:
     defaults: Mapping[str, Mapping[str, Any]]  # options of each probe, in order, with their default values
     layer_quantities: list[str]  # quantities of layers, the main ones first
     map_height: int  # height of the layer map in pixels
-    false_alarms: int  # steps in which the monitor's checks raise at most one false alarm
 
     def label(self, probe: str, options: str) -> str:
         """Return the label of a probe: its name, and the options that differ from their defaults."""

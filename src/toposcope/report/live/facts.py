@@ -21,6 +21,7 @@ MIN_SILENT_SECONDS, SILENT_ROWS = 120.0, 5
 MIN_UNKNOWN_SILENT_SECONDS = 900.0  # the same where the time between rows is unknown
 MIN_TREND_ROWS = 16  # rows of a loss of which something is said about its course
 HAS_DIVERGED = "the run diverged"  # with which a divergence begins; a loss that is NaN may still recover
+MIN_SINCE_BEST = 3  # evaluations since the best one from which the best is said to lie behind
 N_BLOCKS = 5  # blocks of a quarter of a run, whose means show the noise
 MIN_FALL_ERRORS, MIN_RISE_ERRORS = 2.0, 5.0  # standard errors by which a loss must change to count as falling, rising
 MIN_RISE, MAX_STALL = 0.01, 0.005  # least relative rise, and the largest fall in half of a run that is none
@@ -98,6 +99,12 @@ def past_best(run: Facts) -> tuple[int, float, float] | None:
         return None
     best = min(run.validation, key=lambda row: row.low)
     return best.step, best.low, values[-1] - best.low
+
+
+def since_best(run: Facts) -> int:
+    """Return how many evaluations there were since the best validation loss."""
+    values = [row.value for row in run.validation]
+    return len(values) - 1 - values.index(min(values)) if values else 0
 
 
 class Course(NamedTuple):

@@ -1,9 +1,7 @@
 """Collects what a page is sent: new rows of its charts, and the status of the runs."""
 
-import math
 import sqlite3
 import threading
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
 from toposcope.report.live.facts import LayerFacts
+from toposcope.report.live.layer_map import LayerTable, layer_map
 from toposcope.report.live.moves import Move, layer_facts, moves
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.naming import LOG, feature_words, layer_labels
@@ -95,7 +94,8 @@ class StudyFeed:
             names = db.layer_names(c, row.run)
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
-                layers[row.run] = {"names": names, "labels": layer_labels(names), "keys": keys}
+                titles = [feature_words(key) or self._assets.names.get(key, key) for key in keys]
+                layers[row.run] = {"names": names, "labels": layer_labels(names), "keys": keys, "titles": titles}
             self._columns[row.run] = db.logged_columns(c, row.run)
             for column in self._columns[row.run]:
                 key = f"{LOG} {column}"
@@ -175,7 +175,7 @@ class StudyFeed:
         """Return the status of a run."""
         run, logged = row.run, self._columns[row.run]
         position = db.log_position(c, run)
-        curves = {}
+        curves: dict[str, list[Row]] = {}
         for column in ("loss", "validation_loss"):
             if column in logged:
                 whole = self._whole(c, run, column, position, at_most)
@@ -434,49 +434,3 @@ class Feed:
         ordered = sorted(features.values(), key=order)
         grouped = [{**each, "group": "main" if each["key"] in main else each["kind"]} for each in ordered]
         return {"features": grouped, "layers": catalogue["layers"]}
-
-
-class LayerTable:
-    """One quantity of every layer at every measured step, which grows with the run."""
-
-    def __init__(self, layers: Sequence[str]) -> None:
-        self.layers = list(layers)
-        self.steps = array("q")
-        self.values = array("f")
-
-    def extend(self, c: sqlite3.Connection, run: str, quantity: db.Quantity, steps: Sequence[int]) -> None:
-        """Append steps."""
-        for step in steps:
-            found = db.of_layers(c, run, step, quantity)
-            if found:
-                self.steps.append(step)
-                self.values.extend(found.get(layer, float("nan")) for layer in self.layers)
-
-    def cut(self, step: int) -> None:
-        """Remove a step and all later ones."""
-        kept = sum(1 for each in self.steps if each < step)
-        del self.steps[kept:]
-        del self.values[kept * len(self.layers) :]
-
-
-def layer_map(table: LayerTable, at_most: int) -> tuple[dict[str, list[Any]], int]:
-    """Return the cells of a layer map, and the number of steps per column.
-
-    A cell shows the value within its column that differs most from the layer's mean, so that a spike at one step stays
-    visible.
-    """
-    n, n_layers = len(table.steps), len(table.layers)
-    width = max(1, -(-n // at_most))
-    cells: dict[str, list[Any]] = {"layer": [], "step": [], "value": []}
-    ends = [min(start + width, n) for start in range(0, n, width)]
-    for place, layer in enumerate(table.layers):
-        values = table.values[place::n_layers]
-        known = [v for v in values if math.isfinite(v)]
-        mean = sum(known) / len(known) if known else 0.0
-        for start, end in zip(range(0, n, width), ends, strict=True):
-            inside = [v for v in values[start:end] if math.isfinite(v)]
-            value = max(inside, key=lambda v: abs(v - mean)) if inside else None
-            cells["layer"].append(layer)
-            cells["step"].append(table.steps[end - 1])
-            cells["value"].append(None if value is None else float(f"{value:.5g}"))
-    return cells, width

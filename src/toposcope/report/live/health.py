@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toposcope.monitor import tuning
+from toposcope.logs import tuning
 from toposcope.report.live.facts import (
     COMPLETE,
     DIVERGED,
     FAILED,
     HAS_DIVERGED,
+    MIN_SINCE_BEST,
     MIN_TREND_ROWS,
     TRAINING,
     WATCHED,
@@ -22,6 +23,7 @@ from toposcope.report.live.facts import (
     recent_change,
     row_seconds,
     silence,
+    since_best,
     standing_alerts,
 )
 from toposcope.wording import counted, examples
@@ -121,6 +123,8 @@ def _course(run: Facts) -> Iterator[Check]:
     if turned := past_best(run):
         yield Check(BAD, f"Validation loss rises: {loss_words(turned[2])} above its best, at step {turned[0]:,}")
         return
+    if (n := since_best(run)) >= MIN_SINCE_BEST:
+        yield Check(OPEN, f"The last {n:,} evaluations are above the best; whether it has turned cannot be told yet")
     word = _course_word(run)
     if not word:
         return
@@ -200,7 +204,7 @@ def _layer_checks(run: Facts) -> Iterator[Check]:
     elif not any(a["check"] in ("dead layer", "frozen layer", "dead units") for a in run.alerts):
         stalled = ", none stalled" if layers.n_updated == layers.n_layers else ""
         yield Check(GOOD, f"All {layers.n_layers} layers learn; none dead{stalled}")
-    if layers.n_measured >= tuning.MIN_VALUES and not any(
+    if layers.n_measured >= tuning.MIN_LAYER_VALUES and not any(
         a["place"] and a["check"] not in LOG_CHECKS for a in run.alerts
     ):
         yield Check(GOOD, f"Gradients, norms and ranks of layers within their noise, {layers.n_measured:,} times")

@@ -20,7 +20,6 @@ def assets() -> dict[str, Any]:
 
 def assets_without_vega() -> dict[str, Any]:
     """Return the assets without Vega, which takes longest to make."""
-    from toposcope.monitor.alerts import FALSE_ALARM_RATE
     from toposcope.probes import probe_types
     from toposcope.report.charts.explorer import MAX_MAP_HEIGHT, explorer_charts
     from toposcope.report.charts.live import live_charts
@@ -35,7 +34,6 @@ def assets_without_vega() -> dict[str, Any]:
         "defaults": {name: _defaults(cls) for name, cls in probe_types().items()},
         "layer_quantities": list(LAYER_QUANTITIES),
         "map_height": MAX_MAP_HEIGHT,
-        "false_alarms": round(1 / FALSE_ALARM_RATE),
     }
 
 

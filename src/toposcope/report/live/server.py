@@ -133,6 +133,7 @@ LINES = (*LOGGED_CHARTS, *MEASURED_CHARTS, "explore-feature", "layer-lines")
 N_PORTS = 20  # ports to try, from the default on, if none was chosen
 DEFAULT_PORT = 8473
 STOP_SECONDS = 1  # time for open streams to end when the server stops
+SILENT_SECONDS = 60  # time after which a page says anew how long a run has been silent
 THINNED = (
     "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; "
     "zoom in to see single steps."
@@ -163,8 +164,9 @@ class LivePage:
         statuses, faults = content.pop("statuses"), content.pop("faults")
         moves = content.pop("moves")
         said = words(statuses, faults, self.feed.left_out, now, self._pages(view, chosen["runs"]))
-        said |= {"moves": moves, "false_alarms": self._assets.false_alarms}
-        self._wake = min((w for s in statuses if (w := silent_at(s.facts)) > now), default=math.inf)
+        said["moves"] = moves
+        silent = (silent_at(s.facts) for s in statuses)
+        self._wake = min([self._wake, *(at if at > now else now + SILENT_SECONDS for at in silent)])
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])
         parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}

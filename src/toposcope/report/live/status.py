@@ -101,7 +101,9 @@ def status_of(
         step_seconds=_number(monitor.get("step_seconds"), float),
         updated=_number(monitor.get("updated"), float),
     )
-    target = str(monitor.get("forecast_target") or ("loss" if forecasts or not facts.validation else "validation_loss"))
+    target = str(monitor.get("forecast_target") or "loss")
+    if not forecasts and facts.validation:
+        target = "validation_loss"
     return Status(
         name=shown,
         facts=facts,

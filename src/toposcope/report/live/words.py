@@ -4,8 +4,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.monitor import tuning
-from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, WATCHED, duration, loss_words, past_best, silence
+from toposcope.logs import tuning
+from toposcope.report.live.facts import (
+    HAS_DIVERGED,
+    MIN_SINCE_BEST,
+    TRAINING,
+    WATCHED,
+    Facts,
+    duration,
+    loss_words,
+    past_best,
+    silence,
+    since_best,
+)
 from toposcope.report.live.health import Health, health
 from toposcope.report.live.status import Status
 from toposcope.wording import counted
@@ -34,7 +45,7 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
     for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
-        path = {"run": s.name, "text": ""}
+        path = {"run": s.name, "series": "forecast", "text": ""}
         now, value = s.facts.step, s.last_loss
         if now is not None and value is not None and now < forecast["last_step"]:
             rows.append({**path, "step": now, "forecast": value, "low": value, "high": value})
@@ -77,6 +88,7 @@ def words(
         "chips": list(_chips(statuses)),
         "checks": only[1].checks if only else (),
         "skipped": _skipped(statuses),
+        "false_alarms": round(1 / tuning.FALSE_ALARM_RATE),
         "states_rate": only is not None and _states_rate(only[0]),
         "columns": COLUMNS,
         "rows": [{"cells": _row(*each), "href": hrefs.get(each[0].name, ""), "tone": each[1].tone} for each in rows],
@@ -112,20 +124,31 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
     """Return the sentences under the answer on one run."""
     facts = status.facts
     sentences = [_progress(status, now), of.detail]
-    if of.is_healthy or (of.word == "Finished" and facts.kind in WATCHED):
+    if of.is_healthy or of.word == "Finished":
         last = facts.alerts[0]["step"] if facts.alerts else 0
         n = f"{counted(facts.n_alerts, 'alert')}, the last at step {last:,}; none since."
         stands = "stands" if of.is_healthy else "stood"
-        nothing = "" if past_best(facts) else f"Nothing {stands} out in {facts.step:,} steps."
+        is_unchecked = past_best(facts) is not None or facts.kind not in WATCHED
+        nothing = "" if is_unchecked else f"Nothing {stands} out in {facts.step:,} steps."
         sentences.append(n if facts.n_alerts else nothing)
     elif of.reason and status.forecast is not None:
         sentences.append(f"Forecast: {_range(status.forecast)}, {status.target}.")
     if of.is_healthy:
         advice = status.forecast["advice"] if status.forecast is not None else ""
-        sentences.append(_sentence(advice or "No reason to stop"))
+        sentences.append(_sentence(advice) or _best_behind(facts) or "No reason to stop.")
     if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
         sentences.append(_sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
     return [sentence for sentence in sentences if sentence]
+
+
+def _best_behind(facts: Facts) -> str:
+    """Say where the best validation loss lies, if the last evaluations are above it."""
+    if (n := since_best(facts)) < MIN_SINCE_BEST:
+        return ""
+    best = min(facts.validation, key=lambda row: row.value)
+    ago = "" if facts.step is None else f", {facts.step - best.step:,} steps ago"
+    where = f"Best validation loss {loss_words(best.value)} at step {best.step:,}{ago}"
+    return f"{where}; {n:,} evaluations since are above it."
 
 
 def _progress(status: Status, now: float) -> str:
@@ -189,6 +212,8 @@ def _where(each: Judged) -> str:
     if of.word == "Diverged":
         found = status.facts.diverged.removeprefix(HAS_DIVERGED).partition(":")[0]
         return found if found.startswith(" at step") else ""
+    if turned := past_best(status.facts):
+        return f" since step {turned[0]:,}"
     reason = of.reason.rstrip(".")
     return f": {reason[:1].lower()}{reason[1:]}" if reason else ""
 
@@ -200,7 +225,7 @@ def _best(judged: Sequence[Judged]) -> str:
         return ""
     target = Counter(s.target for _, s in ends).most_common(1)[0][0]
     value, best = min(((end, s) for end, s in ends if s.target == target), key=lambda each: each[0])
-    who = "it" if len(ends) == 1 else f"the best, {best.name},"
+    who = "it" if len(judged) == 1 else f"the best, {best.name},"
     if best.forecast is not None:
         return f"{who} ends at {_range(best.forecast)}, {best.target}"
     verb = "is at" if best.facts.status == TRAINING else "ended at"
@@ -248,11 +273,12 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
             chips.append(_chip(loss_words(best.low), f"best validation loss, step {best.step:,}"))
     n = sum(s.facts.n_alerts for s in statuses)
     if n or any(s.facts.kind in WATCHED for s in statuses):
-        chips.append(_chip(*counted(n, "alert").split(), "bad" if n else "good"))
+        chips.append(_chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good"))
     measured, skipped = sum(s.n_measured for s in statuses), sum(s.n_skipped for s in statuses)
     for count, what in ((measured, "measured step"), (skipped, "skipped measurement")):
         if count:
-            chips.append(_chip(*counted(count, what).split(" ", 1)))
+            number, _, text = counted(count, what).partition(" ")
+            chips.append(_chip(number, text))
     costs = [s.cost for s in statuses if s.cost is not None]
     if costs:
         over = any(s.cost > s.budget for s in statuses if s.cost is not None and s.budget)

@@ -14,7 +14,8 @@ function choose(changes, how) {
   if (changes.feature in (layers()?.values ?? {})) set("quantity", changes.feature);
   for (const [key, values] of entries(choices ?? {})) if (!values().includes(get(key))) set(key, values()[0] ?? "");
   for (const select of all("select[data-state]")) {
-    const key = select.dataset.state, option = (value) => new Option(features.get(value)?.name ?? value, value);
+    const key = select.dataset.state, titles = layers()?.titles ?? [];
+    const option = (value, i) => new Option((key === "quantity" && titles[i]) || value, value);
     if (choices?.[key] && key !== "feature") select.replaceChildren(...choices[key]().map(option));
     select.value = get(key);
   }
