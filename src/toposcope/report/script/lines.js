@@ -8,8 +8,9 @@ const MAX_MARKS = 60; // of a line, at the edge beyond which some of its values 
 
 // A chart's main data and the axis of their values, if it draws lines over training.
 function lineChart(spec) {
-  const part = spec.layer?.find(({ mark, encoding: { x, y } = {} }) => mark.type === "line" && x.field === "step" && x.type === "quantitative" && y.field === "value");
-  return part && { data: (part.data ?? spec.data).name, y: part.encoding.y };
+  const isLine = ({ mark, encoding: { x, y } = {} }) => mark?.type === "line" && x?.field === "step" && x.type === "quantitative" && y?.field === "value";
+  const part = spec.layer?.find(isLine), data = part && (part.data ?? spec.data)?.name;
+  return data && { data, y: part.encoding.y };
 }
 function isOn() {
   const off = new Set(state.getAll("off")), { matches } = matcher(get("runs"));
@@ -58,7 +59,7 @@ const padded = (range) => {
 };
 function planOf({ name, lines: { y } }, lines, isFiltered) {
   const own = y.scale ?? {}, rows = lines.flat(), asked = get("y") || own.type || "linear";
-  const type = asked === "log" && !rows.some((row) => row.value > 0) ? "linear" : asked, { to, from, has } = SCALES[type];
+  const type = asked === "log" && !rows.some((row) => row.value > 0) ? "linear" : asked, { to, from, has } = SCALES[type] ?? SCALES.linear;
   const seen = (row) => [row.low, row.high, row.forecast, row.value].filter(has).map(to);
   const values = lines.map((line) => line.filter((row) => Number.isFinite(row.value)).flatMap(seen));
   const plan = { type, asked, nonPositive: asked === "log" ? rows.filter((row) => row.value <= 0 && row.value !== null).length : 0, outside: [] };
@@ -121,14 +122,16 @@ function planned(spec, { lines, plan, extent }) {
   if (!lines) return spec;
   const smooth = get("smooth") in HALF_LIVES, scale = { type: plan.type, ...(plan.type === "log" && { zero: undefined }), ...(plan.domain && { domain: { expr: "range" }, nice: plan.isOwn && plan.type !== "log" }) };
   const isNew = smooth || !plan.isOwn || plan.type !== (lines.y.scale?.type ?? "linear"), on = isOn();
-  const isLabel = ({ mark, encoding }) => mark.type === "text" && encoding.text?.field === "run", hasLabels = spec.layer.some(isLabel);
-  const legend = (given) => (given === null && !(hasLabels && isNew) ? null : { ...given, values: undefined });
+  const isLabel = ({ mark, encoding }) => mark?.type === "text" && encoding?.text?.field === "run", hasLabels = spec.layer.some(isLabel);
+  const named = ({ scale }) => (scale?.domain?.every(on) ?? true ? undefined : scale.domain.filter(on));
+  const legend = (color) => (color.legend === null && !(hasLabels && isNew) ? null : { symbolOpacity: 1, ...color.legend, values: named(color) });
   const layer = spec.layer.filter((part) => !(isNew && isLabel(part))).flatMap((part) => {
-    const { x, y, color } = part.encoding, encoding = { ...part.encoding }, isMain = [lines.data, "cursor"].includes((part.data ?? spec.data).name);
+    if (!part.encoding) return part;
+    const { x, y, color } = part.encoding, encoding = { ...part.encoding }, isMain = [lines.data, "cursor"].includes((part.data ?? spec.data)?.name);
     // Without domains of their own, the scales would follow the cursor, and all marks be made anew.
     if (x?.field === "step") encoding.x = { ...x, scale: { ...x.scale, domain: { expr: "extent" } } };
     if (y?.field) encoding.y = { ...y, scale: { ...y.scale, ...scale } };
-    if (color?.field === "run") encoding.color = { ...color, legend: legend(color.legend) };
+    if (color?.field === "run") encoding.color = { ...color, legend: legend(color) };
     if (part.data?.name === "cursor" && part.mark.type === "rule") encoding.strokeDash = { condition: { test: "datum.pinned", value: [1, 0] }, value: [4, 3] };
     if (!smooth || !isMain || y?.field !== "value") return { ...part, encoding };
     const raw = { ...part, name: undefined, mark: { ...part.mark, opacity: 0.25, strokeWidth: 1, point: false }, encoding };

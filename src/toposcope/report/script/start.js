@@ -7,7 +7,7 @@ byId("theme").onclick = () => {
 };
 let wide = innerWidth;
 addEventListener("resize", () => innerWidth !== wide && redraw((wide = innerWidth)));
-addEventListener("beforeprint", () => all("details").forEach((part) => (part.open ||= part.matches(".part"))));
+addEventListener("beforeprint", () => all("details.part").forEach((part) => (part.open = true)));
 document.addEventListener("toggle", () => drawn.forEach(mark), true);
 addEventListener("popstate", () => {
   if (/^#[^=]+$/.test(location.hash)) return remember("replaceState"); // a link to a section keeps what is chosen
