@@ -127,7 +127,7 @@ def contour(
     name: str = "contour",
     title: str | None = None,
 ) -> Chart:
-    """Draw a function on a plane, its critical points, a path on it, and its merge tree next to it."""
+    """Draw a function on a plane, its critical points, a path on it, and next to it a merge tree of several leaves."""
     births, deaths, parents = tree
     low, high = limits(values)
     logarithmic = spans_decades(low, high)
@@ -139,20 +139,22 @@ def contour(
     marks = _marks(values, x, y, {"minimum": deepest_minima, "saddle": lowest_saddles}, centre)
     line, labels = _path(path, steps, x, y) if path is not None else ([], [])
     layers: list[alt.Chart] = [*plane, *line, *marks, *labels]
-    side: list[alt.Chart] = [
-        _strip(edges, y_axis),
-        *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
-    ]
+    several = len(births) > 1  # a tree of one leaf shows nothing
+    side: list[alt.Chart] = [_strip(edges, y_axis)]
+    if several:
+        side += tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH)
     figure = alt.concat(
         alt.layer(*layers).properties(width=SIDE, height=SIDE),
-        alt.layer(*side).properties(width=TREE_WIDTH, height=SIDE),
+        alt.layer(*side).properties(width=TREE_WIDTH if several else STRIP, height=SIDE),
         columns=2,
     ).resolve_scale(color="independent", shape="independent")
     words = tree_title(births, deaths)
-    caption = (
-        "Colours are those of the strip next to the merge tree, whose branches rise from a minimum to the saddle where "
-        "they join an older one."
-    )
+    caption = "Colours are those of the strip next to the plane."
+    if several:
+        caption = (
+            "Colours are those of the strip next to the merge tree, whose branches rise from a minimum to the saddle "
+            "where they join an older one."
+        )
     drawn = [
         f"the {MAX_MARKS} {which} of {count:,} {what}"
         for which, count, what in (("most persistent", len(minima), "minima"), ("lowest", len(saddles), "saddles"))
@@ -160,7 +162,7 @@ def contour(
     ]
     if drawn:
         caption += f" Drawn are {' and '.join(drawn)}."
-    what = f"Filled contours of the {value} on a plane, and its merge tree. {words}."
+    what = f"Filled contours of the {value} on a plane{', and its merge tree' if several else ''}. {words}."
     return Chart(name, title or words, caption, what, figure)
 
 

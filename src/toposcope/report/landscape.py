@@ -5,7 +5,6 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.report.charts.planes import plane_charts, profile_chart
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.sections.landscape import SPREAD_TITLES
@@ -16,7 +15,7 @@ from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
 
 def write_landscape(folder: Path, report: LandscapeReport) -> Path:
     """Write the page of a landscape: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    return write_sections(folder, f"Landscape of step {report.step}", SECTIONS, report)
+    return write_sections(folder, f"Landscape of {report.name}", SECTIONS, report)
 
 
 Data = ReportData[LandscapeReport]
@@ -61,12 +60,12 @@ def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "Means over planes; standard deviations over planes and over batches of the text; change at half resolution; "
         "numerical error of products with the Hessian, of eigenvalues the residual"
     )
-    rows = data.tables["statistics"].to_dicts()
+    rows = data.tables["statistics"].filter(pl.col("statistic").is_in([*data.report.statistics()])).to_dicts()
     return (table("statistics", caption, specs, rows), *_between(data.report))
 
 
 def _between(report: LandscapeReport) -> list[Block]:
-    if not report.between:
+    if not report.between or report.is_one_minimum:
         return []
     w, b = report.between["wasserstein_1"], report.between["bottleneck"]
     return [
@@ -87,7 +86,7 @@ SECTIONS = (
         title="Planes",
         position=10,
         tables={"losses": lambda data: losses_frame(data.report)},
-        charts=(lambda data: [*plane_charts(data.report), profile_chart(data.report)],),
+        charts=(lambda data: data.report.charts(),),
         blocks=_planes,
         summary=lambda data: [sentence(data.report.headline())],
     ),
