@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.charts.axes import spans_decades, value_axis
-from toposcope.charts.chart import Chart
+from toposcope.charts.chart import Chart, Figure
 from toposcope.charts.diagrams import data, digits_between, limits, rounded
 from toposcope.charts.merge_tree import tree_layers, tree_title
 from toposcope.charts.theme import RUNS
@@ -132,25 +132,25 @@ def contour(
     low, high = limits(values)
     logarithmic = spans_decades(low, high)
     edges = np.geomspace(low, high, N_BANDS + 1) if logarithmic else np.linspace(low, high, N_BANDS + 1)
-    plane = _plane(values, x, y, edges[1:-1], directions)
+    several = len(births) > 1  # a tree of one leaf shows nothing
+    plane = _plane(values, x, y, edges[1:-1], directions, None if several else _colour_key(edges, value))
     y_axis = value_axis(low, high, value)
     lowest_saddles = saddles[np.argsort(values.ravel()[saddles], kind="stable")][:MAX_MARKS]
     deepest_minima = minima[np.argsort(births - deaths, kind="stable")][:MAX_MARKS]
     marks = _marks(values, x, y, {"minimum": deepest_minima, "saddle": lowest_saddles}, centre)
     line, labels = _path(path, steps, x, y) if path is not None else ([], [])
     layers: list[alt.Chart] = [*plane, *line, *marks, *labels]
-    several = len(births) > 1  # a tree of one leaf shows nothing
-    side: list[alt.Chart] = [_strip(edges, y_axis)]
+    figure: Figure = alt.layer(*layers).properties(width=SIDE, height=SIDE)
+    words, caption = "One minimum", "The cross is the checkpoint." if centre is not None else ""
     if several:
-        side += tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH)
-    figure = alt.concat(
-        alt.layer(*layers).properties(width=SIDE, height=SIDE),
-        alt.layer(*side).properties(width=TREE_WIDTH if several else STRIP, height=SIDE),
-        columns=2,
-    ).resolve_scale(color="independent", shape="independent")
-    words = tree_title(births, deaths)
-    caption = "Colours are those of the strip next to the plane."
-    if several:
+        side = [
+            _strip(edges, y_axis),
+            *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
+        ]
+        figure = alt.concat(
+            figure, alt.layer(*side).properties(width=TREE_WIDTH, height=SIDE), columns=2
+        ).resolve_scale(color="independent", shape="independent")
+        words = tree_title(births, deaths)
         caption = (
             "Colours are those of the strip next to the merge tree, whose branches rise from a minimum to the saddle "
             "where they join an older one."
@@ -166,7 +166,21 @@ def contour(
     return Chart(name, title or words, caption, what, figure)
 
 
-def _plane(values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions: tuple[str, str]) -> list[alt.Chart]:
+def _colour_key(edges: Vector, value: str) -> alt.Legend:
+    """Return the key of the colours, by the middle of each band."""
+    middles = [f"{middle:.3g}" for middle in (edges[:-1] + edges[1:]) / 2]
+    places = [0, len(middles) // 2, len(middles) - 1]
+    return alt.Legend(title=value, values=places, labelExpr=f"{middles}[datum.value]", gradientLength=SIDE // 3)
+
+
+def _plane(
+    values: Matrix,
+    x: Vector,
+    y: Vector,
+    thresholds: Vector,
+    directions: tuple[str, str],
+    legend: alt.Legend | None,
+) -> list[alt.Chart]:
     """Return the filled contours, as polygons painted one over the other."""
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, MAX_SIDE)).round().astype(int)) for n in values.shape)
     regions = isobands(values[np.ix_(rows, columns)], x[rows], y[columns], thresholds)
@@ -184,7 +198,7 @@ def _plane(values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions:
     ).encode(
         x=alt.X("x:Q", title=directions[0], scale=_exact(x)),
         y=alt.Y("y:Q", title=directions[1], scale=_exact(y), axis=alt.Axis(grid=False)),
-        color=alt.Color("band:Q", legend=None, scale=alt.Scale(domain=[0, len(thresholds)])),
+        color=alt.Color("band:Q", legend=legend, scale=alt.Scale(domain=[0, len(thresholds)])),
         detail="region:N",
         order=alt.value(None),  # that of the rows, not of x
     )  # fmt: skip

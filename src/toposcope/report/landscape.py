@@ -56,10 +56,7 @@ def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         number_of("of planes", "planes", whole),
         *(number_of(title, f"noise_{what}", plain) for what, title in SPREAD_TITLES.items()),
     )
-    caption = (
-        "Means over planes; standard deviations over planes and over batches of the text; change at half resolution; "
-        "numerical error of products with the Hessian, of eigenvalues the residual"
-    )
+    caption = "Means over planes, and how far each depends on plane, text and resolution"
     rows = data.tables["statistics"].filter(pl.col("statistic").is_in([*data.report.statistics()])).to_dicts()
     return (table("statistics", caption, specs, rows), *_between(data.report))
 

@@ -163,13 +163,14 @@ class LandscapeReport:
         if not 0 <= plane < len(self.planes):
             raise ToposcopeError(f"plane {plane}: there are {len(self.planes)}, from 0 on")
         counts = [round(each.shape.statistics["minima"]) for each in self.planes]
-        several = len(counts) > 1 and not self.is_one_minimum
-        spread = f" (plane {plane + 1} of {len(counts)}; {min(counts)} to {max(counts)} minima over the planes)"
+        over = "all have one" if self.is_one_minimum else f"{min(counts)} to {max(counts)} minima over the planes"
+        which = f" (plane {plane + 1} of {len(counts)}; {over})" if len(counts) > 1 else ""
+        name = f"{self.name[0].upper()}{self.name[1:]}"
         return plane_chart(
             self.planes[plane],
             self.directions,
             f"plane-{plane + 1}",
-            lambda found: f"{self.name[0].upper()}{self.name[1:]}: {found}{spread if several else ''}",
+            lambda found: f"{name}: {found[0].lower()}{found[1:]}{which}",
             path=self.path,
             steps=self.path_steps if self.path is not None else None,
             unit=self.unit,
