@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -45,8 +46,9 @@ class _Total:
             with ExitStack() as stack:
                 stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
                 if wants_gradient:  # compiled modules, and on the CPU fused attention, have no second derivative
-                    stack.enter_context(torch.compiler.set_stance("force_eager"))
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                    if "torch._dynamo" in sys.modules:  # slow to import; without it nothing is compiled
+                        stack.enter_context(torch.compiler.set_stance("force_eager"))
                 torch.manual_seed(self.seed)
                 value = functional_call(self.network, given, ())
         finally:
