@@ -65,15 +65,13 @@ def _between(report: LandscapeReport) -> list[Block]:
     if not report.between or report.is_one_minimum:
         return []
     w, b = report.between["wasserstein_1"], report.between["bottleneck"]
-    return [
-        paragraph(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")
-    ]
+    return [paragraph(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g}.")]
 
 
 def _read(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     report = data.report
-    text = f"{report.text}, {report.n_tokens:,} predicted tokens"
-    loss = f"{report.loss:.6g} nats per token"
+    text = f"{report.text}, {report.n_tokens:,} predicted tokens" if report.text else "a function of one's own"
+    loss = f"{report.loss:.6g} {report.unit}".strip()
     return [Terms((("checkpoint", report.location), ("text", text), ("loss at the checkpoint", loss)))]
 
 

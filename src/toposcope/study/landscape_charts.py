@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import altair as alt
 import numpy as np
@@ -56,12 +56,6 @@ def plane_contour(
     )
 
 
-def plane_chart(plane: Plane, directions: str, name: str, title: Callable[[str], str], **options: Any) -> Chart:
-    """Draw a plane; `title` makes one of what is found on it."""
-    chart = plane_contour(*_grid(plane), directions, name=name, **options)
-    return replace(chart, title=title(chart.title))
-
-
 def profile_chart(plane: Plane, graph: Graph, unit: str) -> Chart:
     """Draw the topological profile of a plane."""
     return replace(profile_of(plane.surface, plane.shape.values, graph).plot(_loss(unit)), name="profile-of-the-loss")
@@ -75,7 +69,7 @@ def bowl_chart(planes: Sequence[Plane], unit: str) -> Chart:
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     distances, around = np.array([]), []
     for plane in planes:
-        values, x, y = _grid(plane)
+        values, x, y = grid_of(plane)
         distances = np.linspace(0, min(x[-1], y[-1]), N_DISTANCES)
         around.append(RegularGridInterpolator((x, y), values)(distances[:, None, None] * circle))
     every = np.stack(around)  # shape (planes, distances, angles)
@@ -106,7 +100,8 @@ def _loss(unit: str) -> str:
     return f"loss ({unit})" if unit else "loss"
 
 
-def _grid(plane: Plane) -> tuple[Matrix, Vector, Vector]:
+def grid_of(plane: Plane) -> tuple[Matrix, Vector, Vector]:
+    """Return the losses of a plane as a grid, and the coordinates of its sides."""
     sides = plane.surface.sample.shape
     assert sides is not None  # reports are of grids
     places = plane.surface.sample.coordinates.reshape(*sides, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -49,33 +49,22 @@ class LandscapeReport:
 
     Attributes
     ----------
-    location : str
-        Of the checkpoint.
-    step : int or None
-    text : str
-        The source of the text.
-    loss : float
-        At the checkpoint.
-    n_tokens : int
-        Predicted tokens of the text.
-    directions : str
-    probe : LandscapeProbe
-        Its options.
+    location, step, text, n_tokens : str, int or None, str, int
+        The checkpoint, the source of the text that it read, and the tokens it predicted.
+    loss, unit : float, str
+        At the checkpoint; without a unit for a function of one's own.
+    directions, probe : str, LandscapeProbe
+        What spans the planes, and the other options.
     planes : sequence of Plane
         Each with its losses (``surface.values``), merge tree and critical points (``shape``) and second derivatives
         along the directions (``curvature``).
-    estimates : dict of str to Estimate
-        Each statistic with its spread.
-    between : dict of str to float
-        Mean distances between the diagrams of two planes.
+    estimates, between : dict
+        Each statistic with its spread; mean distances between the diagrams of two planes.
     flags : list of str
-    path : array, shape (n, 2), optional
-        The checkpoints of the path in their plane, in the order of `path_steps`, this one included.
-    path_steps : sequence of int
-    path_share : float or None
-        Of the squared distances from the checkpoint to the others, how much the plane holds.
-    unit : str
-        Of the loss; empty for a function of one's own.
+        What is to be known of the planes.
+    path, path_steps, path_share : array of shape (n, 2), sequence of int, float
+        The checkpoints of the path in their plane, this one included, and how much of the squared distances to them
+        the plane holds.
     """
 
     location: str
@@ -158,23 +147,23 @@ class LandscapeReport:
         ToposcopeError
             If there is no such plane.
         """
-        from toposcope.study.landscape_charts import plane_chart
+        from toposcope.study.landscape_charts import grid_of, plane_contour
 
         if not 0 <= plane < len(self.planes):
             raise ToposcopeError(f"plane {plane}: there are {len(self.planes)}, from 0 on")
         counts = [round(each.shape.statistics["minima"]) for each in self.planes]
         over = "all have one" if self.is_one_minimum else f"{min(counts)} to {max(counts)} minima over the planes"
         which = f" (plane {plane + 1} of {len(counts)}; {over})" if len(counts) > 1 else ""
-        name = f"{self.name[0].upper()}{self.name[1:]}"
-        return plane_chart(
-            self.planes[plane],
+        chart = plane_contour(
+            *grid_of(self.planes[plane]),
             self.directions,
-            f"plane-{plane + 1}",
-            lambda found: f"{name}: {found[0].lower()}{found[1:]}{which}",
+            name=f"plane-{plane + 1}",
             path=self.path,
             steps=self.path_steps if self.path is not None else None,
             unit=self.unit,
         )
+        title = f"{self.name}: {chart.title[0].lower()}{chart.title[1:]}{which}"
+        return replace(chart, title=title[0].upper() + title[1:])
 
     def charts(self, most: int = 3) -> list[Chart]:
         """Draw what there is to see: planes and a profile of basins; of one minimum, a plane and its rise over all."""
