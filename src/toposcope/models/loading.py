@@ -72,9 +72,11 @@ def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
         return CharacterTokenizer()
     if origin.tokenizer:
         return _named(origin.tokenizer, origin.access)
-    for name in (TOKENIZER, VOCABULARY) if is_nanogpt(checkpoint) else (TOKENIZER,):
-        if (file := origin.find(checkpoint, name)) is not None:
-            return _from_file(file)
+    file = origin.find(checkpoint, TOKENIZER)
+    if file is None and is_nanogpt(checkpoint):
+        file = origin.find(checkpoint, VOCABULARY)
+    if file is not None:
+        return _from_file(file)
     if is_of_family(checkpoint):
         return _of_family(checkpoint, origin)
     hint = ""
