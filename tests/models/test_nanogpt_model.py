@@ -16,7 +16,15 @@ from toposcope.errors import ToposcopeError
 from toposcope.models import Origin, load_model, load_tokenizer
 from toposcope.models.loading import model_key
 
-ARGS = {"n_layer": 2, "n_head": 4, "n_embd": 16, "block_size": 32, "bias": False, "vocab_size": 65, "dropout": 0.2}
+ARGS: dict[str, Any] = {
+    "n_layer": 2,
+    "n_head": 4,
+    "n_embd": 16,
+    "block_size": 32,
+    "bias": False,
+    "vocab_size": 65,
+    "dropout": 0.2,
+}
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz"
 
 
@@ -37,7 +45,7 @@ def reference(state: dict[str, Tensor], tokens: Tensor, n_head: int) -> Tensor:
     for block in sorted({name.split(".")[2] for name in state if ".h." in name}):
         where = f"transformer.h.{block}"
         query, key, value = (
-            part.unflatten(-1, (n_head, -1)).transpose(1, 2)
+            part.reshape(*part.shape[:2], n_head, -1).transpose(1, 2)
             for part in linear(norm(x, f"{where}.ln_1"), f"{where}.attn.c_attn").chunk(3, dim=-1)
         )
         scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(later, -math.inf).softmax(-1)
@@ -50,9 +58,12 @@ def reference(state: dict[str, Tensor], tokens: Tensor, n_head: int) -> Tensor:
 
 def nanogpt(path: Path, *, prefix: str = "_orig_mod.", **changed: Any) -> dict[str, Tensor]:
     """Write a checkpoint as nanoGPT's train.py does; return its state."""
-    args = ARGS | changed
+    args: dict[str, Any] = ARGS | changed
     width, generator = args["n_embd"], torch.Generator().manual_seed(0)
-    shapes = {"transformer.wte": (args["vocab_size"], width), "transformer.wpe": (args["block_size"], width)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "transformer.wte": (args["vocab_size"], width),
+        "transformer.wpe": (args["block_size"], width),
+    }
     for k in range(args["n_layer"]):
         names = {"attn.c_attn": (3, 1), "attn.c_proj": (1, 1), "mlp.c_fc": (4, 1), "mlp.c_proj": (1, 4)}
         shapes |= {f"transformer.h.{k}.{name}": (m * width, n * width) for name, (m, n) in names.items()}
@@ -74,9 +85,9 @@ def nanogpt(path: Path, *, prefix: str = "_orig_mod.", **changed: Any) -> dict[s
 def test_logits_are_those_of_nanogpt(tmp_path: Path) -> None:
     tokens = torch.randint(0, 65, (2, 20), generator=torch.Generator().manual_seed(1))
     keys = set()
-    for case, (prefix, changed) in enumerate(
-        [("_orig_mod.", {}), ("", {"bias": True}), ("_orig_mod.", {"vocab_size": 50304, "n_head": 2})]
-    ):
+    cases: list[tuple[str, dict[str, Any]]] = [("_orig_mod.", {}), ("", {"bias": True})]
+    cases.append(("_orig_mod.", {"vocab_size": 50304, "n_head": 2}))
+    for case, (prefix, changed) in enumerate(cases):
         state = nanogpt(tmp_path / str(case) / "ckpt.pt", prefix=prefix, **changed)
         checkpoint = series(tmp_path / str(case))[-1]
         model: Any = load_model(checkpoint, Origin())

@@ -46,7 +46,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen,
     "bf16": lambda: network().to(torch.bfloat16),
     "tied": Tied,
-    "compiled": lambda: torch.compile(network(), backend="aot_eager"),  # type: ignore[return-value]
+    "compiled": lambda: torch.compile(network(), backend="aot_eager"),  # type: ignore[dict-item]
 }
 
 
@@ -95,8 +95,8 @@ def test_two_wells() -> None:
     nn.init.zeros_(model.weight)
 
     def wells(module: nn.Module) -> Tensor:
-        u, v = module.weight[0]  # type: ignore[index, union-attr]
-        return (u**2 - 1) ** 2 + v**2 + 0.125 * (u + 1)
+        u, v = module.weight[0]  # type: ignore[index]
+        return (u**2 - 1) ** 2 + v**2 + 0.125 * (u + 1)  # type: ignore[no-any-return]
 
     states = [{"weight": torch.tensor([[1.0, 0.0]])}, {"weight": torch.tensor([[0.0, 0.5]])}]
     found = ts.landscape(model, wells, path=states, resolution=11)

@@ -103,12 +103,20 @@ class LandscapeReport:
         lost = f", where {n_not_finite:,} of {total:,} points have no finite loss" if n_not_finite else ""
         if self.is_one_minimum:
             return f"{self.name}: one minimum on {self._where('each of ')}{lost}; {self._bowl()}"
-        counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
         depths = [plane.shape.statistics["max_persistence"] for plane in self.planes]
-        number = f"{min(counts)} minima" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} minima"
         spread = f" ({min(depths):.3g} to {max(depths):.3g} over the planes)" if len(depths) > 1 else ""
         deepest = f"the deepest side basin lies {self._amount(f'{max(depths):.3g}')} below its saddle"
-        return f"{self.name}: {number} on {self._where()}{lost}; {deepest}{spread}"
+        return f"{self.name}: {self._minima()} on {self._where()}{lost}; {self._border()}{deepest}{spread}"
+
+    def _minima(self) -> str:
+        counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
+        return f"{_interval(counts)} minima"
+
+    def _border(self) -> str:
+        """Say on how many planes the lowest point lies on the border, so that its basin goes on outside."""
+        n_on_border = sum(plane.shape.minimum_on_border for plane in self.planes)
+        of_planes = f" of {n_on_border} of them" if len(self.planes) > 1 else ""
+        return f"the lowest point lies on the border{of_planes}; " if n_on_border else ""
 
     def _where(self, each: str = "") -> str:
         return "the plane" if len(self.planes) == 1 else f"{each}{len(self.planes)} planes"
@@ -120,11 +128,8 @@ class LandscapeReport:
         """Describe the only minimum: its second derivatives and how far the loss rises, over all planes."""
         curvature = np.concatenate([np.linalg.eigvalsh(plane.curvature) for plane in self.planes])
         ranges = [plane.shape.statistics["range"] for plane in self.planes]
-        n_on_border = sum(plane.shape.minimum_on_border for plane in self.planes)
-        of_planes = f" of {n_on_border} of them" if len(self.planes) > 1 else ""
-        border = f"it lies on the border{of_planes}; " if n_on_border else ""
         bent = f"second derivatives of {_interval(curvature)}, " if np.isfinite(curvature).all() else ""
-        return f"{border}{bent}and a loss that ranges over {self._amount(_interval(ranges))}"
+        return f"{self._border()}{bent}and a loss that ranges over {self._amount(_interval(ranges))}"
 
     def statistics(self) -> dict[str, Estimate]:
         """Return the estimates that say something: where there is one minimum, none of its persistence."""
@@ -151,9 +156,8 @@ class LandscapeReport:
 
         if not 0 <= plane < len(self.planes):
             raise ToposcopeError(f"plane {plane}: there are {len(self.planes)}, from 0 on")
-        counts = [round(each.shape.statistics["minima"]) for each in self.planes]
-        over = "all have one" if self.is_one_minimum else f"{min(counts)} to {max(counts)} minima over the planes"
-        which = f" (plane {plane + 1} of {len(counts)}; {over})" if len(counts) > 1 else ""
+        over = "all have one" if self.is_one_minimum else f"{self._minima()} over the planes"
+        which = f" (plane {plane + 1} of {len(self.planes)}; {over})" if len(self.planes) > 1 else ""
         chart = plane_contour(
             *grid_of(self.planes[plane]),
             self.directions,
@@ -249,5 +253,5 @@ class LandscapeReport:
 
 
 def _interval(values: Sequence[float] | Vector) -> str:
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    low, high = (f"{end:,}" if isinstance(end, int) else f"{end:.3g}" for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
