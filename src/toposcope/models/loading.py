@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
+from toposcope.checkpoints.formats.torch_file import saved_fields
 from toposcope.checkpoints.sources import Access, StoredFile, is_remote, roots
 from toposcope.checkpoints.sources.local import LocalSource
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
 from toposcope.models.family_model import RUN, family_model, is_of_family, size_of
-from toposcope.models.nanogpt_model import ARGS, is_nanogpt, nanogpt_model, nanogpt_size, saved_fields
+from toposcope.models.nanogpt_model import ARGS, is_nanogpt, nanogpt_model, nanogpt_size
 from toposcope.models.origin import Origin, content_of, read_object
 from toposcope.models.running import LanguageModel
 from toposcope.models.tokenizers import (
@@ -41,7 +42,7 @@ def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
 def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
     config = origin.find(checkpoint, CONFIG)
     if config is None:
-        args = saved_fields(checkpoint).get(ARGS)
+        args = saved_fields(checkpoint.files).get(ARGS)
         told = f"; its {ARGS} ({', '.join(map(str, [*args][:4]))}, ...) are not nanoGPT's" if args else ""
         raise ToposcopeError(
             f"{checkpoint.location}: no {CONFIG} with it, and a model neither of the family nor of nanoGPT{told}; save "

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Checkpoint
-from toposcope.checkpoints.formats.contents import fields_of
-from toposcope.checkpoints.formats.torch_file import open_file
-from toposcope.checkpoints.formats.weight_names import TORCH, of_weights
+from toposcope.checkpoints.formats.torch_file import saved_fields
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.family.run import ModelSize
 from toposcope.models.family_model import FamilyModel, module_of
@@ -38,15 +36,9 @@ def is_nanogpt(checkpoint: Checkpoint) -> bool:
     return any(e.name == FIRST_LAYER and e.shape == (3 * e.shape[-1], e.shape[-1]) for e in checkpoint.entries)
 
 
-def saved_fields(checkpoint: Checkpoint) -> Mapping[Any, Any]:
-    """Return what a checkpoint of one torch file saves besides its tensors; nothing of other formats."""
-    files = [file for name, file in of_weights(checkpoint.files).items() if name.endswith(TORCH)]
-    return (fields_of(open_file(files[0]).content) or {}) if len(files) == 1 else {}
-
-
 def nanogpt_size(checkpoint: Checkpoint) -> ModelSize:
     """Return the size that ``model_args`` states."""
-    args = saved_fields(checkpoint).get(ARGS)
+    args = saved_fields(checkpoint.files).get(ARGS)
     if not isinstance(args, Mapping) or not all(type(args.get(name)) is int for name in _SIZES.values()):
         raise ToposcopeError(
             f"{checkpoint.location}: weights of nanoGPT without its {ARGS} ({', '.join(_SIZES.values())}), so the "
