@@ -1,0 +1,234 @@
+"""A log that nobody monitors, kept as a monitor would have stored it: rows, alerts, forecasts, and how the run is."""
+
+import json
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
+from toposcope.logs import Log, Logs, LogTable
+from toposcope.monitor import tuning
+from toposcope.monitor.alerts import Alerts
+from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged
+from toposcope.monitor.running_forecast import thinned
+from toposcope.study.store import Store
+
+KIND = "log"
+RUNNING, COMPLETE, SILENT = "running", "complete", "silent"
+WATCHED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns of a log that alerts are raised on
+FORECAST_SHARE = 0.01  # of the planned steps, by which the log grows from one stored forecast to the next
+SILENT_SECONDS = 3600.0  # age of the last write from which a run without an end is silent, at least
+SILENT_GAPS = 3  # and this many times the longest time between two writes
+N_TIMES = 32  # writes by which the time of a step is known
+
+
+@dataclass
+class MirroredRun:
+    """One run: the log as it was last read, and what was noticed so far."""
+
+    log: Log
+    path: Path
+    alerts: Alerts
+    n_checked: int = 0  # rows that alerts were raised on
+    times: "deque[tuple[float, int]]" = field(default_factory=lambda: deque(maxlen=N_TIMES))  # of writes, and steps
+    longest_gap: float = 0.0  # seconds between two writes
+    forecast_at: int = -1  # step of the last stored forecast
+    last_step: int | None = None
+    no_forecast: str = ""
+    is_complete: bool = False
+    has_diverged: bool = False  # whether an alert says so
+
+    def read(self, log: Log, written: float) -> bool:
+        """Take the log as it is now; return whether it is another one: rows that were looked at have changed."""
+        is_other = self.n_checked > 0 and _same_rows(self.log.table, log.table, self.n_checked) < self.n_checked
+        if is_other:
+            self.alerts, self.n_checked, self.forecast_at = Alerts(log.last_step), 0, -1
+            self.has_diverged = False
+            self.times.clear()
+        if not self.times or log.last_seen > self.times[-1][1]:
+            if self.times:
+                self.longest_gap = max(self.longest_gap, written - self.times[-1][0])
+            self.times.append((written, log.last_seen))
+            self.is_complete = False
+        self.log = log
+        return is_other
+
+    def step_seconds(self) -> float | None:
+        """Return the time of a step by the writes that were seen; None before there are two."""
+        (begin, first), (end, last) = self.times[0], self.times[-1]
+        return (end - begin) / (last - first) if end > begin and last > first else None
+
+    def status(self, written: float, now: float) -> str:
+        """Return how the run is: its end is known, or files that nobody has written for long say nothing."""
+        if self.is_complete:
+            return COMPLETE
+        is_silent = now - written > max(SILENT_SECONDS, SILENT_GAPS * self.longest_gap)
+        if self.log.diverged is not None and (self.log.finished or is_silent):
+            return DIVERGED
+        return SILENT if is_silent else RUNNING
+
+    def is_sibling(self, status: str) -> bool:
+        """Return whether others may borrow from the run: its end is known, or without a plan nothing else is."""
+        return status == COMPLETE or (status == SILENT and self.log.last_step is None)
+
+    def new_alerts(self, *, is_over: bool) -> list[Alert]:
+        """Return the alerts of rows that were not looked at; the last row of a run in training may still grow."""
+        table = self.log.table
+        assert table is not None
+        columns = {name: table.values[name] for name in (*WATCHED, *table.further_targets)}
+        nan = {name: set(steps.tolist()) for name, steps in table.nan_steps.items()}
+        alerts: list[Alert] = []
+        until = len(table.steps) if is_over else len(table.steps) - 1
+        for row in range(self.n_checked, until):
+            step = int(table.steps[row])
+            values = {
+                name: float(column[row])
+                for name, column in columns.items()
+                if not math.isnan(column[row]) or step in nan.get(name, ())
+            }
+            alerts += self.alerts.logged(Logged(step, values))
+        self.n_checked = max(self.n_checked, until)
+        return alerts
+
+    def forecast(self, siblings: Sequence[Log]) -> Forecasted | None:
+        """Return a forecast where the log has grown enough since the last; remember why there is none."""
+        log = self.log
+        if self.is_complete or not self._forecast_is_due():
+            return None
+        self.no_forecast, self.last_step = "", log.last_step
+        if log.diverged is not None:
+            return None
+        try:
+            report = forecast(thinned(log, tuning.MAX_FORECAST_ROWS), siblings=_usable(log, siblings))
+        except ToposcopeError as error:
+            self.no_forecast = _reason(str(error), log, self.path)
+            return None
+        self.last_step = report.schedule.last_step
+        self.is_complete = report.default is None
+        if report.default is None:
+            return None
+        if log.unit != "nats":
+            self.no_forecast = f"No forecast here: the loss is in {log.unit}. See `toposcope forecast {self.path}`."
+            return None
+        self.forecast_at = log.last_seen
+        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval)
+
+    def _forecast_is_due(self) -> bool:
+        """Return whether there is none, the log has grown, or it may have come to its end."""
+        every = FORECAST_SHARE * (self.last_step or 0)
+        is_near_end = self.last_step is not None and self.log.last_seen > self.last_step - every
+        return (
+            is_near_end or self.log.finished or self.forecast_at < 0 or self.log.last_seen >= self.forecast_at + every
+        )
+
+
+def _reason(refusal: str, log: Log, path: Path) -> str:
+    """Return why there is no forecast, and what to do."""
+    refusal = refusal.removeprefix(f"{log.name}: ")
+    if "planned steps is unknown" in refusal:
+        return f"No forecast: the number of planned steps is unknown. `toposcope forecast {path} --steps N` makes one."
+    return f"No forecast: {refusal.rstrip('.')}."
+
+
+def _usable(log: Log, others: Sequence[Log]) -> CompleteRuns | None:
+    """Return the runs that a forecast may borrow from; None if there is none."""
+    if not others:
+        return None
+    try:
+        siblings = without_itself(log, siblings_among(log, Logs(tuple(others), ())))
+    except ToposcopeError:  # none is in the unit of the run
+        return None
+    return siblings if siblings.runs else None
+
+
+def _same_rows(old: LogTable | None, new: LogTable | None, n: int) -> int:
+    """Return how many of the first `n` rows are the same in two tables, by what alerts are raised on."""
+    if old is None or new is None or len(new.steps) < n:
+        return 0
+    same = np.array_equal(old.steps[:n], new.steps[:n]) and all(
+        np.array_equal(old.values[name][:n], new.values[name][:n], equal_nan=True) for name in WATCHED
+    )
+    return n if same else 0
+
+
+class MirroredLog:
+    """The runs of one log, in a database of their own."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.path = folder, path
+        self.written = 0.0
+        self.runs: dict[str, MirroredRun] = {}
+        self._statuses: dict[str, str] = {}
+        self._store = Store(folder / "study.db")
+
+    def update(self, logs: Sequence[Log], written: float, now: float, siblings: Sequence[Log]) -> None:
+        """Store the log as it is now."""
+        self.written = written
+        for position, log in enumerate(logs):
+            run = self.runs.setdefault(log.name, MirroredRun(log, self.path, Alerts(log.last_step)))
+            size = int(log.parameters) if math.isfinite(log.parameters) else None
+            self._store.put_run(log.name, position, KIND, size, str(self.path))
+            if run.read(log, written):
+                self._store.cut(log.name, -1)
+            self._store.put_log(log.name, log.table)
+            self._notice(run, siblings)
+            self._put_status(run, now)
+
+    def _notice(self, run: MirroredRun, siblings: Sequence[Log]) -> None:
+        """Store the forecast and the alerts of what is new."""
+        made = run.forecast(siblings)
+        alerts = run.new_alerts(is_over=run.is_complete or run.log.finished or run.log.diverged is not None)
+        if made is not None:
+            self._store.put_forecast(
+                run.log.name, made.step, made.last_step, made.loss, made.low, made.high, made.advice
+            )
+            alerts += run.alerts.check(made)
+        diverged = run.log.diverged
+        if diverged is not None and not run.has_diverged:
+            run.has_diverged = True
+            message = f"diverged at step {diverged.step:,}: {diverged.reason}."
+            alerts.append(Alert(DIVERGED, diverged.step, diverged.step, "loss", message))
+        for alert in alerts:
+            evidence = json.dumps({name: float(value) for name, value in alert.evidence.items()})
+            self._store.put_alert(
+                run.log.name, alert.kind, alert.step, alert.since, alert.place, alert.message, evidence
+            )
+
+    def _put_status(self, run: MirroredRun, now: float) -> None:
+        name, status = run.log.name, run.status(self.written, now)
+        self._statuses[name] = status
+        self._store.set_status(name, status, None if status == RUNNING else run.log.last_seen)
+        facts = {
+            "last_step": run.last_step,
+            "diverged": None if run.log.diverged is None else str(run.log.diverged),
+            "no_forecast": run.no_forecast,
+            "step_seconds": run.step_seconds(),
+            "updated": round(self.written, 1),
+        }
+        if self._store.meta(f"monitor {name}") != (text := json.dumps(facts)):
+            self._store.set_meta(f"monitor {name}", text)
+
+    def refresh(self, now: float) -> None:
+        """Store which runs have been silent for long; nothing else of a run changes while its log does not."""
+        for name, run in self.runs.items():
+            if run.status(self.written, now) != self._statuses[name]:
+                self._put_status(run, now)
+
+    def complete(self) -> list[Log]:
+        """Return the runs that others may borrow from, thinned."""
+        return [
+            thinned(run.log, tuning.MAX_SIBLING_ROWS)
+            for name, run in self.runs.items()
+            if run.is_sibling(self._statuses[name])
+        ]
+
+    def close(self) -> None:
+        """Close the database."""
+        self._store.close()
