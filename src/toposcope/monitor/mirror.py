@@ -84,6 +84,8 @@ class Mirror:
             self._known.setdefault(path, ReadLog(source))
         self._left_out = len(newest) - len(kept)
         self._write_index()
+        if kept:
+            import toposcope.monitor.mirrored_log  # noqa: F401 - it takes a second, after the first index
         for read in sorted(self._known.values(), key=lambda read: read.source.is_text):
             if self._read(read):
                 self._write_index()
@@ -95,12 +97,15 @@ class Mirror:
     def _read(self, read: ReadLog) -> bool:
         """Read a log if it has changed and its time has come; return whether anything is new."""
         version, written = read.source.version()
-        begin = time.monotonic()
-        if version == read.version or begin < read.next_time:
+        if version == read.version or time.monotonic() < read.next_time:
             return False
+        begin = time.process_time()
         read.version, read.written = version, written
         if self._died_on == str(read.source.path):
             read.fault, self._died_on = f"{read.source.path}: reading it ended the process; skipped until it grows", ""
+            return True
+        if not any(size for _, size, _ in version):
+            read.fault = f"{read.source.path}: empty so far"
             return True
         self._busy.write_text(str(read.source.path), "utf-8")
         try:
@@ -110,8 +115,7 @@ class Mirror:
             read.fault = one_line(str(error), 500)
         finally:
             self._busy.unlink()
-        end = time.monotonic()
-        read.next_time = end + (end - begin) / MAX_SHARE
+        read.next_time = time.monotonic() + (time.process_time() - begin) / MAX_SHARE
         return True
 
     def _store(self, read: ReadLog) -> None:
@@ -125,7 +129,7 @@ class Mirror:
         self._put(owner, logs, written)
 
     def _put(self, read: ReadLog, logs: Sequence[Log], written: float) -> None:
-        from toposcope.monitor.mirrored_log import MirroredLog  # takes a second, after the first index
+        from toposcope.monitor.mirrored_log import MirroredLog
 
         if read.mirrored is not None and read.mirrored.runs.keys() - {log.name for log in logs}:
             self._forget(read, keep=True)

@@ -23,6 +23,7 @@ KIND = "log"
 RUNNING, COMPLETE, SILENT = "running", "complete", "silent"
 WATCHED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns of a log that alerts are raised on
 FORECAST_SHARE = 0.01  # of the planned steps, by which the log grows from one stored forecast to the next
+MIN_SEEN = 0.05  # of the planned steps, before which an interval holds nearly everything
 SILENT_SECONDS = 3600.0  # age of the last write from which a run without an end is silent, at least
 SILENT_GAPS = 3  # and this many times the longest time between two writes
 N_TIMES = 32  # writes by which the time of a step is known
@@ -110,6 +111,9 @@ class MirroredRun:
             self.no_forecast = _reason(str(error), log, self.path)
             return None
         self.last_step = report.schedule.last_step
+        if log.last_seen < MIN_SEEN * self.last_step:
+            self.no_forecast = f"No forecast yet: the first comes when {MIN_SEEN:.0%} of the run is logged."
+            return None
         self.is_complete = report.default is None
         if report.default is None:
             return None
