@@ -13,6 +13,7 @@ from toposcope.logs.raw import one_line
 from toposcope.logs.reading import MAX_DEPTH
 
 MAX_SECONDS, MAX_ENTRIES = 3.0, 20_000  # of a search; a folder with more is said to be searched in part
+MAX_BYTES = 200_000_000  # of a text, table or JSON in a folder, which may as well be data
 MAX_INNER, INNER_DEPTH = 2_000, 3  # files of one log that are looked at for changes, and folders below it
 STORE = "study.db"
 
@@ -125,15 +126,24 @@ def _claimed(path: Path, root: Path, found: FoundLogs) -> object | None:
 
 
 def _add_file(path: Path, root: Path, found: FoundLogs, *, texts_only: bool) -> None:
-    if path.is_dir():  # a link to a folder
+    is_text = path.suffix.lower() in console.TEXTS
+    if path.is_dir() or (texts_only and not is_text):  # a link to a folder is not followed
         return
-    if path.suffix.lower() in console.TEXTS:
-        found.sources.append(LogSource(path, is_text=True))
+    claimed = None if is_text else _claimed(path, root, found)
+    if not is_text and claimed in (None, study):
         return
-    claimed = None if texts_only else _claimed(path, root, found)
-    if claimed is not None and claimed is not study:
-        is_certain = claimed is trackers and trackers.EVENTS in path.name
-        found.sources.append(LogSource(path, is_certain=is_certain))
+    is_certain = claimed is trackers and trackers.EVENTS in path.name
+    if not is_certain and (size := _size(path)) > MAX_BYTES:
+        found.faults[str(path)] = f"{path}: {size / 1e6:,.0f} MB, too large to look whether it is a log; show it alone"
+    else:
+        found.sources.append(LogSource(path, is_certain=is_certain, is_text=is_text))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # just deleted
+        return 0
 
 
 def _entries_of(folder: Path, found: FoundLogs) -> list[os.DirEntry[str]]:

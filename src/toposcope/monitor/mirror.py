@@ -30,7 +30,7 @@ from toposcope.wording import counted
 if TYPE_CHECKING:
     from toposcope.monitor.mirrored_log import MirroredLog
 
-MAX_LOGS = 64  # logs of a folder that are read, the last written ones; as many studies are on a page
+MAX_LOGS = 128  # logs of a folder that are read, the last written ones; each has a database that is open
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 PRIORITY = 10  # of the process: training comes first
@@ -65,34 +65,36 @@ class Mirror:
         self._index = folder / "index.json"
         self._known: dict[Path, ReadLog] = {}
         self._last = ""
-        self._n_made = self._left_out = 0
+        self._n_made = 0
         self._next_search = 0.0
         self._found = FoundLogs()
 
     def look(self) -> None:
         """Read what has changed, and write the index."""
-        now = time.time()
-        if now >= self._next_search:
-            begin = time.monotonic()
-            self._found = find_sources(self._target)
-            self._next_search = now + (time.monotonic() - begin) / MAX_SHARE
-        newest = sorted(self._found.sources, key=lambda source: -source.version()[1])
-        kept = {source.path: source for source in newest[:MAX_LOGS]}
-        for path in self._known.keys() - kept.keys():
-            self._forget(self._known.pop(path))
-        for path, source in kept.items():
-            self._known.setdefault(path, ReadLog(source))
-        self._left_out = len(newest) - len(kept)
+        if time.monotonic() >= self._next_search:
+            self._search()
         self._write_index()
-        if kept:
+        if self._known:
             import toposcope.monitor.mirrored_log  # noqa: F401 - it takes a second, after the first index
         for read in sorted(self._known.values(), key=lambda read: read.source.is_text):
             if self._read(read):
                 self._write_index()
-        for read in self._known.values():
-            if read.mirrored is not None:
-                read.mirrored.refresh(now)
-        self._write_index()
+
+    def _search(self) -> None:
+        """Find the logs: those that are ones for certain first, then the last written."""
+        begin = time.monotonic()
+        self._found = find_sources(self._target)
+        sources = sorted(self._found.sources, key=lambda s: (not s.is_certain, s.is_text, -s.version()[1]))
+        kept = {source.path: source for source in sources[:MAX_LOGS]}
+        for path in self._known.keys() - kept.keys():
+            self._forget(self._known.pop(path))
+        for path, source in kept.items():
+            self._known.setdefault(path, ReadLog(source))
+        if left_out := len(sources) - len(kept):
+            which = counted(left_out, "file or folder", "files and folders")
+            self._found.cut = f"{which} not read, of {len(sources)} that may be logs; show a folder in it to see them."
+        end = time.monotonic()
+        self._next_search = end + (end - begin) / MAX_SHARE
 
     def _read(self, read: ReadLog) -> bool:
         """Read a log if it has changed and its time has come; return whether anything is new."""
@@ -137,8 +139,8 @@ class Mirror:
             self._n_made += 1
             read.mirrored = MirroredLog(self._folder / str(self._n_made), read.source.path)
         others = [r.mirrored for r in self._known.values() if r is not read and r.mirrored is not None]
-        siblings = [log for other in others for log in other.complete()]
-        read.mirrored.update(logs, written, time.time(), siblings)
+        siblings = [log for other in others for log in other.complete(time.time())]
+        read.mirrored.update(logs, written, siblings)
 
     def _forget(self, read: ReadLog, *, keep: bool = False) -> None:
         """Delete what was made of a log; what was read stays if `keep`."""
@@ -162,7 +164,6 @@ class Mirror:
         index = {
             "studies": dict(sorted(zip(names, folders, strict=True))),
             "faults": [*faults.values(), *notes, *([self._found.cut] if self._found.cut else [])],
-            "left_out": self._left_out,
             "refused": self._refusal() if not shown else "",
         }
         if (text := json.dumps(index)) != self._last:

@@ -5,7 +5,9 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -16,16 +18,16 @@ from toposcope.logs import Log, Logs, LogTable
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged
+from toposcope.monitor.recording import put_event
 from toposcope.monitor.running_forecast import thinned
 from toposcope.study.store import Store
 
 KIND = "log"
-RUNNING, COMPLETE, SILENT = "running", "complete", "silent"
+RUNNING, COMPLETE = "running", "complete"
 WATCHED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns of a log that alerts are raised on
 FORECAST_SHARE = 0.01  # of the planned steps, by which the log grows from one stored forecast to the next
 MIN_SEEN = 0.05  # of the planned steps, before which an interval holds nearly everything
-SILENT_SECONDS = 3600.0  # age of the last write from which a run without an end is silent, at least
-SILENT_GAPS = 3  # and this many times the longest time between two writes
+OLD_SECONDS = 3600.0  # since the last write, from which on a log without a plan is taken to be whole
 N_TIMES = 32  # writes by which the time of a step is known
 
 
@@ -38,7 +40,6 @@ class MirroredRun:
     alerts: Alerts
     n_checked: int = 0  # rows that alerts were raised on
     times: "deque[tuple[float, int]]" = field(default_factory=lambda: deque(maxlen=N_TIMES))  # of writes, and steps
-    longest_gap: float = 0.0  # seconds between two writes
     forecast_at: int = -1  # step of the last stored forecast
     last_step: int | None = None
     no_forecast: str = ""
@@ -47,36 +48,31 @@ class MirroredRun:
 
     def read(self, log: Log, written: float) -> bool:
         """Take the log as it is now; return whether it is another one: rows that were looked at have changed."""
-        is_other = self.n_checked > 0 and _same_rows(self.log.table, log.table, self.n_checked) < self.n_checked
+        is_other = not _is_continued(self.log.table, log.table, self.n_checked)
         if is_other:
             self.alerts, self.n_checked, self.forecast_at = Alerts(log.last_step), 0, -1
             self.has_diverged = False
             self.times.clear()
         if not self.times or log.last_seen > self.times[-1][1]:
-            if self.times:
-                self.longest_gap = max(self.longest_gap, written - self.times[-1][0])
             self.times.append((written, log.last_seen))
             self.is_complete = False
         self.log = log
         return is_other
 
     def step_seconds(self) -> float | None:
-        """Return the time of a step by the writes that were seen; None before there are two."""
-        (begin, first), (end, last) = self.times[0], self.times[-1]
-        return (end - begin) / (last - first) if end > begin and last > first else None
+        """Return the usual time of a step between the writes that were seen; None before there are two."""
+        rates = [(b - a) / (last - first) for (a, first), (b, last) in pairwise(self.times) if b > a]
+        return median(rates) if rates else None
 
-    def status(self, written: float, now: float) -> str:
-        """Return how the run is: its end is known, or files that nobody has written for long say nothing."""
+    def status(self) -> str:
+        """Return how the run is, by what the log says; how long nothing was written is for the reader to see."""
         if self.is_complete:
             return COMPLETE
-        is_silent = now - written > max(SILENT_SECONDS, SILENT_GAPS * self.longest_gap)
-        if self.log.diverged is not None and (self.log.finished or is_silent):
-            return DIVERGED
-        return SILENT if is_silent else RUNNING
+        return DIVERGED if self.log.diverged is not None and self.log.finished else RUNNING
 
-    def is_sibling(self, status: str) -> bool:
+    def is_sibling(self, age: float) -> bool:
         """Return whether others may borrow from the run: its end is known, or without a plan nothing else is."""
-        return status == COMPLETE or (status == SILENT and self.log.last_step is None)
+        return self.is_complete or (self.log.last_step is None and self.log.diverged is None and age > OLD_SECONDS)
 
     def new_alerts(self, *, is_over: bool) -> list[Alert]:
         """Return the alerts of rows that were not looked at; the last row of a run in training may still grow."""
@@ -151,14 +147,13 @@ def _usable(log: Log, others: Sequence[Log]) -> CompleteRuns | None:
     return siblings if siblings.runs else None
 
 
-def _same_rows(old: LogTable | None, new: LogTable | None, n: int) -> int:
-    """Return how many of the first `n` rows are the same in two tables, by what alerts are raised on."""
-    if old is None or new is None or len(new.steps) < n:
-        return 0
-    same = np.array_equal(old.steps[:n], new.steps[:n]) and all(
+def _is_continued(old: LogTable | None, new: LogTable | None, n: int) -> bool:
+    """Return whether the first `n` rows of two tables are the same, by what alerts are raised on."""
+    assert old is not None
+    assert new is not None
+    return np.array_equal(old.steps[:n], new.steps[:n]) and all(
         np.array_equal(old.values[name][:n], new.values[name][:n], equal_nan=True) for name in WATCHED
     )
-    return n if same else 0
 
 
 class MirroredLog:
@@ -169,10 +164,9 @@ class MirroredLog:
         self.folder, self.path = folder, path
         self.written = 0.0
         self.runs: dict[str, MirroredRun] = {}
-        self._statuses: dict[str, str] = {}
         self._store = Store(folder / "study.db")
 
-    def update(self, logs: Sequence[Log], written: float, now: float, siblings: Sequence[Log]) -> None:
+    def update(self, logs: Sequence[Log], written: float, siblings: Sequence[Log]) -> None:
         """Store the log as it is now."""
         self.written = written
         for position, log in enumerate(logs):
@@ -183,35 +177,28 @@ class MirroredLog:
                 self._store.cut(log.name, -1)
             self._store.put_log(log.name, log.table)
             self._notice(run, siblings)
-            self._put_status(run, now)
+            self._put_status(run)
 
     def _notice(self, run: MirroredRun, siblings: Sequence[Log]) -> None:
         """Store the forecast and the alerts of what is new."""
         made = run.forecast(siblings)
         alerts = run.new_alerts(is_over=run.is_complete or run.log.finished or run.log.diverged is not None)
-        if made is not None:
-            self._store.put_forecast(
-                run.log.name, made.step, made.last_step, made.loss, made.low, made.high, made.advice
-            )
-            alerts += run.alerts.check(made)
+        alerts += run.alerts.check(made) if made is not None else []
         diverged = run.log.diverged
         if diverged is not None and not run.has_diverged:
             run.has_diverged = True
             message = f"diverged at step {diverged.step:,}: {diverged.reason}."
             alerts.append(Alert(DIVERGED, diverged.step, diverged.step, "loss", message))
-        for alert in alerts:
-            evidence = json.dumps({name: float(value) for name, value in alert.evidence.items()})
-            self._store.put_alert(
-                run.log.name, alert.kind, alert.step, alert.since, alert.place, alert.message, evidence
-            )
+        for event in filter(None, (made, *alerts)):
+            put_event(self._store, run.log.name, event)
 
-    def _put_status(self, run: MirroredRun, now: float) -> None:
-        name, status = run.log.name, run.status(self.written, now)
-        self._statuses[name] = status
+    def _put_status(self, run: MirroredRun) -> None:
+        name, status = run.log.name, run.status()
         self._store.set_status(name, status, None if status == RUNNING else run.log.last_seen)
         facts = {
             "last_step": run.last_step,
             "diverged": None if run.log.diverged is None else str(run.log.diverged),
+            "forecast_target": f"{'validation' if run.log.is_validation else 'training'} loss",
             "no_forecast": run.no_forecast,
             "step_seconds": run.step_seconds(),
             "updated": round(self.written, 1),
@@ -219,19 +206,10 @@ class MirroredLog:
         if self._store.meta(f"monitor {name}") != (text := json.dumps(facts)):
             self._store.set_meta(f"monitor {name}", text)
 
-    def refresh(self, now: float) -> None:
-        """Store which runs have been silent for long; nothing else of a run changes while its log does not."""
-        for name, run in self.runs.items():
-            if run.status(self.written, now) != self._statuses[name]:
-                self._put_status(run, now)
-
-    def complete(self) -> list[Log]:
+    def complete(self, now: float) -> list[Log]:
         """Return the runs that others may borrow from, thinned."""
-        return [
-            thinned(run.log, tuning.MAX_SIBLING_ROWS)
-            for name, run in self.runs.items()
-            if run.is_sibling(self._statuses[name])
-        ]
+        whole = [run.log for run in self.runs.values() if run.is_sibling(now - self.written)]
+        return [thinned(log, tuning.MAX_SIBLING_ROWS) for log in whole]
 
     def close(self) -> None:
         """Close the database."""

@@ -275,7 +275,7 @@ class Feed:
         every = [(path.resolve().name, path) for path in found]
         own = {name for name, _ in every}
         every += [(f"{n} (log)" if n in own else n, Path(folder)) for n, folder in self._mirrored.studies.items()]
-        self.left_out = max(0, len(every) - MAX_STUDIES) + self._mirrored.left_out
+        self.left_out = max(0, len(every) - MAX_STUDIES)
         wanted = dict(every[:MAX_STUDIES])
         with self._lock:
             known = {name: study.directory for name, study in self.studies.items()}

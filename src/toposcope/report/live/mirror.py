@@ -30,15 +30,12 @@ class MirroredLogs:
     studies : dict
         Folder of the database by the name of each log.
     faults : list of str
-    left_out : int
-        Logs that are not read because there are too many.
     refused : str
         Why the file that was named is none that can be shown; else empty.
     """
 
     studies: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    left_out: int = 0
     refused: str = ""
 
 
@@ -63,7 +60,7 @@ class LogMirror:
                 with suppress(OSError, ValueError):  # there is none before the first look
                     self._found = MirroredLogs(**json.loads((self._folder / INDEX).read_bytes()))
             faults = [*self._found.faults, *([self._fault] if self._fault else [])]
-            return MirroredLogs(self._found.studies, faults, self._found.left_out, self._found.refused)
+            return MirroredLogs(self._found.studies, faults, self._found.refused)
 
     def first(self, seconds: float) -> MirroredLogs:
         """Wait until the process has looked once, `seconds` at most, and return what it found."""
