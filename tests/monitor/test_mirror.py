@@ -174,6 +174,18 @@ def test_health_divergence_and_age_are_those_of_the_log(runs: Path, tmp_path: Pa
     assert mirrored.facts("old")["updated"] == 1.7e9
 
 
+def test_hyperparameters_next_to_a_log_say_what_is_planned(runs: Path, tmp_path: Path) -> None:
+    version = runs / "lightning_logs" / "version_0"
+    version.mkdir(parents=True)
+    rows = "".join(f"{k},{loss:.4f},\n" for k, loss in enumerate(losses(), 1))
+    (version / "metrics.csv").write_text(f"step,train_loss,val_loss\n{rows}")
+    (version / "hparams.yaml").write_text("lr: 0.003\nmax_steps: 900\nlayers: !!python/tuple [1]\nname: 'max'\n")
+    mirrored = Mirrored(runs, tmp_path / "made")
+    assert list(mirrored.look()["studies"]) == ["runs"]
+    assert mirrored.facts()["last_step"] == 900
+    assert mirrored.rows("SELECT last_step FROM forecasts") == [(900,)]
+
+
 def test_without_a_plan_the_sentence_says_what_to_do(runs: Path, tmp_path: Path) -> None:
     log = runs / "train.log"
     log.write_text("".join(f"iter {k}: loss {loss:.4f}\n" for k, loss in enumerate(losses()[:50], 1)))

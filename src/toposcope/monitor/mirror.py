@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_LOGS = 128  # logs of a folder that are read, the last written ones; each has a database that is open
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
-PRIORITY = 10  # of the process: training comes first
+PRIORITY = 5  # of the process: training comes first
 BUSY = "reading"  # file that names the log being read, by which a log is known on which the process died
 
 
@@ -84,7 +84,7 @@ class Mirror:
         """Find the logs: those that are ones for certain first, then the last written."""
         begin = time.monotonic()
         self._found = find_sources(self._target)
-        sources = sorted(self._found.sources, key=lambda s: (not s.is_certain, s.is_text, -s.version()[1]))
+        sources = sorted(self._found.sources, key=_rank)
         kept = {source.path: source for source in sources[:MAX_LOGS]}
         for path in self._known.keys() - kept.keys():
             self._forget(self._known.pop(path))
@@ -178,6 +178,11 @@ class Mirror:
             return "" if format_of(self._target, look=True) else str(_error_of(self._target))
         except ToposcopeError as error:
             return str(error)
+
+
+def _rank(source: LogSource) -> tuple[bool, bool, float]:
+    """Return the place of a log among others; most files of JSON are none."""
+    return not source.is_certain, source.path.suffix == ".json", -source.version()[1]
 
 
 def _error_of(path: Path) -> ToposcopeError | None:
