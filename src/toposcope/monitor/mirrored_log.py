@@ -189,7 +189,8 @@ class MirroredLog:
             run.has_diverged = True
             message = f"diverged at step {diverged.step:,}: {diverged.reason}."
             alerts.append(Alert(DIVERGED, diverged.step, diverged.step, "loss", message))
-        for event in (*([made] if made is not None else []), *alerts):
+        events: list[Alert | Forecasted] = [made, *alerts] if made is not None else [*alerts]
+        for event in events:
             put_event(self._store, run.log.name, event)
 
     def _put_status(self, run: MirroredRun) -> None:
