@@ -110,7 +110,7 @@ def test_a_rewritten_log_is_another_run_and_an_empty_one_waits(runs: Path, tmp_p
     assert [loss for (loss,) in mirrored.rows("SELECT loss FROM log")] == [round(loss, 5) for loss in other]
     assert mirrored.rows("SELECT MAX(step) FROM forecasts") == [(100,)]
     log.write_text("")
-    assert mirrored.look()["faults"] == [f"{log}: empty so far"]
+    assert mirrored.look()["faults"] == [f"Shown as it was: {log}: empty so far"]
     log.unlink()
     assert mirrored.look()["studies"] == {}
 
@@ -134,7 +134,7 @@ def test_a_fault_is_one_line_and_the_others_go_on(runs: Path, tmp_path: Path) ->
     (runs / "a.csv").write_text("step,loss\nnot a number\n")
     found = mirrored.look()
     assert list(found["studies"]) == ["a", "b"]  # as it was, and why it does not go on
-    assert [fault for fault in found["faults"] if "a.csv" in fault]
+    assert [fault for fault in found["faults"] if "a.csv" in fault and fault.startswith("Shown as it was")]
 
 
 def test_a_trainers_checkpoints_its_state_and_its_text_are_one_run(runs: Path, tmp_path: Path) -> None:

@@ -156,14 +156,16 @@ class Mirror:
         shown = [read for read in self._known.values() if read.mirrored is not None]
         names = run_names(self._target, [read.source.path for read in shown])
         folders = [str(read.mirrored.folder) for read in shown if read.mirrored is not None]
-        faults = self._found.faults | {str(r.source.path): r.fault for r in self._known.values() if r.is_shown}
-        if not shown and not faults:  # nothing is a log: why, of what might have been one
-            faults = {str(r.source.path): r.fault for r in self._known.values() if r.fault and not r.source.is_text}
+        faulty = [read for read in self._known.values() if read.is_shown]
+        if not shown and not faulty:  # nothing is a log: why, of what might have been one
+            faulty = [read for read in self._known.values() if read.fault and not read.source.is_text]
+        faults = [f"Not shown: {fault}" for fault in self._found.faults.values()]
+        faults += [f"{'Not shown' if r.mirrored is None else 'Shown as it was'}: {r.fault}" for r in faulty]
         unread = sum(not read.version for read in self._known.values())
         notes = [f"{counted(unread, 'file')} still to be read."] if unread else []
         index = {
             "studies": dict(sorted(zip(names, folders, strict=True))),
-            "faults": [*faults.values(), *notes, *([self._found.cut] if self._found.cut else [])],
+            "faults": [*faults, *notes, *([self._found.cut] if self._found.cut else [])],
             "refused": self._refusal() if not shown else "",
         }
         if (text := json.dumps(index)) != self._last:
