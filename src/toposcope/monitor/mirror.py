@@ -177,22 +177,16 @@ class Mirror:
         if not self._target.is_file() or not self._target.stat().st_size:
             return ""
         try:
-            return "" if format_of(self._target, look=True) else str(_error_of(self._target))
+            if format_of(self._target, look=True) is None:
+                read_logs(self._target)
         except ToposcopeError as error:
             return str(error)
+        return ""
 
 
 def _rank(source: LogSource) -> tuple[bool, bool, float]:
     """Return the place of a log among others; most files of JSON are none."""
     return not source.is_certain, source.path.suffix == ".json", -source.version()[1]
-
-
-def _error_of(path: Path) -> ToposcopeError | None:
-    try:
-        read_logs(path)
-    except ToposcopeError as error:
-        return error
-    return None
 
 
 def _one_run(whole: ReadLog, part: ReadLog) -> Log | None:
