@@ -98,7 +98,8 @@ def load_assets() -> Assets:
 
 def maker_command(*arguments: str) -> list[str]:
     """Return the command of a process that makes something with the heavy libraries and prints it as JSON."""
-    return [sys.executable, "-m", "toposcope.report.live.making", *arguments]
+    # -P: no module of the folder in which the user works
+    return [sys.executable, "-P", "-m", "toposcope.report.live.making", *arguments]
 
 
 def run_maker(*arguments: str) -> bytes:
