@@ -85,7 +85,7 @@ class LogMirror:
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="toposcope-show-"))
         command = [sys.executable, "-P", "-m", WORKER, str(self.target), str(self._folder)]
         with (self._folder / ERRORS).open("wb") as errors:
-            # Ctrl-C reaches the server alone, which ends the process; no module of the folder in which the user works counts
+            # Ctrl-C reaches the server alone, which ends the process; -P: no module of the user's folder is imported
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=errors, stderr=errors, bufsize=0, start_new_session=True
             )
