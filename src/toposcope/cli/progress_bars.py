@@ -21,6 +21,7 @@ BYTE_STAGES = ("read", "examine")  # stages whose progress is in bytes
 TIMED_STAGES = ("compile", "measure")  # stages whose progress is in milliseconds of expected work
 PACED_STAGES = ("landscape", "eigenvectors")  # stages of few long parts: their pace is known soon after the first
 SECONDS_BETWEEN_LINES = 30
+MIN_WIDTH = 65  # characters of a terminal that has room for a bar next to the words
 TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """With one of them, Rich may find a terminal where the system finds none."""
 
@@ -29,7 +30,8 @@ TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
 def progress_bars() -> Iterator[Progress]:
     """Show a bar for each stage, on standard error, with its remaining time.
 
-    Without a terminal, print a line when a stage starts and ends, and every half minute in between.
+    Without a terminal, or in a narrow or dumb one, print a line when a stage starts and ends, and every half minute in
+    between.
     """
     # Rich takes long to import. A process that was started without a standard error has none.
     has_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -39,13 +41,13 @@ def progress_bars() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = Console(stderr=True, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    if not console.is_interactive or console.width < MIN_WIDTH:
         yield _progress_lines()
         return
     columns = (
         TextColumn("{task.description:>12}"),
-        BarColumn(),
+        BarColumn(min(40, console.width - MIN_WIDTH + 5)),
         TextColumn("{task.fields[progress]:>17}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
