@@ -103,13 +103,18 @@ class Meter:
 
 
 class Budget:
-    """A share of the training time, divided evenly among the probes, each with an account."""
+    """A share of the training time: forecasts come first, and the rest is divided evenly among the probes.
+
+    Of the income, forecasts get a fixed part until the next one is paid for, whatever measurements have spent; the rest
+    goes to accounts, one for each probe.
+    """
 
     def __init__(self, share: float, names: Iterable[str], meter: Meter) -> None:
         self.share, self.meter = share, meter
         self.trained = 0.0
         self._lock = threading.Lock()  # guards the accounts
         self._credited = 0.0  # seconds of training already credited to the accounts
+        self._reserve = self._most_reserved = 0.0
         self._accounts = dict.fromkeys(names, 0.0)
         self._expected: dict[tuple[str, str], float] = {}
         self._known: set[tuple[str, str]] = set()
@@ -129,6 +134,7 @@ class Budget:
         with self._lock:
             self._credited = self.trained
             self._accounts = dict.fromkeys(self._accounts, 0.0)
+            self._reserve = 0.0
 
     def resume(self, trained: float, cost: float) -> None:
         """Add the seconds trained and spent before the run was interrupted, so that the share is of the whole run."""
@@ -164,7 +170,29 @@ class Budget:
     @property
     def credit(self) -> float:
         """Seconds that all probes together may spend now."""
-        return self.share * self.trained - self.cost
+        return self.share * self.trained - self.cost - max(0.0, self.reserve)
+
+    @property
+    def forecast_income(self) -> float:
+        """Seconds for forecasts per second of training."""
+        return tuning.FORECAST_SHARE * self.share
+
+    @property
+    def reserve(self) -> float:
+        """Seconds set aside for the next forecast, which no probe may spend; negative while the last is not paid."""
+        self._credit_accounts()
+        return self._reserve
+
+    def reserve_for_forecast(self, seconds: float) -> None:
+        """Set what the next forecast costs; 0 if there will be none. What is beyond it flows back to the probes."""
+        self._credit_accounts()
+        with self._lock:
+            self._most_reserved, self._reserve = seconds, min(self._reserve, seconds)
+
+    def pay_forecast(self, seconds: float) -> None:
+        """Pay a forecast that was made."""
+        with self._lock:
+            self._reserve -= seconds
 
     def expect(self, name: str, layer: str, seconds: float) -> None:
         """Set the expected cost of measuring a layer, unless it is known."""
@@ -200,13 +228,14 @@ class Budget:
             self._accounts[name] -= seconds
 
     def _credit_accounts(self) -> None:
-        """Credit each account with its share of the training time since the last call."""
+        """Credit the reserve, and each account with its part of the rest, for the training since the last call."""
         with self._lock:
             trained = self.trained
-            income = self.share * (trained - self._credited) / len(self._accounts)
-            self._credited = trained
+            since, self._credited = trained - self._credited, trained
+            kept = min(self.forecast_income * since, max(0.0, self._most_reserved - self._reserve))
+            self._reserve += kept
             for name in self._accounts:
-                self._accounts[name] += income
+                self._accounts[name] += (self.share * since - kept) / len(self._accounts)
 
     def forget(self, name: str, layer: str) -> None:
         """Drop the expected cost of a layer."""
