@@ -47,7 +47,7 @@ class RunningForecast:
         self._n_losses: tuple[int, str] | None = None  # that the last attempt had, if too few
         self.target = ""  # the loss that the last forecast is of; empty before the first
 
-    def prepare(self) -> None:
+    def prepare(self, budget: Budget) -> None:
         """Load what forecasts need and read the siblings' logs, before the run begins."""
         steps = np.arange(1, tuning.MAX_FORECAST_ROWS + 1)
         log = Log("warm-up", steps, 2 + 3 * steps**-0.3, np.cos(steps / steps[-1]), last_step=2 * int(steps[-1]))
@@ -55,6 +55,7 @@ class RunningForecast:
             begin = time.thread_time()
             _forecast_of(replace(log), ())
             self.seconds = time.thread_time() - begin
+        budget.reserve_for_forecast(self.seconds)
         self._siblings.logs(tuning.MAX_READING_SECONDS)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
@@ -66,8 +67,8 @@ class RunningForecast:
 
         A forecast is paid for before it is made, or, from twice the first step on, by the time of the next one.
         """
-        log, first = self._log, tuning.FORECAST_SPACING * (self._run.last_step or 0)
-        if log.n_lost or log.n_added < tuning.MIN_FORECAST_ROWS or step < max(self._next_step, first):
+        first = tuning.FORECAST_SPACING * (self._run.last_step or 0)
+        if self._log.n_lost or step < max(self._next_step, first):
             return False
         return final or budget.reserve >= (self.seconds if step < 2 * first else 0.0)
 
@@ -85,7 +86,7 @@ class RunningForecast:
             return self._alert(log.divergence())
         if self._next_lost > MIN_LOST_ROWS:  # the loss has recovered
             self._next_lost, self.diverged = MIN_LOST_ROWS, None
-        if not log.steps or not self.is_due(log.steps[-1], budget, final=final):
+        if log.n_added < tuning.MIN_FORECAST_ROWS or not self.is_due(log.steps[-1], budget, final=final):
             return ()
         if not self.target:
             self._n_siblings = self._affordable_siblings(log.steps[-1], budget)

@@ -177,7 +177,7 @@ class Session:
         recording = Recording(
             self._run, [self._training, *self._probes, *self._other_probes], self._layers, self._first
         )
-        self._forecast.prepare()
+        self._forecast.prepare(self._budget)
         if recording.cut_at is not None:
             for step, values in recording.logged().items():
                 self._forecast.add(step, values)
