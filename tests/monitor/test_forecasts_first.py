@@ -183,6 +183,11 @@ def rows(n: int, column: str = "loss", every: int = 1) -> dict[int, dict[str, fl
     return {step: {"loss": loss(step), **({column: loss(step)} if step % every == 0 else {})} for step in range(1, n)}
 
 
+def validated(n: int) -> dict[int, dict[str, float]]:
+    """Log validation losses alone, and a learning rate at every step."""
+    return {s: {"learning_rate": 1e-3, **({"validation_loss": loss(s)} if s % 20 == 0 else {})} for s in range(1, n)}
+
+
 LOST = {step: {"loss": loss(step) if step < 100 else math.nan} for step in range(1, 150)}
 FEW = tuning.MIN_FORECAST_ROWS
 
@@ -194,7 +199,7 @@ FEW = tuning.MIN_FORECAST_ROWS
         (1000, rows(4), f"No forecast yet: 3 rows are logged, {FEW} are needed."),
         (1000, rows(2), f"No forecast yet: 1 row is logged, {FEW} are needed."),
         (1000, rows(40), "No forecast yet: the first is made by step 100 of 1,000."),
-        (400, rows(45, "validation_loss", 20), f"No forecast yet: 2 validation losses are logged, {FEW} are needed."),
+        (400, validated(45), f"No forecast yet: 2 validation losses are logged, {FEW} are needed."),
         (None, rows(200), "No forecast: the planned number of steps is unknown; `Monitor(last_step=...)`, or now"),
         (None, rows(200), "mine --steps ...`"),
         (1000, LOST, "No forecast: the run diverged at step 100"),
@@ -226,6 +231,8 @@ def test_the_first_is_made_by_a_tenth_of_the_run_and_the_rest_are_paid(
 def test_it_is_of_the_loss_that_the_command_forecasts(every: int, target: str, tmp_path: Path) -> None:
     forecast, made = forecast_of(tmp_path, 400, rows(300, "validation_loss", every))
     assert forecast.target == made[-1].target == target
+    assert made[0].step <= 40
+    assert made[0].target == "training loss"  # while there are few validation losses
 
 
 def test_preparing_leaves_what_is_random_alone(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ class Budget:
         self._expected: dict[tuple[str, str], float] = {}
         self._known: set[tuple[str, str]] = set()
         self._recent: list[float] = []
+        self._n_steps = 0
         self.step_seconds = math.nan
         """Median duration of recent steps; NaN before the first."""
         self._earlier_cost = 0.0
@@ -150,8 +151,12 @@ class Budget:
         now = self.meter.read()
         seconds = max(0.0, now[0] - at - (now[1] - blocked))
         self._recent.append(seconds)
-        if len(self._recent) >= tuning.N_MEDIAN_STEPS or math.isnan(self.step_seconds):
+        self._n_steps += 1
+        # Of the first steps the median is taken ever again, since the very first may be of another length.
+        if self._n_steps % tuning.N_MEDIAN_STEPS == 0:
             self.step_seconds, self._recent = median(self._recent), []
+        elif self._n_steps < tuning.N_MEDIAN_STEPS and self._n_steps & (self._n_steps - 1) == 0:
+            self.step_seconds = median(self._recent)
         if seconds > tuning.MAX_STEP_FACTOR * self.step_seconds:
             seconds = self.step_seconds
         self.trained += seconds

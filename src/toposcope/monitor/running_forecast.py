@@ -1,6 +1,7 @@
 """Forecasts the final loss of a run in training from its log and those of complete runs next to it."""
 
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -129,7 +130,7 @@ class RunningForecast:
         except UnknownEndError:
             self.refusal = (
                 "the planned number of steps is unknown; `Monitor(last_step=...)`, or now: "
-                f"`toposcope forecast {shown_path(self._run.directory)} --steps ...`"
+                f"`toposcope forecast {shlex.quote(shown_path(self._run.directory))} --steps ...`"
             )
             return diverged
         except ToposcopeError as error:
@@ -176,9 +177,12 @@ class RunningForecast:
         if n < tuning.MIN_FORECAST_ROWS:
             rows = f"{kind} is" if n == 1 else f"{kind}{'es' if kind.endswith('s') else 's'} are"
             return f"No forecast yet: {n} {rows} logged, {tuning.MIN_FORECAST_ROWS} are needed."
-        return f"No forecast yet: the first is made by step {2 * self._interval(0):,.0f} of {run.last_step or 0:,}."
+        if run.last_step is None:
+            return "No forecast yet: the first is made as soon as the monitor's thread has time."
+        return f"No forecast yet: the first is made by step {2 * self._interval(0):,.0f} of {run.last_step:,}."
 
     def _cleaned(self, table: LogTable) -> Log:
+        """Return the log of the loss to forecast: of the training loss while there are few validation losses."""
         run = self._run
         known = {
             "max_steps": run.last_step,
@@ -186,10 +190,16 @@ class RunningForecast:
             "tokens_per_step": run.tokens_per_step,
         }
         facts: dict[str, object] = {name: value for name, value in known.items() if value}
-        return clean_log(RawLog(run.directory, run.name, table.frame(), facts), {})
+        raw = RawLog(run.directory, run.name, table.frame(), facts)
+        log = clean_log(raw, {})
+        if log.is_validation and len(log.steps) < tuning.MIN_FORECAST_ROWS and "loss" in raw.table.columns:
+            return clean_log(raw, {"loss": "loss"})
+        return log
 
     def _complete_siblings(self, log: Log) -> tuple[LoggedRun, ...]:
-        logs = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
+        """Return the complete runs whose loss is of the kind of this one's."""
+        read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
+        logs = tuple(other for other in read if other.is_validation == log.is_validation)
         if logs != self._complete[0]:  # what was computed of a run is found again as long as it is one object
             try:
                 self._complete = logs, siblings_among(log, Logs(logs, ()))

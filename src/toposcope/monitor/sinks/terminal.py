@@ -74,10 +74,10 @@ class TerminalSink:
         return ", ".join(parts)
 
 
-def shown_path(directory: Path) -> Path:
+def shown_path(directory: Path) -> str:
     """Return a directory as a user would name it: relative to the working directory if it is below it."""
     here = Path.cwd()
-    return directory.relative_to(here) if directory.is_relative_to(here) else directory
+    return str(directory.relative_to(here) if directory.is_relative_to(here) else directory)
 
 
 def echo(text: str) -> None:
