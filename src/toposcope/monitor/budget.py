@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,11 +50,13 @@ class Meter:
     """Counts the seconds in which the monitor blocked the training, or measured concurrently with it.
 
     Seconds of both are counted once. If the model is on a GPU, measuring on the CPU takes nothing from the training and
-    is not counted.
+    is not counted. `own` is the clock of the hooks, which wait for nothing of the monitor's: on a CPU that of the CPU
+    time, since a thread that others push aside in a hook would have been pushed aside in the training as well.
     """
 
     def __init__(self, clock: Clock, *, counts_concurrent: bool = True) -> None:
         self.clock, self._lock, self.counts_concurrent = clock, threading.Lock(), counts_concurrent
+        self.own: Clock = time.thread_time if counts_concurrent else clock
         self._n_blocking, self._n_measuring = 0, 0
         self._at, self._cost, self._blocked = clock(), 0.0, 0.0
 
@@ -72,6 +75,11 @@ class Meter:
         if self.counts_concurrent:
             with self._lock:
                 self._cost += seconds
+
+    def add_since(self, began: float) -> None:
+        """Count the seconds of a hook since it began, by the clock `own`."""
+        with self._lock:
+            self._cost += self.own() - began
 
     @property
     def cost(self) -> float:

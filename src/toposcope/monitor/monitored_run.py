@@ -83,11 +83,9 @@ class MonitoredRun:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Queue the values that the loop logged."""
         if self._worker.is_running:
-            self.meter.read(blocking=1)
-            try:
-                self._session.logged.append((step, {name: _copied_number(value) for name, value in values.items()}))
-            finally:
-                self.meter.read(blocking=-1)
+            began = self.meter.own()
+            self._session.logged.append((step, {name: _copied_number(value) for name, value in values.items()}))
+            self.meter.add_since(began)
             if step == self._saved_at:
                 self._worker.put(self._session.write)
 
