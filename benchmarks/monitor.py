@@ -199,7 +199,7 @@ def short_run(seconds: float) -> Row:
     begin = perf_counter()
     model, tokens = build(SHORT_SIZE), torch.zeros(1, SHORT_SIZE.context + 1, dtype=torch.int64)
     for _ in range(20):
-        model.loss(tokens).backward()
+        model.loss(tokens).backward()  # type: ignore[no-untyped-call]
     step_seconds = (perf_counter() - begin) / 20
     steps = max(2, round(seconds / step_seconds / SHORT_BLOCKS))
     case = Case(f"{seconds} s", SHORT_SIZE, SHORT_SIZE.context, steps, SHORT_BLOCKS)

@@ -175,7 +175,7 @@ def train(training: Training, directory: Path) -> str:
             with torch.no_grad():
                 values["val_loss"] = loss_of(torch.Generator().manual_seed(10**6), 256).item()
         if values:
-            monitor.log(**values, lr=float(rates[step]))
+            monitor.log(None, **values, lr=float(rates[step]))
         if step % max(1, training.steps // 100) == 0:
             idle(monitor)
     assert isinstance(monitor._run, MonitoredRun)
@@ -264,9 +264,9 @@ def coverages(made: pl.DataFrame) -> list[Row]:
         {
             "span": span,
             "forecasts": len(part),
-            "held": f"{part['held'].mean():.1%}" if len(part) else None,
-            "error": f"{part['error'].median():.1f}" if len(part) else None,
-            "width": f"{part['width'].median():.1f}" if len(part) else None,
+            "held": f"{np.mean(part['held'].to_numpy()):.1%}" if len(part) else None,
+            "error": f"{np.median(part['error'].to_numpy()):.1f}" if len(part) else None,
+            "width": f"{np.median(part['width'].to_numpy()):.1f}" if len(part) else None,
         }
         for span, part in [*parts, ("all", made)]
     ]

@@ -51,7 +51,8 @@ class RunningForecast:
     def prepare(self, budget: Budget) -> None:
         """Load what forecasts need and read the siblings' logs, before the run begins."""
         steps = np.arange(1, tuning.MAX_FORECAST_ROWS + 1)
-        log = Log("warm-up", steps, 2 + 3 * steps**-0.3, np.cos(steps / steps[-1]), last_step=2 * int(steps[-1]))
+        loss, rate = (np.asarray(values, np.float64) for values in (2 + 3 * steps**-0.3, np.cos(steps / steps[-1])))
+        log = Log("warm-up", steps, loss, rate, last_step=2 * int(steps[-1]))
         for _ in range(2):
             begin = time.thread_time()
             _forecast_of(replace(log), ())
