@@ -2,7 +2,6 @@
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +18,18 @@ from toposcope.monitor import tuning
 class SiblingLogs:
     """Logs of complete runs in sibling folders, cached until the folder changes."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.resolve follows links
-        self._clock = clock
         self._known: dict[Path, tuple[object, tuple[Log, ...]]] = {}
 
     def logs(self, max_seconds: float) -> Logs:
         """Return the logs; folders that cannot be read within `max_seconds` are left for the next call."""
-        deadline = self._clock() + max_seconds
+        deadline = monotonic() + max_seconds
         found: list[Log] = []
         for folder in self._folders():
             version = _version(folder)
             if folder not in self._known or self._known[folder][0] != version:
-                if self._clock() >= deadline:
+                if monotonic() >= deadline:
                     continue
                 self._known[folder] = version, _complete_logs(folder)
             found += self._known[folder][1]
