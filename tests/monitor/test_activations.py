@@ -38,6 +38,9 @@ def test_outputs_of_all_blocks() -> None:
 class Stateful(nn.Module):
     """A block that keeps accounts of its calls in every way that a model can."""
 
+    tokens: Tensor
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.dropout, self.norm = nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8)
@@ -59,7 +62,6 @@ class Stateful(nn.Module):
 
 def everything(model: nn.Module) -> list[Any]:
     """Modes, attributes and values of all modules, as text."""
-    torch.set_printoptions(precision=8, threshold=10_000)
     return [{name: repr(value) for name, value in vars(module).items()} for module in model.modules()]
 
 

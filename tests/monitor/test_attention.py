@@ -61,7 +61,7 @@ def measured(model: nn.Module, batch: Any, wanted: tuple[str, ...] = (*ATTENTION
 
 def expected(logits: Tensor) -> dict[str, float]:
     """Largest logit and mean entropy of logits of shape (sequences, heads, queries, keys), for a block and by head."""
-    entropy = torch.distributions.Categorical(logits=logits.double()).entropy().mean(dim=(0, 2))
+    entropy = torch.distributions.Categorical(logits=logits.double()).entropy().mean(dim=(0, 2))  # type: ignore[no-untyped-call]
     largest = logits.amax(dim=(0, 2, 3))
     found = {"attention_logit_max": float(largest.max()), "attention_entropy": float(entropy.mean())}
     for name, values in (("attention_logit_max", largest), ("attention_entropy", entropy)):
@@ -145,7 +145,7 @@ def test_attention_of_torch(way: str, batch_first: bool) -> None:
             self.blocks = nn.ModuleList(layers)
 
         def forward(self, x: Tensor, mask: Tensor | None, padding: Tensor | None) -> Tensor:
-            for block in self.blocks:
+            for block in layers:
                 x = block(x, mask, padding)
             return x
 
@@ -157,7 +157,7 @@ def test_attention_of_torch(way: str, batch_first: bool) -> None:
     found = measured(Model(), (x if batch_first else x.transpose(0, 1), mask, padded))
     first = layers[0].self_attn
     projected = functional.linear(x, first.in_proj_weight, first.in_proj_bias).detach()
-    q, key = (part.view(3, 10, 4, 4).transpose(1, 2) for part in projected.split(16, dim=-1)[:2])
+    q, key = (part.view(3, 10, 4, 4).transpose(1, 2) for part in torch.chunk(projected, 3, dim=-1)[:2])
     logits = q @ key.transpose(-1, -2) / 2
     logits = logits.masked_fill(future, -1e30) if way == "causal" else logits
     logits = logits.masked_fill(padding[:, None, None], -1e30) if way == "padded" else logits
@@ -188,20 +188,22 @@ class Block(nn.Module):
         self.mlp = nn.Linear(16, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.mlp(x + torch.cat([head(x) for head in self.heads], dim=-1))
+        out: Tensor = x + self.mlp(x + torch.cat([head(x) for head in self.heads], dim=-1))
+        return out
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("length", [4, 10])  # 4 is also the width of a head
 def test_heads_written_by_hand(fused: bool, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(Block(fused=fused), Block(fused=fused), Block(fused=fused))
+    blocks = [Block(fused=fused) for _ in range(3)]
+    model = nn.Sequential(*blocks)
     x = torch.randn(3, length, 16)
     found = measured(model, x)
     with torch.no_grad():
-        inputs = model[0](x)
-        heads = [causal(h.query(inputs) @ h.key(inputs).transpose(-2, -1) / 2) for h in model[1].heads]
-        norms = torch.stack([h.query(inputs).norm(dim=-1).mean() for h in model[1].heads])
+        inputs, of_block = blocks[0](x), [module for module in blocks[1].modules() if isinstance(module, Head)]
+        heads = [causal(h.query(inputs) @ h.key(inputs).transpose(-2, -1) / 2) for h in of_block]
+        norms = torch.stack([h.query(inputs).norm(dim=-1).mean() for h in of_block])
     wanted = expected(torch.stack(heads, dim=1)) | {"query_norm": float(norms.mean())}
     assert_close(found["hidden.02"], wanted)
     monkeypatch.setattr(attention, "MAX_LOGITS", 8)  # in many chunks
@@ -235,7 +237,7 @@ def test_routing_by_hand(name: str) -> None:
     found = measured(model, IDS, ROUTING)
     handle.remove()
     load = torch.bincount(chosen[0].flatten(), minlength=8 if name == "DeepseekV3" else 6).double()
-    entropy = torch.distributions.Categorical(probs=load).entropy()
+    entropy = torch.distributions.Categorical(probs=load).entropy()  # type: ignore[no-untyped-call]
     assert found["hidden.02"] == pytest.approx(
         {"dead_experts": float((load == 0).double().mean()), "routing_entropy": float(entropy)}
     )
@@ -252,7 +254,8 @@ def test_what_cannot_be_seen_is_said(capsys: pytest.CaptureFixture[str]) -> None
 
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = (self.attn[name](x) for name in ("q_proj", "k_proj", "v_proj"))
-            return x + q @ (k.transpose(-1, -2) @ v)
+            out: Tensor = x + q @ (k.transpose(-1, -2) @ v)
+            return out
 
     batch = FixedBatch(nn.Sequential(Linear(), Linear()), torch.randn(2, 5, 16))
     assert batch.run().states.keys() == {"hidden.01", "hidden.02"}

@@ -30,7 +30,7 @@ def from_states(
     n_keys = k.shape[2]
     factor = 1 / sqrt(width) if scale is None else scale
     if mask is not None:
-        lead = torch.broadcast_shapes(query.shape[:-2], mask.shape[:-2])
+        lead = torch.broadcast_shapes(query.shape[:-2], mask.shape[:-2])  # type: ignore[no-untyped-call]
         mask = mask.broadcast_to(*lead, n_queries, n_keys).reshape(-1, n_heads, n_queries, n_keys)
 
     def logits() -> Iterator[Tensor]:
@@ -60,7 +60,8 @@ def from_logits(logits: Tensor, n_vectors: int) -> Heads:
 
 def mean_norm(vectors: Tensor, dim: int = -1) -> Tensor:
     """Return the mean L2 norm of vectors."""
-    return torch.linalg.vector_norm(vectors.detach(), dim=dim, dtype=torch.float32).mean()
+    norms: Tensor = torch.linalg.vector_norm(vectors.detach(), dim=dim, dtype=torch.float32)
+    return norms.mean()
 
 
 def _by_head(tensor: Tensor, n_vectors: int, query: Tensor | None = None) -> Tensor:
@@ -75,11 +76,11 @@ def _by_head(tensor: Tensor, n_vectors: int, query: Tensor | None = None) -> Ten
 
 def _queries(n_sequences: int, n_queries: int, n_logits: int, device: Any) -> Iterator[tuple[int, Tensor]]:
     """Yield the evenly spaced queries that are measured, sequence by sequence; each has so many logits."""
-    chosen = torch.from_numpy(evenly(n_sequences * n_queries, MAX_POINTS))
-    for b in range(n_sequences):
-        of_sequence = chosen[(chosen >= b * n_queries) & (chosen < (b + 1) * n_queries)] - b * n_queries
-        if len(of_sequence):
-            yield from ((b, rows) for rows in of_sequence.to(device).split(max(1, MAX_LOGITS // n_logits)))
+    chosen = torch.from_numpy(evenly(n_sequences * n_queries, MAX_POINTS)).to(device)
+    size = max(1, MAX_LOGITS // n_logits)
+    for b, first in enumerate(range(0, n_sequences * n_queries, n_queries)):
+        rows = chosen[(chosen >= first) & (chosen < first + n_queries)] - first
+        yield from ((b, rows[start : start + size]) for start in range(0, len(rows), size))
 
 
 def _by_statistic(chunks: Iterable[Tensor], *, may_be_shifted: bool = False) -> Heads:

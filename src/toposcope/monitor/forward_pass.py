@@ -101,7 +101,7 @@ class ForwardPass:
         for name in written:
             values = arguments.get(name)
             for tensor in values if isinstance(values, list | tuple) else [values]:
-                if type(tensor) in (Tensor, torch.nn.Parameter):
+                if isinstance(tensor, Tensor) and type(tensor) in (Tensor, torch.nn.Parameter):
                     self._state.before_write(tensor)
         if is_attention:
             return self.attend(lambda: func(*args, **named), arguments)
@@ -167,13 +167,13 @@ def _dim(args: tuple[Any, ...], named: Mapping[str, Any], default: int | None) -
     return found
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes every operation to a forward pass."""
 
     supports_higher_order_operators = True
 
     def __init__(self, seen_by: ForwardPass) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seen_by = seen_by
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
