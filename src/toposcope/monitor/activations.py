@@ -1,6 +1,5 @@
 """What the blocks of a model do on a small fixed batch: outputs, attention, routing, dead and saturated units."""
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.roles import role_of
-from toposcope.errors import ToposcopeError, choices
+from toposcope.errors import ToposcopeError, choices, message_of
 from toposcope.monitor.parameters import unwrapped
 from toposcope.monitor.preserved import evaluating
 from toposcope.monitor.sinks.terminal import echo
@@ -59,7 +58,9 @@ class FixedBatch:
             self._is_watched = False
             activations = self._run()  # raises if it is the batch that the model cannot take
             if self._wanted & {*ATTENTION, *ROUTING}:
-                echo(f"batch: attention and routing are not measured, since the model cannot be watched ({error})")
+                echo(
+                    f"batch: attention and routing are not measured, since the model cannot be watched ({message_of(error)})"
+                )
             return activations
         if self._is_first:
             self._is_first = False
@@ -158,11 +159,12 @@ def check_statistics(chosen: str | Sequence[str] | None) -> frozenset[str]:
 
 
 def kurtosis(values: NDArray[np.float32]) -> dict[str, float]:
-    """Return the kurtosis of all values together; it is undefined for equal ones."""
-    deviations = values.astype(np.float64) - values.mean(dtype=np.float64)
-    variance = np.square(deviations).mean()
-    found = float(np.power(deviations, 4).mean() / variance**2) if variance > 0 else math.nan
-    return {KURTOSIS: found} if math.isfinite(found) else {}
+    """Return the kurtosis of all values together, unless they are equal or not finite."""
+    if not np.isfinite(values).all():
+        return {}
+    squares = np.square(values - values.mean(dtype=np.float64))
+    variance = squares.mean()
+    return {KURTOSIS: float(np.square(squares).mean() / variance**2)} if variance > 0 else {}
 
 
 def unit_shares(values: NDArray[np.float32]) -> dict[str, float]:

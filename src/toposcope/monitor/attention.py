@@ -36,15 +36,15 @@ def from_states(
     def logits() -> Iterator[Tensor]:
         for b, rows in _queries(max(len(q), len(k)), n_queries, n_heads * n_keys, q.device):
             # Heads that share a key are multiplied with it together.
-            groups = q[b % len(q)][:, rows].float().reshape(k.shape[1], -1, width)
+            groups = (q[b % len(q)][:, rows].float() * factor).reshape(k.shape[1], -1, width)
             products = torch.bmm(groups, k[b % len(k)].float().transpose(1, 2))
-            found = products.reshape(n_heads, len(rows), n_keys) * factor
+            found = products.reshape(n_heads, len(rows), n_keys)
             if is_causal:
-                found = found.masked_fill(torch.arange(n_keys, device=q.device) > rows[:, None], -torch.inf)
+                found.masked_fill_(torch.arange(n_keys, device=q.device) > rows[:, None], -torch.inf)
             if mask is not None:
                 chosen = mask[b % len(mask)][:, rows]
                 is_bool = chosen.dtype == torch.bool
-                found = found.masked_fill(~chosen, -torch.inf) if is_bool else found + chosen.float()
+                found = found.masked_fill_(~chosen, -torch.inf) if is_bool else found.add_(chosen)
             yield found
 
     return _by_statistic(logits()) | {"query_norm": mean_norm(query), "key_norm": mean_norm(key)}
@@ -76,29 +76,29 @@ def _by_head(tensor: Tensor, n_vectors: int, query: Tensor | None = None) -> Ten
 
 def _queries(n_sequences: int, n_queries: int, n_logits: int, device: Any) -> Iterator[tuple[int, Tensor]]:
     """Yield the evenly spaced queries that are measured, sequence by sequence; each has so many logits."""
-    chosen = torch.from_numpy(evenly(n_sequences * n_queries, MAX_POINTS)).to(device)
+    chosen = torch.from_numpy(evenly(n_sequences * n_queries, MAX_POINTS))
     size = max(1, MAX_LOGITS // n_logits)
     for b, first in enumerate(range(0, n_sequences * n_queries, n_queries)):
-        rows = chosen[(chosen >= first) & (chosen < first + n_queries)] - first
+        rows = (chosen[(chosen >= first) & (chosen < first + n_queries)] - first).to(device)
         yield from ((b, rows[start : start + size]) for start in range(0, len(rows), size))
 
 
 def _by_statistic(chunks: Iterable[Tensor], *, may_be_shifted: bool = False) -> Heads:
-    """Return largest logit and mean entropy by head, of logits of shape (heads, queries, keys)."""
+    """Return largest logit and mean entropy by head, of logits of shape (heads, queries, keys), which it overwrites."""
     largest, entropies, negative = [], [], []
     for logits in chunks:
-        top = logits.amax(dim=2, keepdim=True)
-        below = (logits - top).clamp_min(2 * MASKED)
-        share = below.exp()
-        total = share.sum(dim=2)
-        entropies.append(total.log() - (share * below).sum(dim=2) / total)
-        largest.append(top[..., 0])
         if may_be_shifted:
             negative.append(((logits < 0) & (logits > MASKED)).any())
+        top = logits.amax(dim=2, keepdim=True)
+        below = logits.sub_(top).clamp_min_(2 * MASKED)
+        share = below.exp()
+        total = share.sum(dim=2)
+        entropies.append(total.log() - share.mul_(below).sum(dim=2) / total)
+        largest.append(top[..., 0])
     rows, entropy = torch.cat(largest, dim=1), torch.cat(entropies, dim=1)
     is_valid = ~(rows <= MASKED)  # NaN is valid, and remains
     top = rows.masked_fill(~is_valid, -torch.inf).amax(dim=1)
     if may_be_shifted:  # some code subtracts each row's largest logit before the softmax, and it is gone
-        top = top.masked_fill((rows[is_valid] == 0).all() & torch.stack(negative).any(), torch.nan)
+        top = top.masked_fill(((rows == 0) | ~is_valid).all() & torch.stack(negative).any(), torch.nan)
     mean = entropy.masked_fill(~is_valid, 0).sum(dim=1) / is_valid.sum(dim=1)
     return {"attention_logit_max": top, "attention_entropy": mean}
