@@ -55,13 +55,11 @@ class FixedBatch:
         except Exception as error:
             if not self._is_watched:
                 raise
-            self._is_watched = False
+            self._is_watched = self._is_first = False
             activations = self._run()  # raises if it is the batch that the model cannot take
             if self._wanted & {*ATTENTION, *ROUTING}:
-                echo(
-                    f"batch: attention and routing are not measured, since the model cannot be watched ({message_of(error)})"
-                )
-            return activations
+                reason = message_of(error)
+                echo(f"batch: attention and routing are not measured, since the model cannot be watched ({reason})")
         if self._is_first:
             self._is_first = False
             self._report_unseen(activations)
