@@ -14,7 +14,16 @@ from toposcope.errors import ToposcopeError, choices, message_of
 from toposcope.monitor.parameters import unwrapped
 from toposcope.monitor.preserved import evaluating
 from toposcope.monitor.sinks.terminal import echo
-from toposcope.probes.activations import ATTENTION, HIDDEN_STATES, KURTOSIS, LOGIT_MAX, ROUTING, STATISTICS, UNITS
+from toposcope.probes.activations import (
+    ATTENTION,
+    HIDDEN_STATES,
+    KURTOSIS,
+    LOGIT_MAX,
+    MAX_POINTS,
+    ROUTING,
+    STATISTICS,
+    UNITS,
+)
 from toposcope.probes.hidden_states import evenly, hidden
 from toposcope.wording import examples
 
@@ -23,7 +32,6 @@ if TYPE_CHECKING:
 
     from toposcope.monitor.forward_pass import ForwardPass
 
-MAX_POINTS = 512  # evenly spaced tokens of the batch whose hidden states and queries are measured
 MAX_DEAD_RANGE = 1e-3
 """A unit is dead if the range of its values is at most this share of the root mean square of its layer."""
 MIN_SATURATED_VALUE = 0.99

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toposcope.monitor.activations import MAX_POINTS
+from toposcope.probes.activations import MAX_POINTS
 from toposcope.probes.hidden_states import evenly
 
 MAX_LOGITS = 1 << 22  # logits in memory at a time

@@ -10,6 +10,7 @@ from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.point_clouds import CLOUD_KINDS, means, measure_cloud, spectral_statistics
 from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded
 
+MAX_POINTS = 512  # evenly spaced tokens of the batch whose hidden states and queries are measured
 HIDDEN_STATES = "hidden_states"
 """Stands for the spectra, H0 and H1 of the outputs of the blocks where statistics are chosen."""
 KURTOSIS, LOGIT_MAX = "activation_kurtosis", "attention_logit_max"
