@@ -13,6 +13,7 @@ from toposcope.probes.hidden_states import evenly
 MAX_LOGITS = 1 << 22  # logits in memory at a time
 MASKED = -9_000.0
 """Masks are minus infinity, the least number of a dtype, or -10,000: a query whose logits are all below has no key."""
+MIN_LOGARITHM = -87.0  # of a share of attention; below, it would be no normal number, and its exponential slow
 
 Heads = dict[str, Tensor]
 """By statistic: those of attention have shape (heads,), norms have no dimension."""
@@ -90,7 +91,7 @@ def _by_statistic(chunks: Iterable[Tensor], *, may_be_shifted: bool = False) -> 
         if may_be_shifted:
             negative.append(((logits < 0) & (logits > MASKED)).any())
         top = logits.amax(dim=2, keepdim=True)
-        below = logits.sub_(top).clamp_min_(2 * MASKED)
+        below = logits.sub_(top).clamp_min_(MIN_LOGARITHM)
         share = below.exp()
         total = share.sum(dim=2)
         entropies.append(total.log() - share.mul_(below).sum(dim=2) / total)
