@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import GPT
 from toposcope.family.run import find_size
-from toposcope.monitor.activations import FixedBatch, check_statistics, kurtosis, unit_shares
+from toposcope.monitor.activations import FixedBatch, check_statistics, kurtosis, moved, unit_shares
 from toposcope.monitor.monitor import Monitor
 from toposcope.study import Study
 
@@ -101,6 +101,13 @@ def test_statistics_are_chosen(tmp_path: Path) -> None:
         Monitor(model, tmp_path / "run", batch=batch_for(model), activations=["attention_logits"])
     with pytest.raises(ToposcopeError, match="give a small batch"):
         Monitor(model, tmp_path / "run", activations="key_norm")
+
+
+def test_a_batch_follows_the_model() -> None:
+    batch = moved({"ids": torch.ones(2), "more": (torch.ones(1), None, "text")}, torch.device("meta"))
+    assert batch["ids"].is_meta
+    assert batch["more"][0].is_meta
+    assert batch["more"][1:] == (None, "text")
 
 
 def test_kurtosis() -> None:

@@ -28,6 +28,7 @@ from toposcope.probes.hidden_states import evenly, hidden
 from toposcope.wording import examples
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from toposcope.monitor.forward_pass import ForwardPass
@@ -78,7 +79,9 @@ class FixedBatch:
 
         from toposcope.monitor.forward_pass import ForwardPass
 
-        activations = Activations()
+        activations, places = Activations(), {p.device for p in self._model.parameters()}
+        # A Trainer moves the model, but not this batch, to its device.
+        batch = self._batch = moved(self._batch, places.pop()) if len(places) == 1 else self._batch
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             state = stack.enter_context(evaluating(self._model))
@@ -91,12 +94,12 @@ class FixedBatch:
                 stack.callback(handle.remove)
             if self._is_watched:
                 stack.enter_context(seen.watching())
-            if isinstance(self._batch, Mapping):
-                self._model(**self._batch)
-            elif isinstance(self._batch, tuple | list):
-                self._model(*self._batch)
+            if isinstance(batch, Mapping):
+                self._model(**batch)
+            elif isinstance(batch, tuple | list):
+                self._model(*batch)
             else:
-                self._model(self._batch)
+                self._model(batch)
         for name, found in seen.statistics().items():
             activations.statistics[name] |= {n: v for n, v in found.items() if n.partition("@")[0] in self._wanted}
         return activations
@@ -153,6 +156,17 @@ def _enter(seen: "ForwardPass", name: str, _module: Any, inputs: Any, named: Any
 
 def _has_attention(path: str, block: "nn.Module") -> bool:
     return any(role_of(f"{path}.{name}").startswith("attn.") for name, _ in block.named_parameters())
+
+
+def moved(batch: Any, device: "torch.device") -> Any:
+    """Return a batch with its tensors on a device."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: moved(value, device) for name, value in batch.items()}
+    return type(batch)(moved(value, device) for value in batch) if type(batch) in (list, tuple) else batch
 
 
 def check_statistics(chosen: str | Sequence[str] | None) -> frozenset[str]:
