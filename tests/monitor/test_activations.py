@@ -15,6 +15,7 @@ from toposcope.family.model import GPT
 from toposcope.family.run import find_size
 from toposcope.monitor.activations import FixedBatch, check_statistics, kurtosis, moved, unit_shares
 from toposcope.monitor.monitor import Monitor
+from toposcope.report.writing import write_report
 from toposcope.study import Study
 
 
@@ -178,6 +179,10 @@ def test_they_are_in_the_study(tmp_path: Path) -> None:
     by_layer = dict(largest.filter(pl.col("statistic") == "attention_logit_max").select("layer", "value").iter_rows())
     assert by_layer.pop("network") == max(by_layer.values())
     assert of_heads["value"].max() == by_layer["hidden.01"]
+    page, _ = write_report(Study.load(tmp_path / "run"))
+    content = page.read_text(encoding="utf-8")
+    assert "activations attention_logit_max" in content
+    assert "@head" not in content
 
 
 @pytest.mark.slow
