@@ -55,12 +55,13 @@ COLUMNS = (
 
 def experts() -> nn.Module:
     """Return a mixture of experts with random weights."""
-    return OlmoeForCausalLM(
+    made: nn.Module = OlmoeForCausalLM(
         OlmoeConfig(
             vocab_size=VOCABULARY, hidden_size=128, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
             num_key_value_heads=4, num_experts=16, num_experts_per_tok=2,
         )
     )  # fmt: skip
+    return made
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
