@@ -43,6 +43,7 @@ COMMANDS = {
     "toposcope show": ["--help", "--host", "--port", "-h", "DIRECTORY"],
     "toposcope forecast": [
         *(
+            "--all",
             "--column",
             "--help",
             "--json",

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, checks_arguments
 from toposcope.extras import require
 from toposcope.monitor.activations import FixedBatch, check_statistics
 from toposcope.monitor.adapters import innermost
@@ -23,6 +23,7 @@ from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import echo
 from toposcope.monitor.sinks.webhook import check_address
+from toposcope.probes import Probes
 from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
 from toposcope.wording import examples
@@ -61,7 +62,7 @@ class Monitor:
         weights before the first step and after the last are always measured.
     budget : float
         Share of the training time that the monitor may take. It skips measurements that would exceed it.
-    probes : sequence of dict or str
+    probes : sequence of dict or str, dict, str
         As in a study; each must measure layer by layer.
     layers : str or sequence of str, optional
         The layers whose weights are measured, by name, pattern (``"*.mlp.*"``) or role (``"attn.q"``, ``"mlp"``); by
@@ -114,6 +115,7 @@ class Monitor:
     10
     """
 
+    @checks_arguments
     def __init__(
         self,
         model: "nn.Module | None" = None,
@@ -121,7 +123,7 @@ class Monitor:
         *,
         every: int | str | Due = 100,
         budget: float = 0.01,
-        probes: Sequence[dict[str, Any] | str] = DEFAULT_PROBES,
+        probes: Probes = DEFAULT_PROBES,
         layers: str | Sequence[str] | None = None,
         batch: Any = None,
         activations: str | Sequence[str] | None = None,
