@@ -12,6 +12,7 @@ from typing import Any
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
+from toposcope.report.live.mirror import LogMirror, MirroredLogs
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.tuning import MAX_CELLS
 
@@ -65,9 +66,9 @@ class View:
 class StudyFeed:
     """One study: its database, and a cache of its content."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, name: str = "") -> None:
         self.directory = directory
-        self.name = directory.resolve().name
+        self.name = name or directory.resolve().name
         self.database = db.Database(directory / "study.db")
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
@@ -247,11 +248,12 @@ class StudyFeed:
 
 
 class Feed:
-    """The studies of a folder, or one study."""
+    """The studies of a folder, or one study; and the logs there that nobody monitors, as studies."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, mirror: LogMirror | None = None) -> None:
         self.directory = directory
-        self._assets = assets
+        self._assets, self._mirror = assets, mirror
+        self._mirrored = MirroredLogs()
         self._lock = threading.Lock()
         self.studies: dict[str, StudyFeed] = {}
         self.left_out = 0
@@ -259,8 +261,14 @@ class Feed:
 
     @property
     def is_single(self) -> bool:
-        """Whether the directory is a single study."""
-        return len(self.studies) == 1 and next(iter(self.studies.values())).directory == self.directory
+        """Whether there is one study, and its place is the directory, or it is the log there."""
+        return len(self.studies) == 1 and (
+            next(iter(self.studies.values())).directory == self.directory or len(self._mirrored.studies) == 1
+        )
+
+    def is_log(self, name: str) -> bool:
+        """Return whether a study is a log that nobody monitors."""
+        return name in self.studies and str(self.studies[name].directory) in self._mirrored.studies.values()
 
     def discover(self) -> bool:
         """Find new studies and drop deleted ones; return whether the set changed."""
@@ -271,15 +279,21 @@ class Feed:
                 found = sorted(path.parent for path in self.directory.glob("*/study.db"))
             except OSError:
                 found = []
-        self.left_out = max(0, len(found) - MAX_STUDIES)
-        wanted = {path.resolve().name: path for path in found[:MAX_STUDIES]}
+        before = self._mirrored
+        self._mirrored = self._mirror.look() if self._mirror is not None else before
+        every = [(path.resolve().name, path) for path in found]
+        own = {name for name, _ in every}
+        every += [(f"{n} (log)" if n in own else n, Path(folder)) for n, folder in self._mirrored.studies.items()]
+        self.left_out = max(0, len(every) - MAX_STUDIES)
+        wanted = dict(every[:MAX_STUDIES])
         with self._lock:
-            if wanted.keys() == self.studies.keys():
-                return False
-            for name in self.studies.keys() - wanted.keys():
+            known = {name: study.directory for name, study in self.studies.items()}
+            if wanted == known:
+                return self._mirrored != before
+            for name in [name for name, path in known.items() if wanted.get(name) != path]:
                 self.studies.pop(name).database.close()
             self.studies = {
-                name: self.studies.get(name) or StudyFeed(path, self._assets) for name, path in wanted.items()
+                name: self.studies.get(name) or StudyFeed(path, self._assets, name) for name, path in wanted.items()
             }
             return True
 
@@ -293,8 +307,9 @@ class Feed:
         lines: list[dict[str, Any]] = []
         now: Position = {}
         statuses: list[Status] = []
+        studies: dict[str, str] = {}
         catalogue: dict[str, Any] = {"features": {}, "layers": {}}
-        faults: dict[str, str] = {}
+        faults = {fault: fault for fault in self._mirrored.faults}
         with self._lock:
             chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
             for study in chosen:
@@ -302,6 +317,7 @@ class Feed:
                     with study.database.reading() as c:
                         rows = db.runs(c)
                         names = self._shown(study, [row.run for row in rows])
+                        studies |= dict.fromkeys(names.values(), study.name)
                         found = study.catalogue(c, rows)
                         catalogue["features"] |= found["features"]
                         catalogue["layers"] |= {names[run]: of for run, of in found["layers"].items()}
@@ -319,6 +335,7 @@ class Feed:
         self.faults = faults
         return {
             "runs": [status.name for status in statuses],
+            "studies": {status.name: studies[status.name] for status in statuses},
             **self._ordered(catalogue),
             "lines": lines,
             "statuses": statuses,
@@ -350,13 +367,15 @@ class Feed:
         return max((n for n, _ in rows), default=0), sum(n for n, _ in rows), max((s for _, s in rows), default=0)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and end the process that reads logs."""
+        if self._mirror is not None:
+            self._mirror.close()
         for study in self.studies.values():
             study.database.close()
 
     def _shown(self, study: StudyFeed, runs: Sequence[str]) -> dict[str, str]:
         """Return the names of a study's runs on the page; for a folder they start with the study's name."""
-        if self.is_single:
+        if self.is_single and not (self.is_log(study.name) and len(runs) == 1):
             return {run: run for run in runs}
         return {run: study.name if len(runs) == 1 else f"{study.name}/{run}" for run in runs}
 
