@@ -33,8 +33,16 @@ TRAINING_NAMES = {
     "training dead_units": "Dead units (share)",
     "training nonfinite": "Weights not finite",
     "training nonfinite_gradients": "Gradients not finite",
+    "activations attention_logit_max": "Largest attention logit",
+    "activations attention_entropy": "Attention entropy (nats)",
+    "activations activation_kurtosis": "Kurtosis of activations",
+    "activations query_norm": "Query norm",
+    "activations key_norm": "Key norm",
+    "activations dead_experts": "Dead experts (share)",
+    "activations routing_entropy": "Routing entropy (nats)",
 }
 """Quantities that a monitor measures at each step, in display order."""
+BLOCKS = "activations"  # the probe that measures blocks instead of layers
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 64  # studies of a folder on one page; the page says how many more there are
 MAX_MAP_STEPS = 48  # columns of the layer map; with more steps, neighbours share a column
@@ -77,7 +85,7 @@ class StudyFeed:
             self._look_at(c, row.run)
             for key in self._by_run.get(f"network {row.run}", ()):
                 features.setdefault(key, self._feature(c, key))
-            names = db.layer_names(c, row.run)
+            names = [*db.layer_names(c, row.run), *db.block_names(c, row.run)]
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
                 layers[row.run] = {"names": names, "keys": keys}
@@ -202,7 +210,8 @@ class StudyFeed:
         return rows
 
     def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
-        layers, steps = db.layer_names(c, run), db.measured_steps(c, run)
+        names = db.block_names if self._quantities[key].probe == BLOCKS else db.layer_names
+        layers, steps = names(c, run), db.measured_steps(c, run)
         every = max(1, -(-len(steps) * len(layers) // MAX_CELLS))
         old_every, table = self._tables.pop((run, key), (0, LayerTable(())))
         if old_every != every or table.layers != layers:
