@@ -67,12 +67,12 @@ class RunningForecast:
     def is_due(self, step: int, budget: Budget, *, final: bool = False) -> bool:
         """Return whether to forecast at a logged step.
 
-        A forecast is paid for before it is made, or, from twice the first step on, by the time of the next one.
+        A forecast is paid for before it is made; from twice the first step of a plan on, by the time of the next one.
         """
         first = tuning.FORECAST_SPACING * (self._run.last_step or 0)
         if self._log.n_lost or step < max(self._next_step, first):
             return False
-        return final or budget.reserve >= (self.seconds if step < 2 * first else 0.0)
+        return final or budget.reserve >= (0.0 if step >= 2 * first > 0 else self.seconds)
 
     def update(self, budget: Budget, *, final: bool = False) -> Sequence[Forecasted | Alert]:
         """Return a forecast if it is due and paid for, or an alert if the run diverged.
@@ -141,7 +141,8 @@ class RunningForecast:
             self.seconds = time.thread_time() - begin
             if len(table.steps):
                 step = int(table.steps[-1])
-                self._next_step = step + self._interval(step) / (1 if made else tuning.RETRIES)
+                again = 1 if made or self._run.last_step is None else tuning.RETRIES
+                self._next_step = step + self._interval(step) / again
 
     def _made(self, log: Log, step: int) -> tuple[Forecasted | None, str]:
         """Return a forecast, or why there is none."""
