@@ -35,7 +35,8 @@ def test_the_four_charts_need_no_choice(tmp_path: Path, assets: Assets) -> None:
     rows = {line["chart"]: len(line["rows"]["step"]) for line in message["lines"]}
     assert rows == {"explore-loss": 400, "explore-validation": 20, "live-rate": 204, "live-gradient": 204}
     start, end = message["forecasts"]
-    assert (start["step"], end["step"], end["text"]) == (400, 2000, "2.400 (2.060 to 2.740)")
+    assert (start["step"], end["step"]) == (400, 2000)
+    assert (end["value"], end["low"], end["high"]) == pytest.approx((2.4, 2.06, 2.74))
     assert "Healthy." in message["html"]["now"]
     assert "Is it healthy?" in message["html"]["runs"]
     names = [each["name"] for each in message["features"]]

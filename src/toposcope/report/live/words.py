@@ -42,20 +42,21 @@ Judged = tuple[Status, Health]
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
     """Return rows for the chart of the loss: each forecast's path to its end; that of a single run has its interval."""
-    rows: list[dict[str, Any]] = []
     predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
+    places: list[tuple[str, int, float, float, float]] = []
     for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
-        path = {"run": s.name, "series": "forecast", "text": ""}
         now, value = s.facts.step, s.last_loss
         if now is not None and value is not None and now < forecast["last_step"]:
-            rows.append({**path, "step": now, "forecast": value, "low": value, "high": value})
-        bounds = {name: forecast[name] for name in ("low", "high")}
-        rows.append({**path, "step": forecast["last_step"], "forecast": forecast["loss"], **bounds})
-    if len(statuses) == 1 and rows:
-        rows[-1]["text"] = _range(predicted[0][1])
-    else:
-        rows = [{**row, "low": None, "high": None} for row in rows]
-    return rows
+            places.append((s.name, now, value, value, value))
+        places.append((s.name, *(forecast[name] for name in ("last_step", "loss", "low", "high"))))
+    bounds = len(statuses) == 1
+    return [
+        {
+            "run": run, "step": step, "value": loss, "series": "forecast", "low": low if bounds else None,
+            "high": high if bounds else None, "forecast": loss,
+        }
+        for run, step, loss, low, high in places
+    ]  # fmt: skip
 
 
 def loss_key(statuses: Sequence[Status]) -> str:
