@@ -69,7 +69,7 @@ def test_commands_of_the_readme_name_what_is_there_or_what_the_demo_makes() -> N
     """Each path of a command is in the clone, or of the demo, or written by the command."""
     made = {f"toposcope-demo/runs/{run.name}" for run in shipped_study("quickstart").resolved_runs()}
     made |= {"toposcope-demo", "toposcope-demo/runs", *(f"{run}/log.csv" for run in made)}
-    assert len(commands(README)) == 10
+    assert 1 <= len(commands(README)) <= 6
     every = [command for page in PAGES for command in commands(page)]
     assert all(any(re.search(pattern, command) for command in every) for pattern in NOT_RUN)
     for command in commands(README):

@@ -5,9 +5,10 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, public, unknown_name
 from toposcope.extras import missing
 
 
@@ -21,7 +22,7 @@ def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise unknown_name(package, name, homes)
         is_module = homes[name] == package  # `from toposcope import homology`
         try:
             home = import_module(f"{package}.{name}" if is_module else homes[name])
@@ -30,6 +31,8 @@ def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
                 raise ToposcopeError(f"{package}.{name}: {advice}") from error
             raise
         value = home if is_module else getattr(home, name)
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            value = public(value, package)
         setattr(sys.modules[package], name, value)
         return value
 

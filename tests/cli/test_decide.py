@@ -80,9 +80,14 @@ def test_wishes_are_told(points: Path) -> None:
 def test_a_run_in_progress(points: Path) -> None:
     run_in_progress = ("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra")
     done = run(*run_in_progress, 1e17)
-    assert done.stdout.startswith("Continue: ")
-    for word in ("Break-even", "D/N = 20", "floor", "nats per FLOP", "Score", "Stopped when"):
-        assert word in done.stdout
+    first, second, *rest = done.stdout.splitlines()
+    assert first.startswith("Continue: ")
+    assert second.startswith("With 1e+17 FLOP more the run ends at ")
+    assert [line.split("│")[1].strip() for line in rest if line.startswith("│")] == [
+        "continue the run",
+        "best fresh run",
+    ]
+    assert rest[-1] == "The law, break-even budgets and the calibration: --out FOLDER writes them as a page."
     decision = answer(*run_in_progress, 1e24)["decision"]
     assert isinstance(decision, dict)
     assert decision["answer"] == "scale"

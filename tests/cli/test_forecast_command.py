@@ -76,11 +76,11 @@ def answer(*arguments: str | Path | float) -> dict[str, Any]:
 
 
 def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
-    done = told(runs / "now.csv")
+    done = told(runs / "now.csv", "--all")
     assert done.exit_code == 0, done.output
     first, read, plan, *_ = done.stdout.splitlines()
     match = re.fullmatch(
-        r"final training loss ([\d.]+) nats \(90%: ([\d.]+) to ([\d.]+)\), column 'loss'; default: median", first
+        r"Training loss ends at ([\d.]+) \(90%: ([\d.]+) to ([\d.]+)\) at step 2,000; the run is healthy\.", first
     )
     assert match is not None, first
     loss, low, high = map(float, match.groups())
@@ -177,7 +177,7 @@ def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
     done = told(path)
     loss, error = read_log(path).final_loss()
     assert done.stdout.startswith(
-        f"the run is complete, at step 2,000 of 2,000: final training loss {loss:.4f} ± {error:.4f} nats"
+        f"The run is complete, at step 2,000: training loss ended at {loss:.4f} ± {error:.4f}, over the last 2% of its"
     )
     assert "forecaster" not in done.stdout
     found = answer(path)
@@ -202,16 +202,17 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
     first, *rest = done.stdout.splitlines()
     assert done.exit_code == 1
     assert first == (
-        "the run diverged at step 151: the training loss is NaN in all 50 rows from there on, after 2.5 at step 150"
+        "The run diverged at step 151: the training loss is NaN in all 50 rows from there on, after 2.5 at step 150. "
+        "It has no final loss."
     )
     assert not any("forecaster" in line or "90%" in line or "final loss" in line for line in rest)
     page = (tmp_path / "page" / "report.md").read_text()
     assert "The run diverged at step 151" in page
-    assert "final" not in page
+    assert page.count("final") == 2  # in the first line, and in the text alternative of the chart
     done = told(path, "--json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
-    reason = first.partition(": ")[2]
+    reason = first.partition(": ")[2].partition(". ")[0]
     assert found["diverged"] == {"step": 151, "reason": reason}
     assert [found[what] for what in ("default", "final_loss", "curve", "complete")] == [None, None, None, False]
     assert (found["best_step"], found["best_loss"]) == (150, 2.5)
@@ -230,8 +231,9 @@ def test_a_run_that_overfits_is_said_to(tmp_path: Path) -> None:
         done = told(path, "--column", f"loss={column}")
         assert done.exit_code == 0
         first = done.stdout.splitlines()[0]
-        assert first.startswith(f"final {kind} loss ")
-        assert f"column {column!r}; the best validation loss was 1 at step 120; it has risen since, to 1.8 at " in first
+        assert first.startswith("Past its best: the validation loss was lowest, 1, at step 120 and has risen since, ")
+        assert f"to 1.8 at step 200. {kind.capitalize()} loss ends at " in first
+        assert first.endswith(" at step 400; the run is not healthy: it overfits.")
         found = answer(path, "--column", f"loss={column}")
         assert (found["best_step"], found["best_loss"], found["diverged"]) == (120, 1.0, None)
     default = found["forecasts"]["default"]
@@ -290,8 +292,8 @@ def test_a_growing_log_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytes
     lines = [line for line in done.stdout.splitlines() if "  step " in line]
     seen = [int(re.search(r"step ([\d,]+) of 2,000", line)[1].replace(",", "")) for line in lines]  # type: ignore[index]
     assert seen == [600, 790, 1000, 400, 2000]
-    assert all("final training loss" in line for line in lines)
-    assert "the run is complete" in lines[-1]
+    assert all("raining loss end" in line for line in lines)
+    assert "The run is complete" in lines[-1]
     assert done.stderr.count("waiting: ") == 1
     assert "no such file" in done.stderr
     assert (tmp_path / "live.png").is_file()

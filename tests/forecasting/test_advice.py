@@ -12,7 +12,7 @@ from toposcope.forecasting.scaling.planner import best_for_budget, optimal_split
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import Log
-from toposcope.report.decision import lead
+from toposcope.report.decision import brief, caveats
 from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
@@ -116,7 +116,7 @@ def test_an_answer_warns_where_law_and_parabolas_part() -> None:
     (warning,) = found.warnings
     assert warning.startswith("Law and parabolas part: ")
     assert "\n" not in warning
-    assert warning in lead(found)
+    assert warning in caveats(found)
     assert f"N* ~ C^{law.a.value:.2f}" in warning
 
 
@@ -132,4 +132,4 @@ def test_there_is_no_warning_where_they_agree() -> None:
 def test_the_best_size_is_printed_with_its_interval() -> None:
     found = decide(points(), budget=1e21, resamples=30)
     N = found.plan.N
-    assert f"train {short(N.value)} (95%: {short(N.low)} to {short(N.high)}) parameters on " in lead(found)[0]
+    assert f"train {short(N.value)} (95%: {short(N.low)} to {short(N.high)}) parameters on " in brief(found)[0]

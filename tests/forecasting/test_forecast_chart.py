@@ -55,7 +55,7 @@ def test_it_shows_the_forecast(report: ForecastReport) -> None:
     chart, default = report.plot(), report.default
     assert default is not None
     assert report.results is not None
-    assert chart.title.startswith(f"Final training loss {default.loss:.{report.digits}f} nats (90%: ")
+    assert chart.title.startswith(f"Training loss ends at {default.loss:.{report.digits}f} (90%: ")
     assert "12 siblings" in chart.caption
     assert chart.caption.count(". ") <= 1
     ends = rows(chart, "forecaster", "loss", "at", "label", "place")

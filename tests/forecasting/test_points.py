@@ -105,10 +105,13 @@ def test_logs_give_a_point_each_at_their_end() -> None:
     np.testing.assert_allclose(points.D, 999 * 1e5)
     np.testing.assert_allclose(points.loss, log("one").final_loss()[0] * np.array([1, np.log(2)]))
     assert "new: left out, it is not complete: step 999 of 3000" in points.remarks[0]
-    assert "x: left out, its log does not state the number of parameters" in points.remarks[1]
+    assert (
+        "x: left out, parameters unknown from its log and what lies next to it; give --parameters x=N"
+        in points.remarks[1]
+    )
     with pytest.raises(ToposcopeError, match="cannot be compared"):
         points_of([log("one"), log("two", unit="bits per byte")])
-    with pytest.raises(ToposcopeError, match="no log states"):
+    with pytest.raises(ToposcopeError, match="no run with"):
         points_of([log("x", parameters=np.nan)])
 
 

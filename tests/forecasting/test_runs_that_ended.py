@@ -83,13 +83,13 @@ def test_a_finished_run_is_complete_wherever_its_last_loss_is(trained: Path) -> 
     trained.write_text(json.dumps({**state, "global_step": 1200}))
     report = forecast(trained)
     assert report.default is None
-    assert report.headline().startswith("the run is complete, at step 900 of 1,200: final training loss 2.")
+    assert report.headline().startswith("The run is complete, at step 900 of 1,200: training loss ended at 2.")
     # early stopping: the Trainer wrote its summary
     state["log_history"].append({"step": 905, "train_runtime": 3.0})
     trained.write_text(json.dumps(state))
     report = forecast(read_log(trained, columns={"loss": "eval_loss"}))
-    assert "complete, at step 905 of 1,200: final validation loss 2.3" in report.headline()
-    assert "nats, that of the last evaluation, at step 805, column 'eval_loss'" in report.headline()
+    assert "complete, at step 905 of 1,200: validation loss ended at 2.3" in report.headline()
+    assert ", that of the last evaluation, at step 805; it was " in report.headline()
     # whoever plans more steps gets a forecast
     assert forecast(trained, last_step=2000).default is not None
 

@@ -149,7 +149,7 @@ def test_units(tmp_path: Path) -> None:
     assert [log.unit for log in logs] == ["bits per byte", "nats"]
     assert any("units differ" in remark for remark in remarks)
     assert read_log(tmp_path / "b.csv", unit="bits").unit == "bits"
-    with pytest.raises(ToposcopeError, match="unit 'furlongs': choose nats"):
+    with pytest.raises(ToposcopeError, match="unit 'furlongs': choose from nats"):
         read_logs(tmp_path, unit="furlongs")
     (tmp_path / "c.csv").write_text("step,ppl\n1,20\n")
     with pytest.raises(ToposcopeError, match="perplexity"):
@@ -178,7 +178,7 @@ def test_columns_named_by_the_caller(tmp_path: Path) -> None:
     assert has_remark(log, "step = 'when', loss = 'what', learning_rate = 'speed'")
     with pytest.raises(ToposcopeError, match="no column 'other'; it has when, what, speed, loss"):
         read_log(tmp_path / "x.csv", columns={"loss": "other"})
-    with pytest.raises(ToposcopeError, match="named to be 'los'; choose from loss"):
+    with pytest.raises(ToposcopeError, match="named to be 'los'; did you mean 'loss'"):
         read_log(tmp_path / "x.csv", columns={"los": "what"})
 
 

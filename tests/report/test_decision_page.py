@@ -13,7 +13,7 @@ from toposcope.forecasting.decision.figure import decision_figure
 from toposcope.forecasting.held_out import Bin
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.report.decision import lead, reliability_chart, write_decision
+from toposcope.report.decision import brief, reliability_chart, write_decision
 from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
@@ -45,7 +45,11 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
     tree = read(page.read_text(encoding="utf-8"))
     assert decided.decision is not None
     (verdict,) = (e for e in tree.all("section") if e.attributes.get("class") == "verdict")
-    assert [p.text() for p in verdict.all("p")] == list(reasons(decided.decision, signals=False))
+    first = list(brief(decided))
+    assert [p.text() for p in verdict.all("p")] == first
+    everything = tree.all("main")[0].text()
+    assert first == list(reasons(decided.decision, signals=False)[:2])
+    assert all(reason in everything for reason in reasons(decided.decision, signals=False))
     parts = [e for e in tree.all("main")[0].all() if e.attributes.get("class") == "part"]
     assert [part.attributes["data-part"] for part in parts] == ["ways", "plan", "sure", "law", "remarks"]
     drawn = [e.attributes["data-chart"] for e in tree.all() if "data-chart" in e.attributes]
@@ -61,7 +65,7 @@ def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
     advice = decide(points(), budget=1e21, resamples=30)
     assert advice.decision is None
     text = read(write_decision(tmp_path, advice).read_text(encoding="utf-8")).text()
-    assert lead(advice)[0] in text
+    assert brief(advice)[0] in text
     assert "What to train" in text
     assert "Continue" not in text
     assert not (tmp_path / "figures" / "reliability.svg").exists()

@@ -22,7 +22,7 @@ def assets() -> Assets:
 
 
 def screen(directory: Path, assets: Assets) -> dict[str, Any]:
-    page = LivePage(directory, assets)
+    page = LivePage(directory, assets, None)
     page.refresh(around=True)
     message, _ = page.message(View(), {})
     return message
@@ -74,7 +74,7 @@ def test_a_run_that_falls_silent_wakes_the_page(
     study = live_study(tmp_path / "mine", steps=100, every=50)
     facts = {"step_seconds": 0.1, "updated": time.time(), "last_step": 2000}
     study.store.set_meta("monitor mine", json.dumps(facts))
-    page = LivePage(study.directory, assets)
+    page = LivePage(study.directory, assets, None)
     page.refresh(around=True)
     assert "Healthy." in page.message(View(), {})[0]["html"]["now"]
     assert not page.refresh(around=False)

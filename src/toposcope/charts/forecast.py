@@ -171,7 +171,8 @@ def _caption(
 ) -> str:
     parts = ["Solid: the loss seen" + (", as medians over steps; faint: single rows" * (len(smooth) < len(seen)))]
     if curve is not None:
-        parts.append("dashed: the forecast with its 90% band; at the right: where each forecaster ends")
+        begins = f"from the level of the last rows, {curve['loss'][0]:.4g}"
+        parts.append(f"dashed: the forecast {begins}, with its 90% band; at the right: where each forecaster ends")
     if siblings is not None and len(siblings):
         parts.append(f"thin: {siblings.get_column('run').n_unique()} siblings, stretched to the same length")
     below = "" if rates is None else " Below: the learning rate as a share of its peak, dotted where it is planned."

@@ -25,8 +25,20 @@ EXISTING = click.Path(exists=True, path_type=Path)
 @click.option("--family", metavar="NAME", help="Use only the points of this family.")
 @click.option("--budget", type=float, metavar="FLOP", help="Compute for training one model.")
 @click.option("--log", type=EXISTING, help="Log of a run in progress.")
-@click.option("--parameters", type=float, metavar="N", help="Its number of parameters, if the log lacks it.")
-@click.option("--tokens", type=float, metavar="D", help="Tokens it has seen so far, if the log lacks them.")
+@click.option(
+    "--parameters",
+    "parameters",
+    multiple=True,
+    metavar="[RUN=]N",
+    help="Its number of parameters, or that of a sibling, if neither log nor checkpoint states it; repeatable.",
+)
+@click.option(
+    "--tokens",
+    "tokens",
+    multiple=True,
+    metavar="[RUN=]D",
+    help="Tokens it has seen so far, or a sibling in all, if neither log nor configuration states them; repeatable.",
+)
 @click.option("--extra", type=float, metavar="FLOP", help="Extra compute, for this run or a new one.")
 @click.option(
     "--cool-down",
@@ -55,8 +67,8 @@ def decide(
     family: str | None,
     budget: float | None,
     log: Path | None,
-    parameters: float | None,
-    tokens: float | None,
+    parameters: tuple[str, ...],
+    tokens: tuple[str, ...],
     extra: float | None,
     cool_down: float | None,
     overtrain: float | None,
@@ -90,14 +102,20 @@ def decide(
 
     if (points is None) == (siblings is None):
         raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
+    own_parameters, parameters_by_run = _sizes("--parameters", parameters)
+    own_tokens, tokens_by_run = _sizes("--tokens", tokens)
+    if siblings is None and (given := {**tokens_by_run, **parameters_by_run}):
+        raise BadUse(f"{next(iter(given))}=...: sizes of siblings go with --siblings FOLDER; a table states its own")
     with bad_use(), progress_bars() as progress:
         advice = advise(
-            points if points is not None else points_of_runs(siblings or Path(), family),
+            points
+            if points is not None
+            else points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run),
             budget=budget,
             extra=extra,
             log=log,
-            parameters=parameters,
-            tokens=tokens,
+            parameters=own_parameters,
+            tokens=own_tokens,
             cool_down=cool_down,
             family=family,
             over_train=overtrain,
@@ -116,20 +134,43 @@ def decide(
         from toposcope.report.decision import write_decision
 
         written = f"page: {write_decision(out, advice, scores).resolve()}"
-    print_report(lambda: _as_dict(advice, scores), lambda: _print(advice, scores), as_json=as_json, written=written)
+    print_report(
+        lambda: _as_dict(advice, scores),
+        lambda: _print(advice, scores, page=out is not None),
+        as_json=as_json,
+        written=written,
+    )
 
 
-def _print(advice: Advice, scores: AdviceInTasks | None) -> None:
+def _sizes(option: str, texts: tuple[str, ...]) -> tuple[float | None, dict[str, float]]:
+    """Return the size of the run in progress, and those of siblings by their names."""
+    own, by_run = None, {}
+    for text in texts:
+        run, equals, number = text.rpartition("=")
+        try:
+            size = float(number.replace("_", ""))
+        except ValueError as error:
+            raise BadUse(f"{option} {text}: expected a number such as 1.2e8, or RUN=1.2e8") from error
+        if equals:
+            by_run[run] = size
+        elif own is not None:
+            raise BadUse(f"{option}: given twice for the run in progress; for siblings write RUN={number}")
+        else:
+            own = size
+    return own, by_run
+
+
+def _print(advice: Advice, scores: AdviceInTasks | None, *, page: bool) -> None:
     from toposcope.forecasting.downstream.score_link import score_sentences
-    from toposcope.report.decision import lead
+    from toposcope.report.decision import brief, brief_table, caveats
 
-    for sentence in (*lead(advice), *(score_sentences(scores.tasks) if scores is not None else ())):
+    for sentence in brief(advice):
         click.echo(sentence)
-    law, errors = advice.fitted.law, advice.fitted.standard_errors
-    rows = [(name, float(getattr(law, name)), float(errors[name])) for name in errors]
-    print_table(("coefficient", "value", "standard error"), rows, "L = E + A / N^alpha + B / D^beta")
-    checks = [(each.approach, each.a.value, each.a.low, each.a.high) for each in advice.frontiers]
-    print_table(("approach", "a", "low", "high"), checks, "N* ~ C^a, by each approach of Hoffmann et al. 2022 (95%)")
+    print_table(*brief_table(advice), "by the scaling law of these runs")
+    for sentence in (*caveats(advice), *(score_sentences(scores.tasks) if scores is not None else ())):
+        click.echo(sentence)
+    if not page:
+        click.echo("The law, break-even budgets and the calibration: --out FOLDER writes them as a page.")
     for note in (*advice.notes, *(scores.remarks if scores is not None else ())):
         click.echo(f"note: {note}", err=True)
 

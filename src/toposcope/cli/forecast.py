@@ -18,7 +18,8 @@ from toposcope.cli.options import (
     page_or_figure_option,
 )
 from toposcope.cli.output import print_json, print_report, print_table, write_out
-from toposcope.errors import choices
+from toposcope.errors import ToposcopeError
+from toposcope.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task of the ladder (default: all); repeatable.")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the ladder that the log is of.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
+@click.option("--all", "show_all", is_flag=True, help="Also list the forecasters that refuse, and why.")
 @json_option
 @page_or_figure_option
 @click.option(
@@ -68,11 +70,12 @@ def forecast(
     tasks: tuple[str, ...],
     loss: str,
     recipe: str | None,
+    show_all: bool,
     as_json: bool,
     out: Path | None,
     watch: float | None,
 ) -> None:
-    """Predict a run's final loss, with an interval, and the scores that it will end with.
+    """Predict a run's final loss, with an interval, and say whether the run is healthy.
 
     The log may be what a script printed, CSV, JSON, Parquet, TensorBoard, trainer_state.json, MLflow, W&B or a study.
     Complete logs of similar runs make the forecast closer and its interval narrower. With --watch the forecast is
@@ -97,6 +100,8 @@ def forecast(
     def make() -> ForecastReport:
         from toposcope.forecasting import forecast as forecast_run
         from toposcope.forecasting.forecast_report import read_siblings
+        from toposcope.forecasting.forecaster import RefusedError
+        from toposcope.forecasting.headline import standing
         from toposcope.logs import read_log
 
         nonlocal complete
@@ -104,7 +109,13 @@ def forecast(
         if siblings is not None and complete is None:
             with bad_use():
                 complete = read_siblings(siblings, read, columns=names, unit=unit, pattern=pattern)
-        report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps)
+        try:
+            report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps)
+        except ToposcopeError as error:
+            is_mistake = (schedule or steps) and not isinstance(error, RefusedError)
+            if not (is_mistake or as_json or watch):
+                click.echo(standing(read, error))
+            raise
         return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
 
     def scored(report: ForecastReport, ladder: Path) -> ForecastReport:
@@ -122,7 +133,7 @@ def forecast(
     with bad_use():
         report = make()
     written = _write(report, out) if out is not None else ""
-    print_report(report.to_dict, lambda: _print(report), as_json=as_json, written=written)
+    print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written=written)
     _exit(report)
 
 
@@ -135,24 +146,17 @@ def _exit(report: ForecastReport) -> None:
 def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
     """Refuse options that are wrong for every log."""
     from toposcope.forecasting.schedules.declared import read_declared
-    from toposcope.logs import UNITS
-    from toposcope.logs.columns import FIELDS
+    from toposcope.logs.reading import checked_columns
 
-    if schedule:
-        with bad_use():
+    with bad_use():
+        if schedule:
             read_declared(schedule)
-    if unit is not None and unit not in UNITS:
-        raise BadUse(f"--unit {unit}: {choices(unit, UNITS)}")
-    for what in columns:
-        if what not in FIELDS:
-            raise BadUse(f"--column {what}=...: {choices(what, FIELDS)}")
+        checked_columns(columns, unit)
 
 
 def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None) -> ForecastReport:
     """Forecast again whenever the log has grown, until it is complete or has diverged, or the user interrupts."""
     from time import sleep
-
-    from toposcope.errors import ToposcopeError
 
     last_step: int | None = None
     printed: set[str] = set()
@@ -201,23 +205,25 @@ def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> Non
             click.echo(f"note: {remark}", err=True)
 
 
-def _print(report: ForecastReport) -> None:
+def _print(report: ForecastReport, show_all: bool) -> None:
     click.echo(report.headline())
     for sentence in _scores(report):
         click.echo(sentence)
     for what, sentence in report.inputs().items():
         click.echo(f"{what}: {sentence}")
     if report.results is not None:
-        digits = report.digits
+        refused = report.results.refused
         rows: list[tuple[str | None, ...]] = [
-            (name, *(f"{each:.{digits}f}" for each in (f.loss, f.low, f.high)), None)
+            (name, *(f"{each:.{report.digits}f}" for each in (f.loss, f.low, f.high)))
             for name, f in report.results.forecasts.items()
             if name != "default"
         ]
-        rows += [(name, None, None, None, reason) for name, reason in report.results.refused.items()]
-        rows = [row if any(row[4] for row in rows) else row[:4] for row in rows]
-        columns = ("forecaster", "loss", "low", "high", "no forecast because")[: len(rows[0])]
-        print_table(columns, rows, f"final loss of {report.log.name}, {report.log.unit}")
+        title = f"final loss of {report.log.name}, {report.log.unit}, by forecaster; default: {report.chosen}"
+        print_table(("forecaster", "loss", "low", "high"), rows, title)
+        if show_all and refused:
+            print_table(("forecaster", "no forecast because"), list(refused.items()), "forecasters that refuse")
+        elif refused:
+            click.echo(f"{counted(len(refused), 'forecaster refuses', 'forecasters refuse')}; --all shows why")
     for remark in report.remarks:
         click.echo(f"note: {remark}", err=True)
 

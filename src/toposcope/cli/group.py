@@ -6,11 +6,23 @@ from typing import Any
 import click
 
 from toposcope.cli.options import BadUse
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, nearest
 
 MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
 EXPERIMENTS = {"toposcope": ("grokking", "regularisation", "stopping"), "study": ("import",)}
 """Commands of the other distribution, by their group."""
+
+
+def _probe_option(name: str) -> str:
+    """Return the option of a default probe that was probably meant, as ``--probe`` takes it; or nothing."""
+    from toposcope.probes import probe_types
+    from toposcope.study.declaration import DEFAULT_PROBES
+
+    kinds = probe_types()
+    for probe in (str(declared["name"]) for declared in DEFAULT_PROBES):
+        if meant := nearest(name.lstrip("-"), kinds[probe].__struct_fields__):
+            return f"probe {probe}:{meant}=..."
+    return ""
 
 
 class Commands(click.Group):
@@ -36,6 +48,19 @@ class Commands(click.Group):
             except ToposcopeError as error:
                 raise click.UsageError(str(error)) from error
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an option that it does not have is answered with the one that was probably meant."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            options = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
+            meant = nearest(error.option_name.lstrip("-"), [name.lstrip("-") for name in options if name[:2] == "--"])
+            meant = meant or (_probe_option(error.option_name) if "--probe" in options else "")
+            if not meant:
+                raise
+            message = f"No such option {error.option_name!r}. Did you mean '--{meant}'?"
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

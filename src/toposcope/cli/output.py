@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,32 +21,106 @@ if TYPE_CHECKING:
     from toposcope.study.tables import Unit
 
 MAX_ERRORS_SHOWN = 10
-TABLE_WIDTH = 200  # characters in a line of a table that goes to a file or another program
-MAX_DRAWN_ROWS, MAX_PADDED = 2000, 60
-"""Rows of a table with a frame; characters to which a column of a longer one is padded."""
+TABLE_WIDTH = 200  # characters in a line of a table that goes to a file or another program, if its words fit
+MAX_DRAWN_ROWS, MAX_PADDED, MIN_PROSE = 2000, 60, 20
+"""Rows of a table with a frame; characters to which a column of a longer one is padded, and that sentences get."""
 REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
-    """Print a table: numbers with six digits, nothing for None; a long one in plain columns, which takes less time."""
+    """Print a table: numbers with six digits, nothing for None.
+
+    Words are never cut. Where the longest ones do not fit next to each other, short columns go into several tables, and
+    rows with sentences or long names become lines. A long table is in plain columns, which takes less time.
+    """
+    cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
+    by_column = list(zip(columns, *cells, strict=True))
+    natural = [max(map(_length, column)) for column in by_column]
+    least = [max(_longest_word(name), *(min(_length(c), max(_longest_word(c), MIN_PROSE)) for c in column), 0)
+             for name, *column in by_column]  # fmt: skip
+    # without a terminal a table may be wider than most screens
+    width = shutil.get_terminal_size((0, 0)).columns or max(TABLE_WIDTH, _framed(least))
+    _print_wrapped(title, width)
+    if len(cells) > MAX_DRAWN_ROWS and _framed(least) <= width:
+        widths = [min(each, MAX_PADDED) for each in natural]
+        for row in (columns, *cells):
+            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    elif blocks := _blocks(cells, least, width):
+        for block in blocks:
+            widths = _widths([least[i] for i in block], [natural[i] for i in block], width)
+            _draw([columns[i] for i in block], [[row[i] for i in block] for row in cells], widths)
+    else:
+        for row in cells:
+            for i, (name, cell) in enumerate(zip(columns, row, strict=True)):
+                if cell:
+                    _print_wrapped(f"{name}: {cell}", width, indent="  " if i else "")
+
+
+def _framed(widths: Sequence[int]) -> int:
+    """Return the width of a table with these columns and the lines between them."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _blocks(cells: Sequence[Sequence[str]], least: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns of each table into which a wide one is cut, those that name a row first; none without room.
+
+    Sentences are not cut off from what they are about.
+    """
+    everything = list(range(len(least)))
+    if _framed(least) <= width:
+        return [everything]
+    if max(least[1:], default=0) >= MIN_PROSE:
+        return []
+    n_names = next((n for n in everything if len({row[:n] for row in cells}) == len(cells)), len(least))
+    names = everything[:n_names]
+    blocks = [list(names)]
+    for column in everything[n_names:]:
+        if len(blocks[-1]) > n_names and _framed([least[i] for i in (*blocks[-1], column)]) > width:
+            blocks.append(list(names))
+        blocks[-1].append(column)
+    fits = all(_framed([least[i] for i in block]) <= width for block in blocks)
+    return blocks if fits and names and len(blocks[0]) > n_names else []
+
+
+def _length(text: str) -> int:
+    """Return the characters of a terminal that the longest line of a text takes; letters of some scripts take two."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.splitlines()), default=0)
+
+
+def _longest_word(text: str) -> int:
+    return max(map(_length, text.split()), default=0)
+
+
+def _widths(least: Sequence[int], natural: Sequence[int], width: int) -> list[int]:
+    """Return the widths of columns: their natural ones, of which the widest give way to their longest word at least."""
+    widths = list(natural)
+    while _framed(widths) > width:
+        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths
+
+
+def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
-    if len(cells) > MAX_DRAWN_ROWS:
-        widths = [min(max(map(len, column)), MAX_PADDED) for column in zip(columns, *cells, strict=True)]
-        for row in (columns, *cells):
-            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-        return
-    # Names come from files of the user; brackets in them are not markup.
-    console = Console(markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH, markup=False, emoji=False)
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
+    # Names come from files of the user: brackets in them are not markup. Without styles there is nothing to turn off.
+    console = Console(width=_framed(widths), color_system=None, markup=False, emoji=False)
+    table = Table(*(Column(name, width=width) for name, width in zip(columns, widths, strict=True)))
     for row in cells:
         table.add_row(*row)
     console.print(table)
+
+
+def _print_wrapped(text: str, width: int, indent: str = "") -> None:
+    wrapped = textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    click.echo("\n".join(wrapped))
 
 
 def print_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:

@@ -185,7 +185,7 @@ def _run_opened(
         )
     study = Study.load(directory)
     if errors and study.frame().is_empty():
-        click.echo("no report: nothing could be measured", err=True)
+        click.echo("no report: nothing could be measured")
     elif is_up_to_date(study):
         click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
         click.echo(f"report: {report_of(study).resolve()}")

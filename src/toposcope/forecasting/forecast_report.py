@@ -12,8 +12,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.held_out import LEVEL
-from toposcope.forecasting.intervals import LOSS_ROSE, band
+from toposcope.forecasting.headline import headline
+from toposcope.forecasting.intervals import band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
@@ -58,11 +58,9 @@ class ForecastReport:
         """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends."""
         from toposcope.charts.forecast import binned_medians, forecast_chart
 
-        log, schedule, default, headline = self.log, self.schedule, self.default, self.headline()
-        curve = ends = None
-        if self.results is not None and default is not None:
-            low, high = band(default)
-            curve = pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
+        log, schedule = self.log, self.schedule
+        ends = None
+        if self.results is not None:
             final = {name: each.loss for name, each in self.results.forecasts.items() if name != DEFAULT}
             ends = pl.DataFrame({"forecaster": list(final), "loss": list(final.values())})
         smooth = {
@@ -83,11 +81,11 @@ class ForecastReport:
             siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
         return forecast_chart(
             pl.DataFrame({"step": log.steps, "loss": log.loss}),
-            f"{headline[:1].upper()}{headline[1:]}",
+            self.headline().rstrip("."),
             last_step=schedule.last_step,
             unit=log.unit,
             forecaster=self.chosen,
-            curve=curve,
+            curve=self.curve,
             ends=ends,
             siblings=pl.concat(siblings),
             rates=_rates(log, schedule),
@@ -102,6 +100,15 @@ class ForecastReport:
     def default(self) -> Forecast | None:
         """The default forecast; None if the run is complete or diverged."""
         return None if self.results is None else self.results.forecasts[self.chosen]
+
+    @property
+    def curve(self) -> pl.DataFrame | None:
+        """``step, loss, low, high`` of the default forecast, from the last step seen; None if there is none."""
+        default = self.default
+        if default is None:
+            return None
+        low, high = band(default)
+        return pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
 
     @property
     def stage(self) -> Stage | None:
@@ -129,31 +136,8 @@ class ForecastReport:
         return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
 
     def headline(self) -> str:
-        """Return in a line where the run ends, of which loss and in its unit; or that it diverged."""
-        log, digits = self.log, self.digits
-        if log.diverged is not None:
-            return str(log.diverged)
-        final = f"final {'validation' if log.is_validation else 'training'} loss {self.loss:.{digits}f}"
-        if self.default is None:
-            error = log.final_loss()[1]
-            spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
-            rows = (
-                f"that of the last evaluation, at step {log.steps[-1]:,}"
-                if log.is_validation
-                else f"over the last {FINAL_SHARE:.0%} of its rows"
-            )
-            return (
-                f"the run is complete, at step {log.last_seen:,} of {self.schedule.last_step:,}: "
-                f"{final}{spread} {log.unit}, {rows}, {f'column {log.target!r}'}{_best(log)}"
-            )
-        low, high = (f"{end:.{digits}f}" for end in self.interval)
-        stage = "" if self.stage is None else f"; new stage since step {self.stage.step:,}"
-        # a jump to a new stage explains why a loss rose
-        rose = [] if stage else [remark for remark in log.remarks if remark.startswith(ROSE)]
-        rose = rose or [remark for remark in self.default.remarks if remark.startswith(LOSS_ROSE)]
-        more = _best(log) or "".join(f"; {remark}" for remark in rose)
-        ends = f"({LEVEL:.0%}: {low} to {high})"
-        return f"{final} {log.unit} {ends}, column {log.target!r}{stage}{more}; default: {self.chosen}"
+        """Return in a line where the run ends, how sure that is, and whether it is healthy; or that it diverged."""
+        return headline(self.log, self.schedule, self.default, self.stage, self.digits)
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -176,7 +160,7 @@ class ForecastReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as numbers, strings, lists and dictionaries; what is not finite stays so."""
-        log, schedule, results, default = self.log, self.schedule, self.results, self.default
+        log, schedule, results, table = self.log, self.schedule, self.results, self.curve
         last = int(log.steps[-1])
         diverged = log.diverged is not None
         final, error = (np.nan, np.nan) if diverged else log.final_loss()
@@ -206,9 +190,7 @@ class ForecastReport:
             "curve": None,
             "tasks": scores_dicts(self.scores),
         }  # fmt: skip
-        if results is not None and default is not None:
-            low, high = band(default)
-            curve = {"steps": default.steps, "loss": default.curve, "low": low, "high": high}
+        if results is not None and table is not None:
             report |= {
                 "default": self.chosen,
                 "forecasts": {
@@ -219,7 +201,7 @@ class ForecastReport:
                     for name, each in results.forecasts.items()
                 },
                 "refused": results.refused,
-                "curve": {name: values.tolist() for name, values in curve.items()},
+                "curve": table.rename({"step": "steps"}).to_dict(as_series=False),
             }  # fmt: skip
         return report
 
@@ -271,7 +253,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final training loss 2.19 nats (90%: 1.80 to 2.66), column 'loss'; default: median>
+    <ForecastReport of now: Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000; the run is healthy.>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)
@@ -334,17 +316,6 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
     usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
     between = left < usual or (left == usual and log.steps[0] == 0)
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
-
-
-def _best(log: Log) -> str:
-    """Return the best validation loss where it has risen since."""
-    if log.validation is None or not log.overfits:
-        return ""
-    (step, best), (steps, losses) = log.best, log.validation
-    return (
-        f"; the best validation loss was {best:.4g} at step {step:,}; it has risen since, to {losses[-1]:.4g} at step "
-        f"{steps[-1]:,}"
-    )
 
 
 def _learning_rate(log: Log, schedule: Schedule) -> str:

@@ -1,7 +1,7 @@
 """The input and the output of a forecaster, and a cache of what was computed from a log."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -136,3 +136,16 @@ def curve_steps(log: Log, schedule: Schedule) -> Steps:
     """Return steps from the last one seen to the end of the plan."""
     first = int(log.steps[-1])
     return np.unique(np.linspace(first, schedule.last_step, 200).round().astype(np.int64))
+
+
+def from_present_level(forecast: Forecast, log: Log) -> Forecast:
+    """Return a forecast whose curve begins at the present level of the loss.
+
+    A law is fitted to many rows and passes beside the last ones. Its residual there, in the logarithm, fades with the
+    square of the share of steps that is left: at the last step the curve is the law's.
+    """
+    if not len(forecast.curve):
+        return forecast
+    steps = forecast.steps.astype(np.float64)
+    left = (steps[-1] - steps) / max(steps[-1] - steps[0], 1.0)
+    return replace(forecast, curve=forecast.curve * (log.final_loss()[0] / forecast.curve[0]) ** left**2)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toposcope.errors import message_of
-from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
+from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, from_present_level
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.schedules.schedule import Schedule
@@ -72,7 +72,7 @@ def run_forecasters(
     losses = np.log([each.loss for _, each in made])
     forecasts = {
         forecaster.name: with_interval(
-            each,
+            from_present_level(each, log),
             log,
             schedule,
             own_errors=own_errors(forecaster, log, schedule) if each.relatives.sum() < MIN_ERRORS else (),

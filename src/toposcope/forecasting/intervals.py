@@ -32,7 +32,6 @@ END_SHARE, MIN_END_ROWS = 0.05, 3  # late share of the rows whose median these f
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
 NOISE_OF_MEDIAN = 1.25  # standard deviation of a median over that of a mean, of normal numbers
-LOSS_ROSE = "the loss has risen"
 
 ErrorTable = dict[tuple[str, str], dict[float, float]]
 """Part and forecaster -> share of the run seen past its warm-up -> 90% quantile of the errors."""
@@ -80,7 +79,9 @@ def with_interval(
             levels = np.array(_levels(log)[0])
             steps = np.array([part[-1] for part in np.array_split(log.steps, len(levels))])
         low, high = with_rise(steps, levels, schedule.last_step, min(low, rise[0]), max(high, rise[1]))
-        words = f"{LOSS_ROSE} from {rise[0]:.4g} to {rise[1]:.4g}: it may go on so, or fall back, which no law says"
+        words = (
+            f"the loss has risen from {rise[0]:.4g} to {rise[1]:.4g}: it may go on so, or fall back, which no law says"
+        )
         remarks = (words, *remarks)
     if log.is_validation and log.overfits:
         low, high = with_rise(log.steps, log.loss, schedule.last_step, low, high)

@@ -23,10 +23,15 @@ class Stage(NamedTuple):
     step: int
     jump: float
 
+    @property
+    def brief(self) -> str:
+        """The first step in words."""
+        return f"new stage since step {self.step:,}"
+
     def __str__(self) -> str:
         verb = "rose" if self.jump > 0 else "fell"
         return (
-            f"new stage since step {self.step:,}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
+            f"{self.brief}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
             "learning rate explains; forecast from that step on"
         )
 

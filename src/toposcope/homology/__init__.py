@@ -1,5 +1,8 @@
 """The mathematics: filtration -> persistence diagram, diagrams -> numbers. Arrays in, arrays out."""
 
+from typing import TYPE_CHECKING
+
+from toposcope.errors import check_arguments_of, unknown_name
 from toposcope.homology.basins import (
     CriticalPoints,
     Profile,
@@ -127,6 +130,15 @@ __all__ = [
     "vineyard",
     "wasserstein",
 ]
+
+
+check_arguments_of(__name__, __all__)
+
+
+if not TYPE_CHECKING:  # to a type checker any name would then exist
+
+    def __getattr__(name: str) -> object:
+        raise unknown_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -124,12 +124,17 @@ def row_noise(values: Vector) -> float:
     return float(np.median(np.abs(bends))) * NORMAL_MAD / np.sqrt(6) if len(bends) else 0.0
 
 
+def spike_rows(losses: Vector) -> Steps:
+    """Return the rows whose loss stands far above those around it; losses are finite."""
+    if len(losses) < tuning.MIN_ROWS:
+        return np.empty(0, np.int64)
+    around = np.median(sliding_window_view(np.pad(losses, 2, mode="edge"), 5), axis=1)
+    return np.flatnonzero(losses > tuning.MIN_SPIKE * around)
+
+
 def spikes(steps: Steps, losses: Vector) -> list[str]:
     """Return a sentence if single losses stand far above those around them; steps ascend, losses are finite."""
-    if len(losses) < tuning.MIN_ROWS:
-        return []
-    around = np.median(sliding_window_view(np.pad(losses, 2, mode="edge"), 5), axis=1)
-    high = np.flatnonzero(losses > tuning.MIN_SPIKE * around)
+    high = spike_rows(losses)
     if not len(high):
         return []
     worst = int(high[np.argmax(losses[high])])

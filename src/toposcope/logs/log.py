@@ -1,6 +1,7 @@
 """The log of one run."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -53,6 +54,8 @@ class Log:
         How the run ended badly, if it did.
     finished : bool
         Whether the tool says that the run ended.
+    source : Path or None
+        The file or folder that it was read from, if nothing else was; None for a log that was not read.
 
     Raises
     ------
@@ -76,6 +79,7 @@ class Log:
     table: LogTable | None = None
     diverged: Divergence | None = None
     finished: bool = False
+    source: Path | None = None
 
     def __post_init__(self) -> None:
         if not len(self.steps):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 from toposcope.files import refuse_link
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.columns import FIELDS, target_of
@@ -89,7 +89,7 @@ def read_logs(
     >>> logs[0].name, logs[0].steps.tolist(), logs[0].remarks[0]
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
-    columns, path = _checked(columns, unit), existing(path)
+    columns, path = checked_columns(columns, unit), existing(path)
     raws, errors = _raw_logs(path, pattern)
     logs: list[tuple[RawLog, Log]] = []
     for raw in raws:
@@ -145,12 +145,13 @@ def read_log(
     return replace(logs[0], remarks=(*logs[0].remarks, *remarks))
 
 
-def _checked(columns: Mapping[str, str] | None, unit: str | None) -> Mapping[str, str]:
+def checked_columns(columns: Mapping[str, str] | None, unit: str | None) -> Mapping[str, str]:
+    """Return the columns that a caller named; refuse what is wrong for every log."""
     for quantity in columns or {}:
         if quantity not in FIELDS:
-            raise ToposcopeError(f"no column can be named to be {quantity!r}; choose from {', '.join(FIELDS)}")
+            raise ToposcopeError(f"no column can be named to be {quantity!r}; {choices(quantity, FIELDS)}")
     if unit is not None and unit not in UNITS:
-        raise ToposcopeError(f"unit {unit!r}: choose {', '.join(UNITS)}")
+        raise ToposcopeError(f"unit {unit!r}: {choices(unit, UNITS)}")
     return columns or {}
 
 
@@ -206,10 +207,17 @@ def _with_names(path: Path, logs: list[tuple[RawLog, Log]]) -> list[Log]:
     names = [full(*pair) if counts[name] > 1 else name for name, pair in zip(names, logs, strict=True)]
     seen: Counter[str] = Counter()
     named = []
-    for name, (_, log) in zip(names, logs, strict=True):
+    within = Counter(place for raw, _ in logs for place in (_folder(raw.source), *_folder(raw.source).parents))
+    for name, (raw, log) in zip(names, logs, strict=True):
         seen[name] += 1
-        named.append(replace(log, name=one_line(name if seen[name] == 1 else f"{name} ({seen[name]})")))
+        name = one_line(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        # what lies next to or above several logs is not of one of them
+        named.append(replace(log, name=name, source=raw.source if within[_folder(raw.source)] == 1 else None))
     return sorted(named, key=lambda log: log.name)
+
+
+def _folder(source: Path) -> Path:
+    return source if source.is_dir() else source.parent
 
 
 def _differences(logs: list[Log]) -> list[str]:

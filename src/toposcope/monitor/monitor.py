@@ -4,14 +4,14 @@ import atexit
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, checks_arguments
 from toposcope.extras import require
 from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters import innermost
@@ -23,6 +23,7 @@ from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import echo
 from toposcope.monitor.sinks.webhook import check_address
+from toposcope.probes import Probes
 from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
 from toposcope.wording import examples
@@ -61,7 +62,7 @@ class Monitor:
         weights before the first step and after the last are always measured.
     budget : float
         Share of the training time that the monitor may take. It skips measurements that would exceed it.
-    probes : sequence of dict or str
+    probes : sequence of dict or str, dict, str
         As in a study; each must measure layer by layer.
     batch : Tensor, sequence or mapping, optional
         Arguments of the model's forward: a small, fixed batch on which hidden states and dead units are measured.
@@ -109,6 +110,7 @@ class Monitor:
     10
     """
 
+    @checks_arguments
     def __init__(
         self,
         model: "nn.Module | None" = None,
@@ -116,7 +118,7 @@ class Monitor:
         *,
         every: int | str | Due = 100,
         budget: float = 0.01,
-        probes: Sequence[dict[str, Any] | str] = DEFAULT_PROBES,
+        probes: Probes = DEFAULT_PROBES,
         batch: Any = None,
         name: str = "",
         last_step: int | None = None,

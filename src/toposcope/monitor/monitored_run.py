@@ -20,7 +20,7 @@ from toposcope.monitor.saved_checkpoints import DOCTOR
 from toposcope.monitor.session import STORING, Session, Worker
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import echo
-from toposcope.probes import declarations, make_probes
+from toposcope.probes import Probes, declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import one_line
@@ -257,7 +257,7 @@ class MonitoredRun:
         self._session.release()
 
 
-def measuring_probes(probes: Sequence[dict[str, Any] | str]) -> list[dict[str, Any]]:
+def measuring_probes(probes: Probes) -> list[dict[str, Any]]:
     """Return the probes of a user, checked; a name stands for the probe with its default options."""
     wanted = declarations(probes)
     for probe in make_probes(wanted):

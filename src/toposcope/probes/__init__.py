@@ -4,7 +4,7 @@ Another package adds one by naming its module as an entry point of the group ``t
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from types import ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,6 +18,10 @@ from toposcope.probes.needs import check_needs
 from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Subject
 
 __all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "ProbeInput", "Subject", "make_probes", "probe_types"]
+
+
+Probes = Sequence[dict[str, Any] | str] | dict[str, Any] | str
+"""What a user writes for probes: ``"rips"``, ``{"name": "rips", "pooled": True}``, or several of these."""
 
 
 @cache
@@ -60,8 +64,12 @@ def make_probes(declared: list[dict[str, Any]]) -> list[Probe]:
     return probes
 
 
-def declarations(probes: Iterable[dict[str, Any] | str]) -> list[dict[str, Any]]:
-    """Return the declarations of probes; a name stands for the probe with its default options."""
+def declarations(probes: Probes) -> list[dict[str, Any]]:
+    """Return the declarations of one probe or several; a name stands for the probe with its default options."""
+    if isinstance(probes, str | dict):
+        probes = [probes]
+    if not isinstance(probes, Iterable):
+        raise ToposcopeError(f"probes: {probes!r} is none; give names, such as 'rips', or dictionaries with options")
     return [{"name": probe} if isinstance(probe, str) else probe for probe in probes]
 
 

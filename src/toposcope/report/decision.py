@@ -34,7 +34,7 @@ from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Table, fixed, number_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
-from toposcope.wording import short
+from toposcope.wording import counted, short
 
 
 def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:
@@ -92,17 +92,42 @@ class AdviceToShow(NamedTuple):
 Data = ReportData[AdviceToShow]
 
 
-def lead(advice: Advice) -> tuple[str, ...]:
-    """Return the sentences at the top of the page."""
+def caveats(advice: Advice) -> tuple[str, ...]:
+    """Return the sentences on what is unreliable, and on the plans that were asked for next to the best one."""
+    return (*advice.warnings, *_requested(advice))
+
+
+def brief(advice: Advice) -> tuple[str, str]:
+    """Return the answer in two sentences."""
     if advice.decision is not None:
-        return (*reasons(advice.decision), *advice.warnings, *_requested(advice))
-    plan = advice.plan
-    return (
+        answer, first_reason, *_ = reasons(advice.decision)
+        return answer, first_reason
+    plan, points = advice.plan, advice.fitted.points
+    n_runs = len(np.unique(points.run))
+    answer = (
         f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
-        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats.",
-        *advice.warnings,
-        *_requested(advice),
+        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats."
     )
+    return answer, f"By a law fitted to {counted(len(points), 'point')} of {counted(n_runs, 'run')}."
+
+
+def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Return the columns and rows that go with the answer: both ways to spend the budget, or the plan."""
+    if advice.decision is not None:
+        arms = (("continue the run", advice.decision.continued), ("best fresh run", advice.decision.scaled))
+        rows: list[tuple[str, ...]] = [
+            (name, short(arm.parameters), short(arm.tokens), fixed(arm.loss)) for name, arm in arms
+        ]
+        return ("way", "parameters", "tokens", "loss, nats"), rows
+    plan = advice.plan
+    planned: tuple[tuple[str, Interval, Callable[[float], str]], ...] = (
+        ("parameters", plan.N, short), ("tokens", plan.D, short),
+        ("tokens per parameter", plan.tokens_per_parameter, _three), ("loss, nats", plan.loss, fixed),
+    )  # fmt: skip
+    finite = np.isfinite(plan.N.low)
+    rows = [(name, *(write(end) for end in ((at.value, at.low, at.high) if finite else (at.value,))))
+            for name, at, write in planned]  # fmt: skip
+    return ("best fresh run", "value", "low, 95%", "high, 95%")[: len(rows[0])], rows
 
 
 def _decision_chart(data: Data) -> Chart | None:
@@ -164,7 +189,8 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
         note=True,
     )
-    return (*pictures, arms, signals, rule)
+    why = (paragraph(sentence) for sentence in reasons(decision, signals=False)[2:])
+    return (*pictures, arms, *why, signals, rule)
 
 
 def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -176,7 +202,7 @@ def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         ("Loss", f"{_between(plan.loss, fixed)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
-    notes = [paragraph(sentence) for sentence in (*advice.warnings, *_requested(advice))]
+    notes = [paragraph(sentence) for sentence in caveats(advice)]
     if advice.decision is not None and advice.decision.run.cool_down > 0:
         notes.append(paragraph("Here every token counts in full; above, those of the cool-down count half.", note=True))
     return (*pictures, Terms(tuple(terms)), *notes)
@@ -309,8 +335,7 @@ def _remarks(data: Data) -> tuple[str, ...]:
 
 
 def _summary(data: Data) -> Sequence[str]:
-    decision = data.report.advice.decision
-    return lead(data.report.advice) if decision is None else reasons(decision, signals=False)
+    return (*brief(data.report.advice), *data.report.advice.warnings)
 
 
 SECTIONS = (

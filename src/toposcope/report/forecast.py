@@ -1,18 +1,20 @@
 """The page of a forecast: the chart, every forecaster's final loss, what was read and assumed."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
+from toposcope.charts.chart import Chart
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.forecasting.intervals import band
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.document import Block, Picture, Terms, csv_link, details, paragraph
 from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import UNDEFINED, Column, Spec, missing, table, text_of
 from toposcope.report.writing import write_sections
+from toposcope.wording import counted
 
 
 def write_forecast(folder: Path, report: ForecastReport) -> Path:
@@ -35,15 +37,6 @@ def forecasts_frame(report: ForecastReport) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _curve(data: Data) -> pl.DataFrame:
-    """Return ``step, loss, low, high`` of the default forecast; no columns if the run is complete."""
-    default = data.report.default
-    if default is None:
-        return pl.DataFrame()
-    low, high = band(default)
-    return pl.DataFrame({"step": default.steps, "loss": default.curve, "low": low, "high": high})
-
-
 def _seen(data: Data) -> pl.DataFrame:
     log = data.report.log
     return pl.DataFrame({"step": log.steps, "loss": log.loss})
@@ -59,9 +52,13 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         text_of("forecaster", "forecaster", names_row=True),
         *(loss_of(title, column) for title, column in (("final loss", "loss"), ("low", "low"), ("high", "high"))),
     ]
-    if (frame.get_column("refused") != "").any():
-        specs.append(text_of("no forecast because", "refused", prose=True))
-    rows = frame.to_dicts()
+    rows, refused = (frame.filter((pl.col("refused") != "") == refuses).to_dicts() for refuses in (False, True))
+    reasons = table(
+        "refused",
+        "Forecasters that refuse, and why",
+        (specs[0], text_of("no forecast because", "refused", prose=True)),
+        refused,
+    )
     note = paragraph(
         "All: ",
         csv_link("forecasts"),
@@ -73,7 +70,15 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         note=True,
     )
     caption = f"Final loss by each forecaster in {report.log.unit}, with 90% intervals; default: {report.chosen}"
-    return (*pictures, *([table("forecasts", caption, specs, rows), note] if rows else []))
+    if not rows:
+        return pictures
+    folded = details(counted(len(refused), "forecaster refuses", "forecasters refuse"), reasons)
+    return (*pictures, table("forecasts", caption, specs, rows), folded, note)
+
+
+def _chart(data: Data) -> Chart:
+    """Draw the forecast; its first line stands at the top of the page."""
+    return replace(data.report.plot(), title=f"The loss of {data.report.log.name}, seen and to come")
 
 
 SECTIONS = (
@@ -81,10 +86,14 @@ SECTIONS = (
         anchor="forecast",
         title="The forecast",
         position=10,
-        tables={"forecasts": lambda data: forecasts_frame(data.report), "curve": _curve, "seen": _seen},
-        charts=(lambda data: data.report.plot(),),
+        tables={
+            "forecasts": lambda data: forecasts_frame(data.report),
+            "curve": lambda data: data.report.curve if data.report.curve is not None else pl.DataFrame(),
+            "seen": _seen,
+        },
+        charts=(_chart,),
         blocks=_blocks,
-        summary=lambda data: [sentence(data.report.headline())],
+        summary=lambda data: [data.report.headline()],
     ),
     scores_section(
         "scores",

@@ -22,7 +22,7 @@ from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.corpus import BUILT_IN
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
-from toposcope.probes import Probe, make_probes
+from toposcope.probes import Probe, declarations, make_probes
 from toposcope.probes.needs import needs_of
 from toposcope.study.declared_runs import DeclaredRun, Population, expanded, is_pattern, readable
 from toposcope.study.published import Published
@@ -243,6 +243,8 @@ def load_declaration(path: str | Path) -> Declaration:
         _check_depth(content)
         _check_numbers({name: value for name, value in content.items() if name not in ("probes", "published")})
         _refuse_credentials(content)
+        if isinstance(content.get("probes"), str | dict | list):
+            content["probes"] = declarations(content["probes"])
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
         check_declaration(declaration)

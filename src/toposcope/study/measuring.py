@@ -20,7 +20,7 @@ from toposcope.models.family_model import RUN
 from toposcope.models.loading import CONFIG
 from toposcope.models.texts import text_key
 from toposcope.models.tokenizers import BY_CHARACTERS
-from toposcope.probes import Failure, Measurement, Probe, ProbeInput, declarations, make_probes
+from toposcope.probes import Failure, Measurement, Probe, ProbeInput, Probes, declarations, make_probes
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def measure(
     subject: "str | Path | Series | nn.Module",
     *,
-    probes: Sequence[dict[str, Any] | str] = tuple(DEFAULT_PROBES),
+    probes: Probes = tuple(DEFAULT_PROBES),
     text: str | Path = "",
     tokenizer: str | Path = "",
     workers: int = 1,
@@ -50,7 +50,7 @@ def measure(
     ----------
     subject : str, Path, Series or torch.nn.Module
         A module is read where it lies; nothing of it is saved.
-    probes : sequence of dict or str
+    probes : sequence of dict or str, dict, str
         ``{"name": "rips", "pooled": True}`` and so on; a name stands for the probe with its default options.
     text : str or Path
         Text that models read for their hidden states and losses: a file, or another source of `Text`.

@@ -1,7 +1,6 @@
 """One statistic of a checkpoint series over training, measured when it is drawn."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.checkpoints import Series
 from toposcope.errors import ToposcopeError, choices
-from toposcope.probes import make_probes
+from toposcope.probes import Probes, declarations, make_probes
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import POOLED
 from toposcope.progress import Progress, silent
@@ -23,7 +22,7 @@ def plot_series(
     series: Series,
     statistic: str,
     *,
-    probes: Sequence[dict[str, Any]] | None = None,
+    probes: Probes | None = None,
     text: str | Path = "",
     workers: int = 1,
     progress: Progress = silent,
@@ -35,7 +34,7 @@ def plot_series(
     series : Series
     statistic : str
         As in `toposcope.measure`: ``np_mean``, ``H0.total``, ``frobenius_norm``.
-    probes : sequence of dict, optional
+    probes : sequence of dict or str, dict, str, optional
         Where to find it: ``[{"name": "rips", "pooled": True}]``. By default the first of the default probes that
         measures it at the last two checkpoints.
     text : str or Path
@@ -68,7 +67,7 @@ def plot_series(
     """
     if not len(series):
         raise ToposcopeError(f"{series.spec}: no checkpoints; there is nothing to draw")
-    wanted = list(probes) if probes is not None else _probes_with(statistic, series)
+    wanted = declarations(probes) if probes is not None else _probes_with(statistic, series)
     rows = _network(measure(series, probes=wanted, text=text, workers=workers, progress=progress))
     chosen = rows.filter(statistic=statistic)
     if chosen.is_empty():

@@ -39,7 +39,7 @@ from toposcope.checkpoints.formats.pickles import (
     strided_entry,
 )
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
-from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
+from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other, of_weights
 from toposcope.checkpoints.sources.source import (
     Bytes,
     CheckpointError,
@@ -126,6 +126,12 @@ def opened(_spec: str, files: Files) -> tuple[StoredFile, "Saved"]:
     """Open the one file, without reading the data of its tensors."""
     (file,) = files.values()
     return file, open_file(file)
+
+
+def saved_fields(files: Files) -> Mapping[Any, Any]:
+    """Return what a checkpoint of one torch file saves besides its tensors; nothing of other formats."""
+    found = [file for name, file in of_weights(files).items() if name.endswith(TORCH)]
+    return (fields_of(open_file(found[0]).content) or {}) if len(found) == 1 else {}
 
 
 def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:

@@ -26,6 +26,7 @@ from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.tuning import MAX_SIZE_RATIO
 from toposcope.logs import Log, read_log
+from toposcope.logs.sizes import with_sizes
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 from toposcope.wording import short
@@ -157,7 +158,7 @@ def decide(
     assumed: list[str] = []
     if extra is not None:
         if log is not None and not isinstance(log, Log):
-            log = read_log(log)
+            log = with_sizes(read_log(log))
         N0, D0 = float(parameters or 0), float(tokens or 0)
         if log is not None:
             N0, D0, known = run_of_log(log, points, parameters, tokens)
@@ -255,7 +256,9 @@ def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float
     D0 = log.tokens_per_step * float(log.last_seen) if tokens is None else tokens
     for what, option, value in (("parameters", "--parameters", N0), ("tokens", "--tokens", D0)):
         if not value > 0:
-            raise ToposcopeError(f"{log.name}: the log lacks the run's {what}; give {option}")
+            raise ToposcopeError(
+                f"{log.name}: {what} of the run unknown from its log and what lies next to it; give {option}"
+            )
     per_byte = any("per byte" in remark for remark in points.remarks)
     if log.unit.endswith("per byte") != per_byte:
         raise ToposcopeError(

@@ -1,6 +1,7 @@
 """Points of a scaling law: one loss for each of many runs of N parameters on D tokens."""
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,14 +10,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.logs import read_logs
 from toposcope.logs.columns import identify_columns, target_of
 from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
 from toposcope.logs.raw import join_names, numbers, plural
+from toposcope.logs.sizes import with_sizes
 from toposcope.typing import Vector
+from toposcope.wording import joined
 
 Labels = NDArray[np.str_]
 
@@ -103,7 +106,7 @@ def points_of(logs: Iterable[Log]) -> Points:
         if log.diverged is not None:
             why = str(log.diverged)
         elif not (log.parameters > 0 and tokens > 0):
-            why = f"its log does not state the number of {'tokens' if log.parameters > 0 else 'parameters'}"
+            why = _unknown(log.name, {"parameters": log.parameters, "tokens": tokens})
         elif log.last_step is not None and log.last_seen < MIN_COMPLETE_SHARE * log.last_step:
             why = f"it is not complete: step {log.last_seen} of {log.last_step}"
         if why:
@@ -113,7 +116,7 @@ def points_of(logs: Iterable[Log]) -> Points:
             families.append(log.family)
             units.add(log.unit.endswith("per byte"))
     if not rows:
-        raise ToposcopeError("points: no log states parameters, tokens and a final loss; " + "; ".join(remarks))
+        raise ToposcopeError("points: no run with parameters, tokens and a final loss. " + ". ".join(remarks))
     if len(units) > 1:
         raise ToposcopeError("points: losses per byte and losses per token cannot be compared")
     if True in units:
@@ -122,6 +125,14 @@ def points_of(logs: Iterable[Log]) -> Points:
     return Points(
         np.array(N), np.array(D), np.array(loss), np.array(names, np.str_), np.array(families, np.str_), tuple(remarks)
     )
+
+
+def _unknown(run: str, sizes: Mapping[str, float]) -> str:
+    """Say which sizes of a run are unknown, and which options give them."""
+    missing = [what for what, size in sizes.items() if not size > 0]
+    options = [shlex.quote(f"{run}={'N' if what == 'parameters' else 'D'}") for what in missing]
+    flags = joined([f"--{what} {option}" for what, option in zip(missing, options, strict=True)])
+    return f"{joined(missing)} unknown from its log and what lies next to it; give {flags}"
 
 
 def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
@@ -206,8 +217,31 @@ def points_of_family(points: Points | str | Path, family: str | None = None) -> 
     return points
 
 
-def points_of_runs(path: str | Path, family: str | None = None) -> Points:
-    """Read logs and return a point from the end of each; only of the family, if there are any logs of it."""
+def points_of_runs(
+    path: str | Path,
+    family: str | None = None,
+    parameters: Mapping[str, float] | None = None,
+    tokens: Mapping[str, float] | None = None,
+) -> Points:
+    """Read logs and return a point from the end of each; only of the family, if there are any logs of it.
+
+    Parameters and tokens are those given by the name of the run, else the log's, else those of the checkpoints and
+    configurations next to it.
+    """
     logs, remarks = read_logs(path)
-    points = points_of([log for log in logs if log.family == family] or logs)
-    return replace(points, remarks=(*points.remarks, *remarks))
+    names = [log.name for log in logs]
+    for option, given in (("--parameters", parameters or {}), ("--tokens", tokens or {})):
+        for name, size in given.items():
+            if name not in names:
+                raise ToposcopeError(f"{option} {name}=...: no such run; {choices(name, names)}")
+            if not (np.isfinite(size) and size > 0):
+                raise ToposcopeError(f"{option} {name}={size:g}: expected a number above 0")
+    sized = []
+    for log in logs:
+        size = (parameters or {}).get(log.name, log.parameters)
+        seen = (tokens or {}).get(log.name)
+        per_step = log.tokens_per_step if seen is None else seen / max(log.last_seen, 1)
+        sized.append(with_sizes(replace(log, parameters=size, tokens_per_step=per_step)))
+    points = points_of([log for log in sized if log.family == family] or sized)
+    found = [remark for log, known in zip(sized, logs, strict=True) for remark in log.remarks[len(known.remarks) :]]
+    return replace(points, remarks=(*points.remarks, *found, *remarks))

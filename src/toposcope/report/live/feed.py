@@ -12,6 +12,7 @@ from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
 from toposcope.report.live.facts import LayerFacts
 from toposcope.report.live.layer_map import LayerTable, layer_map
+from toposcope.report.live.mirror import LogMirror, MirroredLogs
 from toposcope.report.live.moves import Move, layer_facts, moves
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.naming import LOG, feature_words, layer_labels
@@ -68,9 +69,9 @@ class Part:
 class StudyFeed:
     """One study: its database, and a cache of its content."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, name: str = "") -> None:
         self.directory = directory
-        self.name = directory.resolve().name
+        self.name = name or directory.resolve().name
         self.database = db.Database(directory / "study.db")
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
@@ -297,11 +298,12 @@ def _rows_in(chart: str, at_most: int) -> int:
 
 
 class Feed:
-    """The studies of a folder, or one study."""
+    """The studies of a folder, or one study; and the logs there that nobody monitors, as studies."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, mirror: LogMirror | None = None) -> None:
         self.directory = directory
-        self._assets = assets
+        self._assets, self._mirror = assets, mirror
+        self._mirrored = MirroredLogs()
         self._lock = threading.Lock()
         self.studies: dict[str, StudyFeed] = {}
         self.left_out = 0
@@ -309,8 +311,14 @@ class Feed:
 
     @property
     def is_single(self) -> bool:
-        """Whether the directory is a single study."""
-        return len(self.studies) == 1 and next(iter(self.studies.values())).directory == self.directory
+        """Whether there is one study, and its place is the directory, or it is the log there."""
+        return len(self.studies) == 1 and (
+            next(iter(self.studies.values())).directory == self.directory or len(self._mirrored.studies) == 1
+        )
+
+    def is_log(self, name: str) -> bool:
+        """Return whether a study is a log that nobody monitors."""
+        return name in self.studies and str(self.studies[name].directory) in self._mirrored.studies.values()
 
     def discover(self) -> bool:
         """Find new studies and drop deleted ones; return whether the set changed."""
@@ -321,15 +329,21 @@ class Feed:
                 found = sorted(path.parent for path in self.directory.glob("*/study.db"))
             except OSError:
                 found = []
-        self.left_out = max(0, len(found) - MAX_STUDIES)
-        wanted = {path.resolve().name: path for path in found[:MAX_STUDIES]}
+        before = self._mirrored
+        self._mirrored = self._mirror.look() if self._mirror is not None else before
+        every = [(path.resolve().name, path) for path in found]
+        own = {name for name, _ in every}
+        every += [(f"{n} (log)" if n in own else n, Path(folder)) for n, folder in self._mirrored.studies.items()]
+        self.left_out = max(0, len(every) - MAX_STUDIES)
+        wanted = dict(every[:MAX_STUDIES])
         with self._lock:
-            if wanted.keys() == self.studies.keys():
-                return False
-            for name in self.studies.keys() - wanted.keys():
+            known = {name: study.directory for name, study in self.studies.items()}
+            if wanted == known:
+                return self._mirrored != before
+            for name in [name for name, path in known.items() if wanted.get(name) != path]:
                 self.studies.pop(name).database.close()
             self.studies = {
-                name: self.studies.get(name) or StudyFeed(path, self._assets) for name, path in wanted.items()
+                name: self.studies.get(name) or StudyFeed(path, self._assets, name) for name, path in wanted.items()
             }
             return True
 
@@ -341,7 +355,7 @@ class Feed:
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
         """Return the message for a page with a view and a position, and the page's new position."""
         parts: dict[str, Part] = {}
-        faults: dict[str, str] = {}
+        faults = {fault: fault for fault in self._mirrored.faults}
         with self._lock:
             chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
             for study in chosen:
@@ -356,6 +370,7 @@ class Feed:
                 of |= part.catalogue[name]
         return {
             "runs": [status.name for status in statuses],
+            "studies": {status.name: name for name, part in parts.items() for status in part.statuses},
             **self._ordered(catalogue),
             "lines": [line for part in parts.values() for line in part.lines],
             "statuses": statuses,
@@ -409,13 +424,15 @@ class Feed:
         return max((n for n, _ in rows), default=0), sum(n for n, _ in rows), max((s for _, s in rows), default=0)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and end the process that reads logs."""
+        if self._mirror is not None:
+            self._mirror.close()
         for study in self.studies.values():
             study.database.close()
 
     def _shown(self, study: StudyFeed, runs: Sequence[str]) -> dict[str, str]:
         """Return the names of a study's runs on the page; for a folder they start with the study's name."""
-        if self.is_single:
+        if self.is_single and not (self.is_log(study.name) and len(runs) == 1):
             return {run: run for run in runs}
         return {run: study.name if len(runs) == 1 else f"{study.name}/{run}" for run in runs}
 

@@ -1,0 +1,97 @@
+"""The first line of a forecast: which loss, where it ends, how sure that is, and whether the run is healthy."""
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.held_out import LEVEL
+from toposcope.forecasting.intervals import is_learning, risen
+from toposcope.forecasting.schedules.planned import ESTIMATED
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.stages import Stage
+from toposcope.logs import Log
+from toposcope.logs.anomalies import ROSE, spike_rows
+from toposcope.logs.log import FINAL_SHARE
+from toposcope.wording import counted
+
+
+def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int) -> str:
+    """Return the first line; each kind of run has its own. A run without a default forecast is complete or diverged."""
+    last_step = schedule.last_step
+    if log.diverged is not None:
+        return f"{_capital(str(log.diverged))}. It has no final loss."
+    health = health_of(log, stage)
+    if default is None:
+        loss, error = log.final_loss()
+        spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
+        rows = (
+            f"that of the last evaluation, at step {log.steps[-1]:,}"
+            if log.is_validation
+            else f"over the last {FINAL_SHARE:.0%} of its rows"
+        )
+        of = f" of {last_step:,}" if last_step != log.last_seen else ""
+        return (
+            f"{_best(log)}The run is complete, at step {log.last_seen:,}{of}: {kind_of(log)} loss ended at "
+            f"{loss:.{digits}f}{spread}{_unit(log)}, {rows}; it was {health}."
+        )
+    low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
+    end = ", an estimated end" if any(ESTIMATED in remark for remark in schedule.remarks) else ""
+    return (
+        f"{_best(log)}{_capital(kind_of(log))} loss ends at {default.loss:.{digits}f}{_unit(log)} "
+        f"({LEVEL:.0%}: {low} to {high}) at step {last_step:,}{end}; the run is {health}."
+    )
+
+
+def standing(log: Log, error: ToposcopeError) -> str:
+    """Return the first line of a run whose end cannot be predicted: where its loss is now, and its health.
+
+    Of a loss that no law describes, such as that of a policy, falling and rising say nothing about health.
+    """
+    now = f"{_capital(kind_of(log))} loss is {log.final_loss()[0]:.4g}{_unit(log)} at step {log.steps[-1]:,}"
+    if not isinstance(error, RefusedError):
+        now = f"{_best(log)}{now}; the run is {health_of(log)}"
+    return f"{now}. Where it ends cannot be predicted."
+
+
+def health_of(log: Log, stage: Stage | None = None) -> str:
+    """Return what follows "the run is": healthy or not, as its losses show."""
+    if stage is not None and stage.jump > 0:
+        # a jump to a new stage explains why a loss rose
+        return f"in a {stage.brief}: the loss rose by {np.expm1(stage.jump):.0%} there, which no learning rate explains"
+    if stage is None:
+        rose = [remark for remark in log.remarks if remark.startswith(ROSE)]
+        if log.overfits:
+            return "not healthy: it overfits"
+        if rise := risen(log):
+            return f"not healthy: the loss has risen from {rise[0]:.4g} to {rise[1]:.4g}"
+        if rose:
+            return f"not healthy: {rose[0]}"
+        if not is_learning(log):
+            return "not learning: its loss is constant"
+    spikes = len(spike_rows(log.loss))
+    healthy = f"healthy but for {counted(spikes, 'spike')} of the loss" if spikes else "healthy"
+    return healthy if stage is None else f"{healthy}, in a {stage.brief}"
+
+
+def kind_of(log: Log) -> str:
+    """Return which loss a log is of: training or validation."""
+    return "validation" if log.is_validation else "training"
+
+
+def _best(log: Log) -> str:
+    """Return a sentence on the best validation loss where it has risen since; else nothing."""
+    if log.validation is None or not log.overfits:
+        return ""
+    (step, best), (steps, losses) = log.best, log.validation
+    return (
+        f"Past its best: the validation loss was lowest, {best:.4g}, at step {step:,} and has risen since, to "
+        f"{losses[-1]:.4g} at step {steps[-1]:,}. "
+    )
+
+
+def _unit(log: Log) -> str:
+    return "" if log.unit == "nats" else f" {log.unit}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

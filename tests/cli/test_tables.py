@@ -1,0 +1,146 @@
+"""Tables of commands at any width: no word is cut, no line is longer than it has to be, and nothing is coloured."""
+
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from toposcope.cli import toposcope
+from toposcope.cli.output import MAX_DRAWN_ROWS, print_table
+from toposcope.cli.progress_bars import progress_bars
+
+LAYER = "base_model.model.transformer.h.10.attn.c_attn.lora_A.default.weight"
+PROSE = "every weight is as in the checkpoint before, which training does not do, so the series repeats itself"
+TABLES: dict[str, tuple[tuple[str, ...], list[tuple[object, ...]]]] = {
+    "doctor": (("check", "severity", "steps", "layer", "message"), [("same_weights", "fault", "10-30", LAYER, PROSE)]),
+    "layers": (("layer", "role", "recognised by"), [(f"h.{i}.attn", "attn.k", "its name") for i in range(4)]),
+    "landscape": (
+        ("statistic", "mean", "sd over planes", "change at half resolution"),
+        [("saddle-minimum distance", 0.123456789, None, 2.5)],
+    ),
+    "forecast": (("forecaster", "no forecast because"), [("multi_power", PROSE), ("stack", f"{PROSE}; {LAYER}")]),
+    "measure": (("run", "step", "rips H0.total", "rips H1.max"), [("wide-model-with-a-long-name", 1000, 1.5, None)]),
+    "script": (("run", "说明"), [("一个很长的名字没有空格", "每个词 都完整 " * 12)]),
+    "empty": (("run", "step"), []),
+}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200, None])
+@pytest.mark.parametrize("name", TABLES)
+def test_no_word_is_cut(
+    name: str, width: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.cells import cell_len
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    columns, rows = TABLES[name]
+    print_table(columns, rows, f"title of {LAYER}")
+    printed = capsys.readouterr().out
+    cells = [f"{v:.6g}" if isinstance(v, float) else str(v) for row in rows for v in row if v is not None]
+    names = [name for name, *column in zip(columns, *rows, strict=True) if any(v is not None for v in column)]
+    words = {word for text in (*cells, *names) for word in text.split()}
+    shown = set(re.split(r"[\s│┃]+|:\s", printed))
+    assert not {word for word in words if word not in shown}
+    assert "\x1b" not in printed
+    longest = max((cell_len(word) for word in (*words, LAYER)), default=0)
+    limit = max(width or 200, longest + 4)
+    assert all(cell_len(line) <= limit for line in printed.splitlines())
+    # no column is so narrow that sentences become ladders
+    assert len(printed.splitlines()) <= 6 + len(cells) * (2 + len(PROSE) // min(limit - 20, 20))
+
+
+def test_a_long_table_is_in_plain_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(("layer", "n"), [(f"layer {i}", i) for i in range(MAX_DRAWN_ROWS + 1)], "many")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["many", "layer       n", "layer 0     0"]
+    assert len(lines) == MAX_DRAWN_ROWS + 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "bars", "colours"),
+    [
+        ({"NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, False, False),
+        ({"COLUMNS": "40"}, False, False),
+        ({}, True, True),
+    ],
+)
+def test_bars_have_colours_where_they_are_wanted(
+    setting: dict[str, str],
+    bars: bool,
+    colours: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in ({"TTY_COMPATIBLE": "1", "TERM": "xterm-256color", "COLUMNS": "100"} | setting).items():
+        monkeypatch.setenv(name, value)
+    with progress_bars() as progress:
+        progress("measure", 0, 2000)
+        progress("measure", 1000, 2000)
+    printed = capsys.readouterr().err
+    assert ("started" in printed) != bars
+    assert bool(re.search(r"\x1b\[[0-9;]+m", printed)) == colours
+    assert bars or "\x1b" not in printed
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Checkpoints with long names of layers, a study of them, logs, and points of a scaling law."""
+    torch = pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("a-folder-with-a-name-that-is-much-longer-than-needed")
+    (folder / "run").mkdir()
+    weights = {
+        f"language_model.model.decoder.transformer.h.{i}.self_attention.query.weight": torch.eye(6) + 0.1 * i
+        for i in range(3)
+    }
+    for step in (100, 200, 300):
+        torch.save(weights, folder / "run" / f"step_{step}.pt")  # always the same: a fault
+    (folder / "study.toml").write_text(f'name = "s"\nprobes = "controls"\n[[series]]\npath = "{folder / "run"}"\n')
+    assert CliRunner().invoke(toposcope, ["study", "run", str(folder / "study.toml"), "--out", str(folder / "s")])
+    (folder / "logs").mkdir()
+    t = np.arange(10, 1001, 10)
+    for i in range(4):
+        noise = np.random.default_rng(i).normal(0, 0.004, len(t))
+        rows = "".join(f"{s},{2 + 0.1 * i + 3 * s**-0.4 + e:.5f},0.001,1000\n" for s, e in zip(t, noise, strict=True))
+        name = f"a-run-with-a-very-long-name-of-its-own-{i}.csv"
+        (folder / "logs" / name).write_text(f"step,loss,lr,max_steps\n{rows}")
+    grid = [(n, d) for n in (1e7, 3e7, 1e8) for d in (1e9, 3e9, 1e10)]
+    points = "".join(f"{n},{d},{1.8 + 400 / n**0.34 + 2000 / d**0.36}\n" for n, d in grid)
+    (folder / "points.csv").write_text(f"N,D,loss\n{points}")
+    now = folder / "logs" / "a-run-with-a-very-long-name-of-its-own-0.csv"
+    return {"RUN": f"{folder / 'run'}", "STUDY": f"{folder / 's'}", "LOGS": f"{folder / 'logs'}", "NOW": f"{now}",
+            "POINTS": f"{folder / 'points.csv'}"}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "layers RUN",
+        "measure RUN --probe controls --probe rips:max_dimension=0",
+        "doctor RUN",
+        "study status STUDY",
+        "forecast NOW --steps 2000 --all",
+        "backtest LOGS --fractions 0.5 --workers 1",
+        "decide --points POINTS --budget 1e20",
+        "decide --points POINTS --parameters 1e8 --tokens 1e9 --extra 1e19",
+    ],
+)
+def test_every_command_prints_the_same_words_at_any_width(arguments: str, places: dict[str, str]) -> None:
+    def printed(width: int) -> str:
+        command = [places.get(each, each) for each in arguments.split()]
+        done = CliRunner().invoke(toposcope, command, env={"COLUMNS": str(width), "FORCE_COLOR": "1"})
+        assert done.stdout, done.stderr
+        assert "\x1b" not in done.stdout
+        return done.stdout
+
+    # the name of a column of empty cells is left out where the table does not fit
+    wide = set(re.split(r"[\s│]+", re.sub(r"^[┃┏┡└].*$", "", printed(200), flags=re.MULTILINE)))
+    for width in (40, 60, 80):
+        assert not wide - set(re.split(r"[\s│┃]+", printed(width))), width

@@ -1,0 +1,69 @@
+"""The first line of a forecast, each kind of run its own; the curve begins where the loss is."""
+
+import re
+
+import numpy as np
+import pytest
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting import forecast
+from toposcope.forecasting.headline import standing
+from toposcope.logs import Log
+from toposcope.logs.anomalies import Divergence
+
+STEPS = np.arange(10, 1001, 10)
+RNG = np.random.default_rng(0)
+FALLING = (2 + 3 * (STEPS / 10) ** -0.5) * np.exp(0.002 * RNG.normal(size=len(STEPS)))
+RISING = FALLING + np.where(STEPS > 500, (STEPS - 500) / 200, 0)
+
+
+def log(loss: np.ndarray, target: str = "loss", last_step: int | None = 2000, **more: object) -> Log:
+    return Log("run", STEPS, loss, np.full(len(STEPS), 1e-3), last_step, target=target, **more)  # type: ignore[arg-type]
+
+
+def test_a_healthy_run() -> None:
+    report = forecast(log(FALLING, "val_loss"))
+    low, high = report.interval
+    assert report.headline() == (
+        f"Validation loss ends at {report.loss:.{report.digits}f} (90%: {low:.{report.digits}f} to "
+        f"{high:.{report.digits}f}) at step 2,000; the run is healthy."
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (log(FALLING, "bpb", unit="bits per byte"), r"loss ends at [\d.]+ bits per byte \(90%: .*is healthy\.$"),
+        (log(RISING, "eval_loss"), "^Past its best: the validation loss was lowest, .* not healthy: it overfits.$"),
+        (log(RISING), r"not healthy: the loss has risen from [\d.]+ to [\d.]+\.$"),
+        (log(np.full(len(STEPS), 2.0)), "the run is not learning: its loss is constant.$"),
+        (log(np.where(STEPS == 500, 9.0, FALLING)), "healthy but for 1 spike of the loss.$"),
+        (log(FALLING, last_step=1000), r"^The run is complete, at step 1,000: training loss ended .* was healthy\.$"),
+        (log(FALLING, diverged=Divergence(990, "the loss is NaN")), "^The run diverged at step 990.*no final loss.$"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_run_has_its_own(run: Log, words: str) -> None:
+    assert re.search(words, forecast(run).headline()), forecast(run).headline()
+
+
+def test_without_a_last_step_the_loss_is_where_it_is() -> None:
+    run = log(FALLING, last_step=None)
+    with pytest.raises(ToposcopeError, match="--steps") as error:
+        forecast(run)
+    now = f"{run.final_loss()[0]:.4g}"
+    assert standing(run, error.value) == (
+        f"Training loss is {now} at step 1,000; the run is healthy. Where it ends cannot be predicted."
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+@pytest.mark.parametrize("misfit", [-0.1, 0.0, 0.1])
+def test_the_curve_begins_at_the_present_level_and_ends_with_the_law(noise: float, misfit: float) -> None:
+    """A bend that no law follows leaves a residual at the last step seen."""
+    bend = misfit * np.maximum(STEPS - 900, 0) / 100
+    run = log((2.5 + 2 * STEPS**-0.4 + bend) * np.exp(noise * np.random.default_rng(1).normal(size=len(STEPS))))
+    report = forecast(run)
+    assert report.results is not None
+    for made in report.results.forecasts.values():
+        assert made.curve[0] == pytest.approx(run.final_loss()[0])
+        assert made.curve[-1] == pytest.approx(made.loss, rel=0.01)

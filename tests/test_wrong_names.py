@@ -1,0 +1,130 @@
+"""Names that people bring from other libraries: each message names the one that was probably meant."""
+
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import toposcope as ts
+from toposcope import homology
+from toposcope.cli import toposcope
+from toposcope.errors import SYNONYMS, ToposcopeError, WrongCallError, checks_arguments, choices
+from toposcope.study.declaration import load_declaration
+
+POINTS = np.random.default_rng(0).normal(size=(12, 3))
+FUNCTIONS = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (ts, homology)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name))
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_every_public_function_answers_an_unknown_name(function: Callable[..., Any]) -> None:
+    with pytest.raises(WrongCallError, match=f"{function.__name__}: no argument 'no_such_name'; choose from "):
+        function(no_such_name=1)
+    names = inspect.signature(function).parameters
+    assert list(names) == list(inspect.signature(inspect.unwrap(function)).parameters)
+    assert function.__doc__ == inspect.unwrap(function).__doc__
+    assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301 - a pool of processes takes it
+    for name in names:
+        for theirs in SYNONYMS.get(name, "").lower().split():
+            if theirs not in map(str.lower, names):
+                assert "did you mean " in choices(theirs, names)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"maxdim": 1}, "did you mean 'max_dimension'?"),
+        ({"thresh": 2.0}, "did you mean 'threshold'?"),
+        ({"max_edge_length": 2.0}, "did you mean 'threshold'?"),
+        ({"homology_dimensions": [0, 1]}, "did you mean 'max_dimension'?"),
+        ({"n_perm": 5}, "did you mean 'max_points'?"),
+        ({"coeff": 2}, "the field of two elements; leave it out"),
+        ({"distance_matrix": True}, 'metric="precomputed"'),
+        ({"n_jobs": -1}, "one process; leave it out"),
+        ({"X": POINTS}, "did you mean 'points'?"),
+        ({"max_dimensoin": 1}, "did you mean 'max_dimension'?"),
+    ],
+)
+def test_options_of_other_libraries(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError) as error:
+        ts.rips(POINTS, **options)
+    assert isinstance(error.value, ToposcopeError)
+    assert words in str(error.value)
+
+
+def test_arguments_without_a_name_are_counted() -> None:
+    with pytest.raises(
+        WrongCallError, match=r"rips: 2 arguments without a name, and it takes 1 \(points\); name the oth"
+    ):
+        ts.rips(POINTS, 1)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(TypeError, match="missing 1 required"):
+        ts.rips()  # type: ignore[call-arg]
+    assert len(ts.rips(points=POINTS, max_dimension=1)) == 2
+
+
+def test_what_takes_any_name_is_left_alone() -> None:
+    def any_name(**options: int) -> int:
+        return len(options)
+
+    assert checks_arguments(any_name) is any_name
+
+
+def test_names_of_modules() -> None:
+    for module, name in ((ts, "ripser"), (ts, "VietorisRipsPersistence"), (homology, "wasserstein_distance")):
+        with pytest.raises(AttributeError, match=r"did you mean '(rips|wasserstein)'"):
+            getattr(module, name)
+    assert not hasattr(ts, "__path_of_nothing__")
+
+
+@pytest.mark.parametrize("probes", ["rips", {"name": "rips"}, ["rips"], ({"name": "rips"},)])
+def test_one_probe_stands_for_a_sequence(probes: Any, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "run").mkdir()
+    for step in (1, 2):
+        torch.save({"fc.weight": torch.eye(6) + step / 10}, tmp_path / "run" / f"step_{step}.pt")
+    model = torch.nn.Linear(4, 6)
+    assert set(ts.measure(tmp_path / "run", probes=probes)["probe"]) == {"rips"}
+    assert ts.plot_series(ts.series(tmp_path / "run"), "H0.total", probes=probes).title
+    assert ts.Monitor(model, tmp_path / "monitored", probes=probes, quiet=True)._probes == [{"name": "rips"}]
+    written = (
+        f'"{probes}"' if isinstance(probes, str) else '{name = "rips"}' if isinstance(probes, dict) else '["rips"]'
+    )
+    (tmp_path / "study.toml").write_text(f'name = "s"\nprobes = {written}\n[[series]]\npath = "{tmp_path / "run"}"\n')
+    assert load_declaration(tmp_path / "study.toml").probes == [{"name": "rips"}]
+
+
+def test_mistakes_in_probes(tmp_path: Path) -> None:
+    for probes, words in (
+        ("ripps", "did you mean 'rips'"),
+        ({"name": "rips", "maxdim": 1}, "unknown option 'maxdim'; did you mean 'max_dimension'"),
+        (3, "probes: 3 is none; give names"),
+    ):
+        for call in (lambda p: ts.measure(tmp_path, probes=p), lambda p: ts.Monitor(probes=p)):
+            with pytest.raises(ToposcopeError, match=words):
+                call(probes)
+    with pytest.raises(WrongCallError, match="Monitor: no argument 'log_every'; did you mean 'every'"):
+        ts.Monitor(log_every=10)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("measure", "runs", "--maxdim", "1"), "--probe rips:max_dimension=..."),
+        (("measure", "runs", "--n-jobs", "2"), "--workers"),
+        (("decide", "--flops", "1e20"), "--budget"),
+        (("study", "run", "x.toml", "--num-workers", "2"), "--workers"),
+    ],
+)
+def test_options_of_commands(arguments: tuple[str, ...], words: str) -> None:
+    done = CliRunner().invoke(toposcope, list(arguments))
+    assert done.exit_code == 2
+    assert f"Did you mean '{words}'?" in done.stderr
