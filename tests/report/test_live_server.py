@@ -207,7 +207,7 @@ def test_a_folder_without_a_study_waits_for_one(tmp_path: Path, cache: Path) -> 
         live_study(tmp_path / "mine", steps=5, every=5)
         while message["shape"] == shape:
             _, message = next(events)
-        assert "mine" in message["html"]["now"]
+        assert "Loss spike at step 2" in message["html"]["now"]
 
 
 def test_what_the_analyses_need_is_said(server: LiveServer) -> None:
