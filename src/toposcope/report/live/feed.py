@@ -15,7 +15,7 @@ from toposcope.report.live.layer_map import LayerTable, layer_map
 from toposcope.report.live.mirror import LogMirror, MirroredLogs
 from toposcope.report.live.moves import Move, layer_facts, moves
 from toposcope.report.live.status import Status, status_of
-from toposcope.report.naming import LOG, feature_words, layer_labels
+from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
 from toposcope.report.tuning import MAX_CELLS, MIN_RUN_ROWS
 
 LOSS = f"{LOG} loss"
@@ -29,10 +29,7 @@ LOGGED_CHARTS = {
 MEASURED_CHARTS = {"live-gradient": "training gradient_norm", "live-ratio": "training update_ratio"}
 """The measured quantities that every page draws; a gradient norm only if none is logged."""
 SMALL_CHART_SHARE, MIN_SMALL_ROWS = 2, 40  # a small chart has the rows of a large one divided by this, at least so many
-MEASURED = tuple(
-    f"training {name}" for name in ("update_ratio", "gradient_norm", "weight_norm", "update_norm", "dead_units")
-)
-"""Quantities that a monitor measures at each step, in display order."""
+BLOCKS = "activations"  # the probe that measures blocks instead of layers
 LAST = ("training nonfinite", "training nonfinite_gradients")
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 256  # studies of a folder on one page; the page says how many more there are
@@ -92,7 +89,7 @@ class StudyFeed:
             self._look_at(c, row.run)
             for key in self._by_run.get(f"network {row.run}", ()):
                 features.setdefault(key, self._feature(c, key))
-            names = db.layer_names(c, row.run)
+            names = [*db.layer_names(c, row.run), *db.block_names(c, row.run)]
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
                 titles = [feature_words(key) or self._assets.names.get(key, key) for key in keys]
@@ -254,7 +251,8 @@ class StudyFeed:
         return rows
 
     def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
-        layers, steps = db.layer_names(c, run), db.measured_steps(c, run)
+        names = db.block_names if self._quantities[key].probe == BLOCKS else db.layer_names
+        layers, steps = names(c, run), db.measured_steps(c, run)
         every = max(1, -(-len(steps) * len(layers) // MAX_CELLS))
         old_every, table = self._tables.pop((run, key), (0, LayerTable(())))
         if old_every != every or table.layers != layers:
