@@ -22,7 +22,7 @@ def assets() -> Assets:
 
 
 def screen(directory: Path, assets: Assets) -> dict[str, Any]:
-    page = LivePage(directory, assets)
+    page = LivePage(directory, assets, None)
     page.refresh(around=True)
     message, _ = page.message(View(), {})
     return message
@@ -35,7 +35,8 @@ def test_the_four_charts_need_no_choice(tmp_path: Path, assets: Assets) -> None:
     rows = {line["chart"]: len(line["rows"]["step"]) for line in message["lines"]}
     assert rows == {"explore-loss": 400, "explore-validation": 20, "live-rate": 204, "live-gradient": 204}
     start, end = message["forecasts"]
-    assert (start["step"], end["step"], end["text"]) == (400, 2000, "2.400 (2.060 to 2.740)")
+    assert (start["step"], end["step"]) == (400, 2000)
+    assert (end["value"], end["low"], end["high"]) == pytest.approx((2.4, 2.06, 2.74))
     assert "Healthy." in message["html"]["now"]
     assert "Is it healthy?" in message["html"]["runs"]
     names = [each["name"] for each in message["features"]]
@@ -73,7 +74,7 @@ def test_a_run_that_falls_silent_wakes_the_page(
     study = live_study(tmp_path / "mine", steps=100, every=50)
     facts = {"step_seconds": 0.1, "updated": time.time(), "last_step": 2000}
     study.store.set_meta("monitor mine", json.dumps(facts))
-    page = LivePage(study.directory, assets)
+    page = LivePage(study.directory, assets, None)
     page.refresh(around=True)
     assert "Healthy." in page.message(View(), {})[0]["html"]["now"]
     assert not page.refresh(around=False)

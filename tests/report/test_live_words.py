@@ -135,7 +135,7 @@ def test_the_newest_alerts_of_all_runs_come_first() -> None:
 def test_a_forecast_is_a_path_from_the_last_loss_to_the_end() -> None:
     start, end = forecast_rows([RUNNING])
     assert (start["step"], start["forecast"], start["low"]) == (1000, 2.5, 2.5)
-    assert (end["step"], end["low"], end["high"], end["text"]) == (2000, 2.2, 2.6, "2.400 (2.200 to 2.600)")
+    assert (end["step"], end["value"], end["low"], end["high"]) == (2000, 2.4, 2.2, 2.6)
     several = forecast_rows([of(name=str(i)) for i in range(3)])
     assert len(several) == 6
     assert {row["low"] for row in several} == {None}

@@ -44,6 +44,7 @@ def test_every_statistic_of_the_monitor_has_words() -> None:
         "log eval/loss_of_mine": "Eval/loss_of_mine",
         "log weight_norm": "Weight norm",
         "training weight_norm": "Weight norm, measured",
+        "activations attention_logit_max": "Largest attention logit",
         "other:x=1 y": "",
     }
     assert {key: feature_words(key) for key in words} == words

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.schedules.planned import UnknownEndError
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
 from toposcope.logs import Log, Logs, LogTable
 from toposcope.monitor import tuning
@@ -104,8 +106,14 @@ class MirroredRun:
             return None
         try:
             report = forecast(thinned(log, MAX_FORECAST_ROWS), siblings=_usable(log, siblings))
+        except UnknownEndError:
+            self.no_forecast = (
+                "No forecast: the number of planned steps is unknown. "
+                f"`toposcope forecast {shlex.quote(str(self.path))} --steps N` makes one."
+            )
+            return None
         except ToposcopeError as error:
-            self.no_forecast = _reason(str(error), log, self.path)
+            self.no_forecast = f"No forecast: {str(error).removeprefix(f'{log.name}: ').rstrip('.')}."
             return None
         self.last_step = report.schedule.last_step
         if log.last_seen < MIN_SEEN * self.last_step:
@@ -118,7 +126,7 @@ class MirroredRun:
             self.no_forecast = f"No forecast here: the loss is in {log.unit}. See `toposcope forecast {self.path}`."
             return None
         self.forecast_at = log.last_seen
-        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval)
+        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval, target=_target(log))
 
     def _forecast_is_due(self) -> bool:
         """Return whether there is none, the log has grown, or it may have come to its end."""
@@ -129,12 +137,8 @@ class MirroredRun:
         )
 
 
-def _reason(refusal: str, log: Log, path: Path) -> str:
-    """Return why there is no forecast, and what to do."""
-    refusal = refusal.removeprefix(f"{log.name}: ")
-    if "planned steps is unknown" in refusal:
-        return f"No forecast: the number of planned steps is unknown. `toposcope forecast {path} --steps N` makes one."
-    return f"No forecast: {refusal.rstrip('.')}."
+def _target(log: Log) -> str:
+    return f"{'validation' if log.is_validation else 'training'} loss"
 
 
 def _usable(log: Log, others: Sequence[Log]) -> CompleteRuns | None:
@@ -200,7 +204,7 @@ class MirroredLog:
         facts = {
             "last_step": run.last_step,
             "diverged": None if run.log.diverged is None else str(run.log.diverged),
-            "forecast_target": f"{'validation' if run.log.is_validation else 'training'} loss",
+            "forecast_target": _target(run.log),
             "no_forecast": run.no_forecast,
             "step_seconds": run.step_seconds(),
             "updated": round(self.written, 1),

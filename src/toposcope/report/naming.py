@@ -16,6 +16,22 @@ PROBES = {
     "activations": "Activations",
 }
 """Probes whose statistics are named in words; a name that is empty goes without saying."""
+NAMES = {
+    "training weight_norm": "Weight norm, measured",  # it may be logged, too
+    "activations attention_logit_max": "Largest attention logit",
+    "activations attention_entropy": "Attention entropy (nats)",
+    "activations activation_kurtosis": "Kurtosis of activations",
+    "activations query_norm": "Query norm",
+    "activations key_norm": "Key norm",
+    "activations dead_experts": "Dead experts (share)",
+    "activations routing_entropy": "Routing entropy (nats)",
+}
+"""Features with a name that does not follow from those of their probe and statistic."""
+MEASURED = (
+    *("training update_ratio", "training gradient_norm", "training weight_norm", "training update_norm"),
+    *("training dead_units", *(key for key in NAMES if key.startswith("activations"))),
+)
+"""Quantities that a monitor measures at each step, or on the fixed batch, in display order."""
 STATISTICS = {
     **{"loss": "training loss", "validation_loss": "validation loss", "learning_rate": "learning rate"},
     **{"grad_norm": "gradient norm", "tokens": "tokens", "update_ratio": "update / weight ratio"},
@@ -38,12 +54,10 @@ def feature_words(key: str) -> str:
     """Return the name of a feature that is written as ``probe:options statistic``; empty if the probe has none."""
     label, _, statistic = key.rpartition(" ")
     probe, _, options = label.partition(":")
-    if probe not in PROBES:
-        return ""
+    if key in NAMES or probe not in PROBES:
+        return NAMES.get(key, "")
     if probe == LOG:
         words = STATISTICS.get(statistic, statistic)
-    elif key == "training weight_norm":
-        words = "weight norm, measured"  # it may be logged, too
     else:
         words = ", ".join(filter(None, [PROBES[probe], _statistic_words(statistic), options.removesuffix("=true")]))
     return f"{words[:1].upper()}{words[1:]}"

@@ -9,6 +9,8 @@ from toposcope.charts.training import run_colour, step_axis_of
 from toposcope.report.charts.explorer import ONE_VALUE, ROWS, lines, specification
 
 LOSS_HEIGHT, SMALL_HEIGHT = 250, 90
+_DIGITS = "format(datum.{0}, abs(datum.value) >= 0.01 && abs(datum.value) < 1000 ? '.3f' : '.3~g')"
+INTERVAL = "{} + ' (' + {} + ' to ' + {} + ')'".format(*(_DIGITS.format(name) for name in ("value", "low", "high")))
 BEHIND = "datum.series === 'training'"  # the training loss where a validation loss is drawn before it
 SHORT = f"datum.value && (abs(datum.value) >= 1e5 || abs(datum.value) < 1e-4) ? format(datum.value, '~e') : {ONE_VALUE}"
 SMALL = ("live-rate", "live-gradient", "live-ratio")
@@ -47,6 +49,16 @@ def _losses() -> Any:
         )
     )  # fmt: skip
     band = forecast.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
+    ending = (
+        forecast.transform_filter("isValid(datum.low) && datum.low < datum.high")
+        .transform_calculate(text=INTERVAL)
+        .mark_text(align="right", dy=-7, fontWeight="bold", clip=False)
+        .encode(y=alt.Y("high:Q", title=None), text=alt.Text("text:N"))
+    )
+    lines_of_log = chart.layer[:3]  # band, line, and the mark of a single row
+    for layer in lines_of_log:
+        earlier = [] if layer.transform is alt.Undefined else layer.transform
+        layer.transform = [alt.FilterTransform("!isValid(datum.forecast)"), *earlier]
     for layer in chart.layer:
         if not isinstance(layer.encoding.y, alt.YValue):
             grey = alt.condition(BEHIND, alt.value("#8b949e"), run_colour([]))
@@ -57,7 +69,6 @@ def _losses() -> Any:
         band.mark_area(opacity=0.18, clip=True),
         *chart.layer,
         forecast.mark_line(strokeDash=[4, 3], clip=True),
-        forecast.transform_filter("datum.text !== ''").mark_text(align="right", dy=-7, fontWeight="bold", clip=False)
-        .encode(y=alt.Y("high:Q", title=None), text=alt.Text("text:N")),
-    ]  # fmt: skip
+        ending,
+    ]
     return chart

@@ -49,8 +49,6 @@ class Move:
 
 def moves(c: sqlite3.Connection, run: str, quantities: Mapping[str, db.Quantity], keys: Iterable[str]) -> list[Move]:
     """Return the quantities of layers that changed most over the second half of a run."""
-    names = db.layer_names(c, run)
-    labels = dict(zip(names, layer_labels(names), strict=True))
     known = set(keys)
     found: list[Move] = []
     for key in (key for key in MOVING if key in known):
@@ -59,6 +57,8 @@ def moves(c: sqlite3.Connection, run: str, quantities: Mapping[str, db.Quantity]
         if len(steps) < MIN_COMPARED:
             continue
         by_step = [db.of_layers(c, run, step, quantity) for step in steps]
+        names = list(dict.fromkeys(layer for row in by_step for layer in row))
+        labels = dict(zip(names, layer_labels(names), strict=True))
         values = {layer: [row[layer] for row in by_step if layer in row] for layer in names}
         found += _of_quantity(feature_words(key), values, labels, steps[0])
     found.sort(key=lambda move: -abs(_relative(move.before, move.after)))

@@ -1,12 +1,10 @@
 """The first screen's texts: the answer, what supports it, and the table of runs."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.logs import tuning
 from toposcope.report.live.facts import (
-    HAS_DIVERGED,
     MIN_SINCE_BEST,
     TRAINING,
     WATCHED,
@@ -17,6 +15,7 @@ from toposcope.report.live.facts import (
     silence,
     since_best,
 )
+from toposcope.report.live.fleet import end_of, fleet_answer, interval_words, range_words
 from toposcope.report.live.health import Health, health
 from toposcope.report.live.status import Status
 from toposcope.wording import counted
@@ -24,38 +23,25 @@ from toposcope.wording import counted
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
 MAX_ALERTS = 20  # alerts on the page; the database has all
 MAX_PATHS = 6  # forecasts that are drawn; that of a single run has its interval
-PHRASES = {
-    "Healthy": ("is healthy", "are healthy"),
-    "Finished": ("finished", "finished"),
-    "Diverged": ("diverged", "diverged"),
-    "Failed": ("failed", "failed"),
-    "Silent": ("is silent", "are silent"),
-    "Look at this": ("needs a look", "need a look"),
-    "Past its best": ("is past its best", "are past their best"),
-    "Too early to say": ("has begun", "have begun"),
-}
-"""What a fleet's headline says of one run and of several, in its order."""
-SOUND = ("Healthy", "Finished", "Too early to say")
-
-Judged = tuple[Status, Health]
 
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
     """Return rows for the chart of the loss: each forecast's path to its end; that of a single run has its interval."""
-    rows: list[dict[str, Any]] = []
     predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
+    places: list[tuple[str, int, float, float, float]] = []
     for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
-        path = {"run": s.name, "series": "forecast", "text": ""}
         now, value = s.facts.step, s.last_loss
         if now is not None and value is not None and now < forecast["last_step"]:
-            rows.append({**path, "step": now, "forecast": value, "low": value, "high": value})
-        bounds = {name: forecast[name] for name in ("low", "high")}
-        rows.append({**path, "step": forecast["last_step"], "forecast": forecast["loss"], **bounds})
-    if len(statuses) == 1 and rows:
-        rows[-1]["text"] = _range(predicted[0][1])
-    else:
-        rows = [{**row, "low": None, "high": None} for row in rows]
-    return rows
+            places.append((s.name, now, value, value, value))
+        places.append((s.name, *(forecast[name] for name in ("last_step", "loss", "low", "high"))))
+    bounds = len(statuses) == 1
+    return [
+        {
+            "run": run, "step": step, "value": loss, "series": "forecast", "low": low if bounds else None,
+            "high": high if bounds else None, "forecast": loss,
+        }
+        for run, step, loss, low, high in places
+    ]  # fmt: skip
 
 
 def loss_key(statuses: Sequence[Status]) -> str:
@@ -74,12 +60,12 @@ def words(
         ({"run": s.name, **alert} for s in statuses for alert in s.facts.alerts), key=lambda a: a["step"], reverse=True
     )
     only = judged[0] if len(judged) == 1 else None
-    answer, tone, rest = _of_one(*only) if only else _of_fleet(judged)
+    answer, tone, rest = _of_one(*only) if only else fleet_answer(judged)
     sentences = _support(*only, now) if only else _fleet_support(statuses, alerts)
     sentences += [_sentence(fault) for fault in faults.values()]
     if left_out:
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
-    rows = sorted(judged, key=lambda each: (each[1].rank, _end(each[0]) or float("inf"), each[0].name))
+    rows = sorted(judged, key=lambda each: (each[1].rank, end_of(each[0]) or float("inf"), each[0].name))
     return {
         "answer": answer,
         "tone": tone,
@@ -116,7 +102,7 @@ def _of_one(status: Status, of: Health) -> tuple[str, str, str]:
             ended = f"{ended[:-1]}; its best, {loss_words(turned[1])}, was at step {turned[0]:,}."
         return f"{of.word}.", of.tone, ended
     if status.forecast is not None:
-        return f"{of.word}.", of.tone, f"Ends at {_range(status.forecast)}, {status.target}."
+        return f"{of.word}.", of.tone, f"Ends at {range_words(status.forecast)}, {status.target}."
     return f"{of.word}.", of.tone, f"{status.loss_name.capitalize()} {loss_words(loss)} at step {facts.step:,}."
 
 
@@ -132,7 +118,7 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
         nothing = "" if is_unchecked else f"Nothing {stands} out in {facts.step:,} steps."
         sentences.append(n if facts.n_alerts else nothing)
     elif of.reason and status.forecast is not None:
-        sentences.append(f"Forecast: {_range(status.forecast)}, {status.target}.")
+        sentences.append(f"Forecast: {range_words(status.forecast)}, {status.target}.")
     if of.is_healthy:
         advice = status.forecast["advice"] if status.forecast is not None else ""
         sentences.append(_sentence(advice) or _best_behind(facts) or "No reason to stop.")
@@ -162,79 +148,6 @@ def _progress(status: Status, now: float) -> str:
         return f"{done}."
     left = status.seconds_left - (now - facts.updated if facts.updated else 0.0)
     return f"{done}, about {duration(max(1.0, left))} left."
-
-
-def _of_fleet(judged: Sequence[Judged]) -> tuple[str, str, str]:
-    """Return the answer on several runs: that on the worst ones first."""
-    if not judged:
-        return "No run here yet.", "plain", "This page updates when one starts."
-    worst_rank = min(of.rank for _, of in judged)
-    worst = [
-        each for each in judged if each[1].word in PHRASES and each[1].word not in SOUND and each[1].rank == worst_rank
-    ]
-    others = [each for each in judged if each not in worst]
-    counts = Counter(of.word for _, of in others)
-    first, tone = _of_worst(worst, len(judged)), worst[0][1].tone if worst else "plain"
-    if not worst and counts["Healthy"] == len(judged):
-        tone = "good"
-    what = "others" if worst else "runs"
-    parts = []
-    for word, (one, several) in PHRASES.items():
-        if not (n := counts[word]):
-            continue
-        if n == len(others):
-            parts.append(f"The {what[:-1]} {one}" if n == 1 else f"{'Both' if n == 2 else f'All {n}'} {what} {several}")
-        else:
-            parts.append(f"{n}{'' if parts else f' of {len(others)} {what}'} {one if n == 1 else several}")
-    best = _best(others)
-    found = f"{', '.join(parts)}{';' if best else '.'}" if parts else ""
-    rest = f"{best}." if best else ""
-    return (first, tone, f"{found} {rest}".strip()) if first else (found, tone, rest)
-
-
-def _of_worst(worst: Sequence[Judged], n_runs: int) -> str:
-    """Return what is said of the runs that need a look most; empty if there are none."""
-    if not worst:
-        return ""
-    names = [status.name for status, _ in worst]
-    one, several = PHRASES[worst[0][1].word]
-    if len(worst) == 1:
-        return f"{names[0]} {one}{_where(worst[0])}."
-    if len(worst) == 2:
-        return f"{' and '.join(names)} {several}."
-    last = max(worst, key=lambda each: each[0].facts.step or 0)
-    return f"{len(worst)} of {n_runs} runs {several}, {last[0].name} among them."
-
-
-def _where(each: Judged) -> str:
-    """Return at which step a run diverged, or what stands out in it."""
-    status, of = each
-    if of.word == "Diverged":
-        found = status.facts.diverged.removeprefix(HAS_DIVERGED).partition(":")[0]
-        return found if found.startswith(" at step") else ""
-    if turned := past_best(status.facts):
-        return f" since step {turned[0]:,}"
-    reason = of.reason.rstrip(".")
-    return f": {reason[:1].lower()}{reason[1:]}" if reason else ""
-
-
-def _best(judged: Sequence[Judged]) -> str:
-    """Return which run ends lowest, of those that are sound and whose loss is of the most frequent kind."""
-    ends = [(end, s) for s, of in judged if of.word in ("Healthy", "Finished") and (end := _end(s)) is not None]
-    if not ends:
-        return ""
-    target = Counter(s.target for _, s in ends).most_common(1)[0][0]
-    value, best = min(((end, s) for end, s in ends if s.target == target), key=lambda each: each[0])
-    who = "it" if len(judged) == 1 else f"the best, {best.name},"
-    if best.forecast is not None:
-        return f"{who} ends at {_range(best.forecast)}, {best.target}"
-    verb = "is at" if best.facts.status == TRAINING else "ended at"
-    return f"{who} {verb} {loss_words(value)}, {best.loss_name}"
-
-
-def _end(status: Status) -> float | None:
-    """Return the loss at which a run ends, or the last one."""
-    return status.forecast["loss"] if status.forecast is not None else status.last_loss
 
 
 def _fleet_support(statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -294,17 +207,9 @@ def _row(status: Status, of: Health) -> list[tuple[str, str]]:
         (status.name, of.word),
         ("–" if facts.step is None else f"{facts.step:,}", until),
         (loss_words(status.last_loss), status.loss_name.removesuffix(" loss")) if facts.is_finite else ("NaN", ""),
-        (loss_words(forecast["loss"]), _interval(forecast)) if forecast else ("–", ""),
+        (loss_words(forecast["loss"]), interval_words(forecast)) if forecast else ("–", ""),
         (f"{facts.n_alerts:,}", ""),
     ]
-
-
-def _range(forecast: Mapping[str, Any]) -> str:
-    return f"{loss_words(forecast['loss'])} ({_interval(forecast)})"
-
-
-def _interval(forecast: Mapping[str, Any]) -> str:
-    return f"{loss_words(forecast['low'])} to {loss_words(forecast['high'])}"
 
 
 def _sentence(text: str) -> str:

@@ -19,7 +19,8 @@ for (const name of live.charts) sources[name] = () => {
   });
   if (name !== "explore-loss") return lines;
   const validated = got["explore-validation"], named = lines.map((row) => (validated[row.run]?.length ? { ...row, series: "training" } : row));
-  return [...named, ...sources["explore-validation"]().map((row) => ({ ...row, series: "validation" })), ...forecasts];
+  const all = [...named, ...sources["explore-validation"]().map((row) => ({ ...row, series: "validation" })), ...forecasts];
+  return all.map(({ run, step, value, series, low = null, high = null, forecast = null }) => ({ run, step, value, series, low, high, forecast }));
 };
 function take(message) {
   if (message.shape !== live.shape) return location.reload(); // the choices changed: a new run, layer or quantity
