@@ -15,6 +15,7 @@ __all__ = [
     "downstream",
     "forecast",
     "homology",
+    "landscape",
     "layer_topology",
     "measure",
     "neural_persistence",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from toposcope.monitor.monitor import Monitor
     from toposcope.probes.layer_topology import layer_topology
     from toposcope.study import Study, measure
+    from toposcope.study.landscapes import landscape
     from toposcope.study.plotting import plot_series
 
 # So that `import toposcope` does not import torch or numba.

@@ -15,7 +15,8 @@ from toposcope.cli.landscape import UNFINISHED
 from toposcope.family.model import build
 from toposcope.models.loss_planes import Estimate
 from toposcope.probes.landscape import LandscapeProbe
-from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport, landscape_report
+from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
+from toposcope.study.landscapes import landscape_report
 
 OPTIONS = ("--resolution", "9", "--seeds", "2")
 

@@ -58,18 +58,19 @@ def test_the_pace_of_long_parts_is_that_of_all_threads(threads: int, clock: Simp
     assert planes.to_do() == f"{total} to do"
     assert planes.left(0) == ""
     clock.now += 30  # the first part of each thread, with what happens once
-    done, announced = 0, False
+    done, announced = 0, ""
     while done < total:
         for _ in range(threads):  # one after the other, in no time
             done += 100
-            announced |= planes.is_due(done)
+            announced += planes.estimate(done)
             if words := planes.left(done):
                 seconds = float(words.split()[1]) * (60 if "min" in words else 1)
                 actual = 10 * math.ceil((total - done) / (100 * threads))
                 assert abs(seconds - actual) <= max(10, actual / 2), (done, words, actual)
                 assert announced  # as soon as there is a pace
         clock.now += 10
-    assert announced
+    assert announced == f"{total:,} evaluations, about 2 min"  # once
+    assert planes.progress(total // 2) == "50%"
 
 
 def test_bytes_have_their_pace_too(clock: SimpleNamespace) -> None:

@@ -244,5 +244,5 @@ def test_other_errors_are_not_taken_for_a_missing_derivative() -> None:
 
 def test_weights_out_of_range_are_named() -> None:
     loss = SummedLoss.of_function(lambda w: w.sum(), torch.tensor([torch.nan]))
-    with pytest.raises(ToposcopeError, match="the loss on the text is nan"):
+    with pytest.raises(ToposcopeError, match="function: the loss is nan"):
         loss.value_at_checkpoint()

@@ -68,7 +68,7 @@ def test_the_plane_of_the_last_checkpoint_is_drawn() -> None:
     assert drawn is not None
     check_chart(drawn)
     assert asked == [("run-0", 100, "landscape:x")]
-    assert drawn.title == "run-0, step 100: 1 minimum in 1 component"
+    assert drawn.title == "run-0, step 100: One minimum"
     (minimum,) = (row for row in rows_of_chart(drawn, "kind", "x") if row["kind"] == "minimum")
     assert (minimum["x"], minimum["y"]) == (1.0, 0.0)
 

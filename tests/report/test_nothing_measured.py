@@ -45,6 +45,6 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     report = page.with_name("report.md").read_text()
     assert "### What failed" in report
     reason = pl.read_csv(page.with_name("tables") / "errors.csv").item(0, "message")
-    why = "no config.json with it, and not a model of the family"
+    why = "no config.json with it, and a model neither of the family nor of nanoGPT"
     assert why in reason
     assert why in report

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.charts.axes import spans_decades, value_axis
-from toposcope.charts.chart import Chart
+from toposcope.charts.chart import Chart, Figure
 from toposcope.charts.diagrams import data, digits_between, limits, rounded
 from toposcope.charts.merge_tree import tree_layers, tree_title
 from toposcope.charts.theme import RUNS
@@ -127,32 +127,34 @@ def contour(
     name: str = "contour",
     title: str | None = None,
 ) -> Chart:
-    """Draw a function on a plane, its critical points, a path on it, and its merge tree next to it."""
+    """Draw a function on a plane, its critical points, a path on it, and next to it a merge tree of several leaves."""
     births, deaths, parents = tree
     low, high = limits(values)
     logarithmic = spans_decades(low, high)
     edges = np.geomspace(low, high, N_BANDS + 1) if logarithmic else np.linspace(low, high, N_BANDS + 1)
-    plane = _plane(values, x, y, edges[1:-1], directions)
+    several = len(births) > 1  # a tree of one leaf shows nothing
+    plane = _plane(values, x, y, edges[1:-1], directions, None if several else _colour_key(edges, value))
     y_axis = value_axis(low, high, value)
     lowest_saddles = saddles[np.argsort(values.ravel()[saddles], kind="stable")][:MAX_MARKS]
     deepest_minima = minima[np.argsort(births - deaths, kind="stable")][:MAX_MARKS]
     marks = _marks(values, x, y, {"minimum": deepest_minima, "saddle": lowest_saddles}, centre)
     line, labels = _path(path, steps, x, y) if path is not None else ([], [])
     layers: list[alt.Chart] = [*plane, *line, *marks, *labels]
-    side: list[alt.Chart] = [
-        _strip(edges, y_axis),
-        *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
-    ]
-    figure = alt.concat(
-        alt.layer(*layers).properties(width=SIDE, height=SIDE),
-        alt.layer(*side).properties(width=TREE_WIDTH, height=SIDE),
-        columns=2,
-    ).resolve_scale(color="independent", shape="independent")
-    words = tree_title(births, deaths)
-    caption = (
-        "Colours are those of the strip next to the merge tree, whose branches rise from a minimum to the saddle where "
-        "they join an older one."
-    )
+    figure: Figure = alt.layer(*layers).properties(width=SIDE, height=SIDE)
+    words, caption = "One minimum", "The cross is the checkpoint." if centre is not None else ""
+    if several:
+        side = [
+            _strip(edges, y_axis),
+            *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
+        ]
+        figure = alt.concat(
+            figure, alt.layer(*side).properties(width=TREE_WIDTH, height=SIDE), columns=2
+        ).resolve_scale(color="independent", shape="independent")
+        words = tree_title(births, deaths)
+        caption = (
+            "Colours are those of the strip next to the merge tree, whose branches rise from a minimum to the saddle "
+            "where they join an older one."
+        )
     drawn = [
         f"the {MAX_MARKS} {which} of {count:,} {what}"
         for which, count, what in (("most persistent", len(minima), "minima"), ("lowest", len(saddles), "saddles"))
@@ -160,11 +162,25 @@ def contour(
     ]
     if drawn:
         caption += f" Drawn are {' and '.join(drawn)}."
-    what = f"Filled contours of the {value} on a plane, and its merge tree. {words}."
+    what = f"Filled contours of the {value} on a plane{', and its merge tree' if several else ''}. {words}."
     return Chart(name, title or words, caption, what, figure)
 
 
-def _plane(values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions: tuple[str, str]) -> list[alt.Chart]:
+def _colour_key(edges: Vector, value: str) -> alt.Legend:
+    """Return the key of the colours, by the middle of each band."""
+    middles = [f"{middle:.3g}" for middle in (edges[:-1] + edges[1:]) / 2]
+    places = [0, len(middles) // 2, len(middles) - 1]
+    return alt.Legend(title=value, values=places, labelExpr=f"{middles}[datum.value]", gradientLength=SIDE // 3)
+
+
+def _plane(
+    values: Matrix,
+    x: Vector,
+    y: Vector,
+    thresholds: Vector,
+    directions: tuple[str, str],
+    legend: alt.Legend | None,
+) -> list[alt.Chart]:
     """Return the filled contours, as polygons painted one over the other."""
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, MAX_SIDE)).round().astype(int)) for n in values.shape)
     regions = isobands(values[np.ix_(rows, columns)], x[rows], y[columns], thresholds)
@@ -182,7 +198,7 @@ def _plane(values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions:
     ).encode(
         x=alt.X("x:Q", title=directions[0], scale=_exact(x)),
         y=alt.Y("y:Q", title=directions[1], scale=_exact(y), axis=alt.Axis(grid=False)),
-        color=alt.Color("band:Q", legend=None, scale=alt.Scale(domain=[0, len(thresholds)])),
+        color=alt.Color("band:Q", legend=legend, scale=alt.Scale(domain=[0, len(thresholds)])),
         detail="region:N",
         order=alt.value(None),  # that of the rows, not of x
     )  # fmt: skip

@@ -92,7 +92,7 @@ def landscape(
     from toposcope.files import extended
     from toposcope.models.loss_planes import Unfinished
     from toposcope.probes.landscape import LandscapeProbe
-    from toposcope.study.landscape_report import landscape_report
+    from toposcope.study.landscapes import landscape_report
 
     with bad_use():
         source = resolved_place(text, "--text", ("python-docs",))
@@ -126,11 +126,11 @@ def _print(report: LandscapeReport) -> None:
     click.echo(report.planes_line())
     rows = [
         (STATISTIC_NAMES[name], found.mean, found.planes, found.batches, found.resolution, found.error)
-        for name, found in report.estimates.items()
+        for name, found in report.statistics().items()
     ]
     columns = ("statistic", "mean", "sd over planes", "sd over texts", "change at half resolution", "numerical error")
     print_table(columns, rows, "nats per token, counts and shares")
-    for name, value in report.between.items():
+    for name, value in () if report.is_one_minimum else report.between.items():
         click.echo(f"between two planes: {name} {value:.3g} nats")
     for remark in report.remarks():
         click.echo(f"note: {remark}", err=True)
@@ -138,7 +138,6 @@ def _print(report: LandscapeReport) -> None:
 
 def _write(report: LandscapeReport, out: Path) -> str:
     """Write the page or the figure; return a line that says where."""
-    from toposcope.report.charts.planes import plane_charts
     from toposcope.report.landscape import write_landscape
 
-    return write_out(out, lambda folder: write_landscape(folder, report), lambda: plane_charts(report, most=1)[0])
+    return write_out(out, lambda folder: write_landscape(folder, report), report.plot)

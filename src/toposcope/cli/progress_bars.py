@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 BYTE_STAGES = ("read", "examine")  # stages whose progress is in bytes
 TIMED_STAGES = ("compile", "measure")  # stages whose progress is in milliseconds of expected work
-PACED_STAGES = ("landscape", "eigenvectors")  # stages of few long parts: their pace is known soon after the first
+PACED_STAGES = {"landscape": "evaluations", "eigenvectors": "products at most"}
+"""Stages of few long parts, whose pace is known soon after the first, and what their parts are."""
 SECONDS_BETWEEN_LINES = 30
 MIN_WIDTH = 65  # characters of a terminal that has room for a bar next to the words
 TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
@@ -62,6 +63,8 @@ def progress_bars() -> Iterator[Progress]:
                     display.remove_task(tasks[what])
                 tasks[what] = display.add_task(what, total=total, progress="", left="")
             stage = stages[what]
+            if words := stage.estimate(done):
+                display.console.print(f"{what}: {words}", highlight=False)
             display.update(tasks[what], completed=done, progress=stage.progress(done), left=stage.left(done))
 
         yield progress
@@ -74,7 +77,9 @@ def _progress_lines() -> Progress:
     def progress(what: str, done: int, total: int) -> None:
         if _begins(stages, what, done, total):
             click.echo(f"{what}: started, {stages[what].to_do()}", err=True)
-        if stages[what].is_due(done):
+        if words := stages[what].estimate(done):
+            click.echo(f"{what}: {words}", err=True)
+        elif stages[what].is_due(done):
             click.echo(f"{what}: {stages[what].line(done)}", err=True)
 
     return progress
@@ -107,7 +112,7 @@ class _Stage:
 
     def progress(self, done: int) -> str:
         """Return the share or the amount that is done."""
-        if self.what in TIMED_STAGES:
+        if self.what in TIMED_STAGES or self.what in PACED_STAGES:
             return f"{100 * done // max(self.total, 1)}%"
         return f"{self._amount(done)}/{self._amount(self.total)}"
 
@@ -131,11 +136,15 @@ class _Stage:
             return None
         return (now - self.first[0]) / (done - self.first[1])
 
+    def estimate(self, done: int) -> str:
+        """Return once, as soon as there is a pace, how much there is to do and how long all of it takes."""
+        if self.what not in PACED_STAGES or self.is_paced or done >= self.total or not (pace := self._pace(done)):
+            return ""
+        self.is_paced, self.last_line = True, monotonic()
+        return f"{self.total:,} {PACED_STAGES[self.what]}, {_duration(pace * self.total)}"
+
     def is_due(self, done: int) -> bool:
-        """Return whether to print a line: at intervals, once at the end, and as soon as there is a pace."""
-        if self.what in PACED_STAGES and done < self.total and not self.is_paced and self._pace(done):
-            self.is_paced, self.last_line = True, monotonic()
-            return True
+        """Return whether to print a line: at intervals, and once at the end."""
         if done < self.total and monotonic() - self.last_line <= SECONDS_BETWEEN_LINES:
             return False
         was_done, self.last_line, self.is_done = self.is_done, monotonic(), done >= self.total

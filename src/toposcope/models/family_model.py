@@ -78,20 +78,28 @@ def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
 
 def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) -> FamilyModel:
     """Make a model from a checkpoint of the family."""
+    module = module_of(checkpoint.tensors(), size, checkpoint.location)
+    return FamilyModel(module.to(device).eval(), checkpoint.location, device)
+
+
+def module_of(weights: dict[str, Tensor], size: ModelSize, location: str) -> GPT:
+    """Return the family's network with some weights; biases that these lack are none of its parameters."""
     import torch
 
     from toposcope.family.model import GPT
 
-    weights = checkpoint.tensors()
     weights.setdefault(HEAD, weights[EMBEDDING])
     with torch.device("meta"):  # without drawing initial weights
         module = GPT(size)
+    for part in module.modules() if not any(name.endswith(".bias") for name in weights) else ():
+        if isinstance(part, torch.nn.Linear | torch.nn.LayerNorm):
+            part.register_parameter("bias", None)
     try:
         module.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ToposcopeError(
-            f"{checkpoint.location}: not the weights of its size ({message_of(error)}); fetch or save it again"
+            f"{location}: not the weights of its size ({message_of(error)}); fetch or save it again"
         ) from error
     if torch.equal(module.head.weight, module.token_emb.weight):  # assigned one by one: one parameter again
         module.head.weight = module.token_emb.weight
-    return FamilyModel(module.to(device).eval(), checkpoint.location, device)
+    return module

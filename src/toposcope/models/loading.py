@@ -6,16 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
+from toposcope.checkpoints.formats.torch_file import saved_fields
 from toposcope.checkpoints.sources import Access, StoredFile, is_remote, roots
+from toposcope.checkpoints.sources.local import LocalSource
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
 from toposcope.models.family_model import RUN, family_model, is_of_family, size_of
+from toposcope.models.nanogpt_model import ARGS, is_nanogpt, nanogpt_model, nanogpt_size
 from toposcope.models.origin import Origin, content_of, read_object
 from toposcope.models.running import LanguageModel
-from toposcope.models.tokenizers import BY_CHARACTERS, CharacterTokenizer, FastTokenizer, Tokenizer
+from toposcope.models.tokenizers import (
+    BY_CHARACTERS,
+    CharacterTokenizer,
+    FastTokenizer,
+    Tokenizer,
+    VocabularyTokenizer,
+)
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER, VOCABULARY = "config.json", "tokenizer.json", "meta.pkl"
 
 
 def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
@@ -23,7 +32,7 @@ def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
     digest = hashlib.sha256()
     described = [origin.find(checkpoint, name) for name in (RUN, CONFIG)]
     if not any(described) and not is_of_family(checkpoint):  # last, as it reads the header of the weights
-        _config(checkpoint, origin)
+        digest.update(str(nanogpt_size(checkpoint) if is_nanogpt(checkpoint) else _config(checkpoint, origin)).encode())
     for file in described:
         digest.update(hashlib.sha256(content_of(file) if file else b"").digest())
     digest.update(load_tokenizer(checkpoint, origin).key)
@@ -33,9 +42,12 @@ def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
 def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
     config = origin.find(checkpoint, CONFIG)
     if config is None:
+        args = saved_fields(checkpoint.files).get(ARGS)
+        told = f"; its {ARGS} ({', '.join(map(str, [*args][:4]))}, ...) are not nanoGPT's" if args else ""
         raise ToposcopeError(
-            f"{checkpoint.location}: no {CONFIG} with it, and not a model of the family; save the configuration "
-            "next to the weights"
+            f"{checkpoint.location}: no {CONFIG} with it, and a model neither of the family nor of nanoGPT{told}; save "
+            "the configuration of transformers next to the weights, or build the model yourself and call "
+            "toposcope.landscape(model, loss)"
         )
     return config
 
@@ -50,6 +62,8 @@ def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if is_of_family(checkpoint):
         return family_model(checkpoint, size_of(checkpoint, origin), device)
+    if is_nanogpt(checkpoint):
+        return nanogpt_model(checkpoint, device)
     return transformers_model(checkpoint, read_object(_config(checkpoint, origin)), device)
 
 
@@ -60,14 +74,25 @@ def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
     if origin.tokenizer:
         return _named(origin.tokenizer, origin.access)
     file = origin.find(checkpoint, TOKENIZER)
+    if file is None and is_nanogpt(checkpoint):
+        file = origin.find(checkpoint, VOCABULARY)
     if file is not None:
-        return FastTokenizer(file.location, content_of(file))
+        return _from_file(file)
     if is_of_family(checkpoint):
         return _of_family(checkpoint, origin)
+    hint = ""
+    if is_nanogpt(checkpoint):
+        hint = f" (nanoGPT: hf:openai-community/gpt2, or the {VOCABULARY} of a data set by characters)"
     raise ToposcopeError(
-        f"{checkpoint.location}: no {TOKENIZER} with it; save it there, or name one "
-        'with tokenizer = "FOLDER or hf:owner/name", or "characters" (on the command line --tokenizer)'
+        f"{checkpoint.location}: no {TOKENIZER} with it; name the model's with --tokenizer FOLDER, FILE or "
+        f'hf:owner/name{hint}, in a declaration with tokenizer = "...", or save it there'
     )
+
+
+def _from_file(file: StoredFile) -> Tokenizer:
+    if file.location.endswith(".pkl"):
+        return VocabularyTokenizer.of(file)
+    return FastTokenizer(file.location, content_of(file))
 
 
 def _of_family(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
@@ -88,17 +113,19 @@ def _named(spec: str, access: Access) -> Tokenizer:
     """Open a tokenizer by its path or spec."""
     if not is_remote(spec):
         path = Path(spec).expanduser()
-        path = path / TOKENIZER if path.is_dir() else path
-        if not path.is_file():
+        if path.is_dir():
+            path = next((path / name for name in (TOKENIZER, VOCABULARY) if (path / name).is_file()), path / TOKENIZER)
+        file = LocalSource(path).file()
+        if file is None:
             raise ToposcopeError(f"tokenizer {path}: no such file; name a {TOKENIZER}, or a folder that holds one")
-        return FastTokenizer(str(path), path.read_bytes())
+        return _from_file(file)
     _, place = roots(spec, access)[0]
     files = place.files()
     # A URL may name the file itself.
     found = files.get(TOKENIZER) or (next(iter(files.values())) if len(files) == 1 else None)
     if found is None:
         raise ToposcopeError(f"tokenizer {spec}: no {TOKENIZER} there; name another place")
-    return FastTokenizer(found.location, content_of(found))
+    return _from_file(found)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class SummedLoss:
     """The mean loss (nats per token) of a causal model on fixed sequences, as a function of its parameters.
 
     Losses are summed over tokens and divided once, so that neither the lengths of the sequences nor how many are read
-    together matter. Made by `text_loss` of a model, by `of_function` of anything else.
+    together matter. Made by `text_loss` of a language model, by `own_loss` of a function of any module, by
+    `of_function` of a function of a flat point.
     """
 
     point: Tensor
@@ -50,6 +51,8 @@ class SummedLoss:
     piece_bytes: tuple[int, ...]
     aliases: Mapping[str, str]
     location: str
+    one_by_one: bool = False  # whether only one point at a time can be evaluated, as Python code that is not ours is
+    rounding: float = 0.0  # about how far a value may be wrong, relative to it; 0 if that follows from the dtype
 
     @classmethod
     def of_function(
@@ -107,7 +110,7 @@ class SummedLoss:
         """Return the loss at the checkpoint."""
         value = self.value(self.point)
         if not np.isfinite(value):
-            raise ToposcopeError(f"{self.location}: the loss on the text is {value}; its weights are out of range")
+            raise ToposcopeError(f"{self.location}: the loss is {value}; its weights are out of range")
         return value
 
     def on(self, places: Sequence[int]) -> SummedLoss:
@@ -162,7 +165,7 @@ def text_loss(
     pieces = _pieces(model, sequences)
     return SummedLoss(
         point=flat([parameter.detach() for parameter in by_name.values()]),
-        blocks=_blocks(network, by_name),
+        blocks=blocks_of(network, by_name, "module."),
         counts=counts,
         total=partial(_total, network, list(by_name), list(sequences)),
         pieces=pieces,
@@ -196,13 +199,14 @@ def _own_name(name: str) -> str:
     return name.removeprefix("module.")
 
 
-def _blocks(network: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Block]:
+def blocks_of(network: nn.Module, parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Block]:
+    """Return where parameters lie in a flat point, by their names without a prefix."""
     blocks, start = {}, 0
     for name, parameter in parameters.items():
         owner = network.get_submodule(name.rpartition(".")[0])
         stop = start + parameter.numel()
         # transformers' Conv1D, of GPT-2 and its kin, multiplies from the other side
-        blocks[_own_name(name)] = Block(start, stop, tuple(parameter.shape), type(owner).__name__ == "Conv1D")
+        blocks[name.removeprefix(prefix)] = Block(start, stop, tuple(parameter.shape), type(owner).__name__ == "Conv1D")
         start = stop
     return blocks
 

@@ -1,15 +1,18 @@
-"""Text to tokens: by the model's own ``tokenizer.json``, or by characters as in the family."""
+"""Text to tokens: by the model's own ``tokenizer.json``, or by characters as in the family or in nanoGPT."""
 
 import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from toposcope.checkpoints.formats.contents import fields_of
+from toposcope.checkpoints.formats.torch_file import open_file
+from toposcope.checkpoints.sources import StoredFile
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
@@ -57,6 +60,36 @@ class CharacterTokenizer:
     def encode(self, text: str) -> Encoded:
         """Return one token for each character."""
         return Encoded([ord(character) % CHARACTERS for character in text], list(range(1, len(text) + 1)))
+
+
+@dataclass(frozen=True)
+class VocabularyTokenizer:
+    """A vocabulary of characters, as nanoGPT's ``meta.pkl`` holds it; read as data, nothing in it is executed."""
+
+    location: str
+    key: bytes = field(repr=False)
+    ids: Mapping[str, int] = field(repr=False)
+    prefix: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, file: StoredFile) -> "VocabularyTokenizer":
+        """Read the file."""
+        ids = (fields_of(open_file(file).content) or {}).get("stoi")
+        if not isinstance(ids, Mapping) or not all(
+            isinstance(token, str) and len(token) == 1 and type(id_) is int and id_ >= 0 for token, id_ in ids.items()
+        ):
+            raise ToposcopeError(f"{file.location}: no vocabulary of characters (stoi); name a tokenizer.json")
+        return cls(file.location, json.dumps(ids).encode(), ids)
+
+    def encode(self, text: str) -> Encoded:
+        """Return one token for each character; refuse a text with others than those of the vocabulary."""
+        missing = sorted(set(text) - set(self.ids))
+        if missing:
+            raise ToposcopeError(
+                f"{self.location}: its {len(self.ids)} characters lack {len(missing)} of those of the text, such as "
+                f"{missing[-1]!r}; name a text that the model can read, such as that of its training, with --text FILE"
+            )
+        return Encoded([self.ids[character] for character in text], list(range(1, len(text) + 1)))
 
 
 @dataclass(frozen=True)

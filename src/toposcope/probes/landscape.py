@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toposcope.models.loss_planes import Axes, Plane, Sample, Unfinished
     from toposcope.models.summed_loss import SummedLoss
 
+NO_FINITE_BAR = "no finite bar"
 NO_PATH = "no plane of a path"
 """The flag of a checkpoint before which too few others are known, or none apart from one line."""
 _KINDS: dict[str, Kind] = {"range": "norm", "centre_height": "norm"}
@@ -180,7 +181,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         """Return what is to be known of the planes: undefined statistics, borders, losses that are not finite."""
         n = len(planes)
         counts = {
-            "no finite bar": sum(not len(plane.shape.tree.minima) for plane in planes),
+            NO_FINITE_BAR: sum(not len(plane.shape.tree.minima) for plane in planes),
             "lowest point on the border": sum(plane.shape.minimum_on_border for plane in planes),
             "minima on the border": sum(plane.shape.n_on_border > 0 for plane in planes),
             "losses that are not finite": sum(plane.shape.n_not_finite > 0 for plane in planes),

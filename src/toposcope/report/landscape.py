@@ -5,7 +5,6 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.report.charts.planes import plane_charts, profile_chart
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.sections.landscape import SPREAD_TITLES
@@ -16,7 +15,7 @@ from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
 
 def write_landscape(folder: Path, report: LandscapeReport) -> Path:
     """Write the page of a landscape: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
-    return write_sections(folder, f"Landscape of step {report.step}", SECTIONS, report)
+    return write_sections(folder, f"Landscape of {report.name}", SECTIONS, report)
 
 
 Data = ReportData[LandscapeReport]
@@ -57,27 +56,22 @@ def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         number_of("of planes", "planes", whole),
         *(number_of(title, f"noise_{what}", plain) for what, title in SPREAD_TITLES.items()),
     )
-    caption = (
-        "Means over planes; standard deviations over planes and over batches of the text; change at half resolution; "
-        "numerical error of products with the Hessian, of eigenvalues the residual"
-    )
-    rows = data.tables["statistics"].to_dicts()
+    caption = "Means over planes, and how far each depends on plane, text and resolution"
+    rows = data.tables["statistics"].filter(pl.col("statistic").is_in([*data.report.statistics()])).to_dicts()
     return (table("statistics", caption, specs, rows), *_between(data.report))
 
 
 def _between(report: LandscapeReport) -> list[Block]:
-    if not report.between:
+    if not report.between or report.is_one_minimum:
         return []
     w, b = report.between["wasserstein_1"], report.between["bottleneck"]
-    return [
-        paragraph(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")
-    ]
+    return [paragraph(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g}.")]
 
 
 def _read(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     report = data.report
-    text = f"{report.text}, {report.n_tokens:,} predicted tokens"
-    loss = f"{report.loss:.6g} nats per token"
+    text = f"{report.text}, {report.n_tokens:,} predicted tokens" if report.text else "a function of one's own"
+    loss = f"{report.loss:.6g} {report.unit}".strip()
     return [Terms((("checkpoint", report.location), ("text", text), ("loss at the checkpoint", loss)))]
 
 
@@ -87,7 +81,7 @@ SECTIONS = (
         title="Planes",
         position=10,
         tables={"losses": lambda data: losses_frame(data.report)},
-        charts=(lambda data: [*plane_charts(data.report), profile_chart(data.report)],),
+        charts=(lambda data: data.report.charts(),),
         blocks=_planes,
         summary=lambda data: [sentence(data.report.headline())],
     ),

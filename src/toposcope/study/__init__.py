@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 from toposcope.lazy import lazy_imports
 
-__all__ = ["Declaration", "Study", "load_declaration", "measure", "run_study"]
+__all__ = ["Declaration", "LandscapeReport", "Study", "load_declaration", "measure", "run_study"]
 
 if TYPE_CHECKING:
     from toposcope.study.declaration import Declaration, load_declaration
+    from toposcope.study.landscape_report import LandscapeReport
     from toposcope.study.measuring import measure
     from toposcope.study.runner import run_study
     from toposcope.study.study import Study

@@ -1,31 +1,23 @@
-"""The landscape of the loss around one checkpoint of a series, outside of a study."""
+"""What is known of the landscape of a loss around one point: planes, their statistics, and the words for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.integrity.finding import short_steps
-from toposcope.models import Origin, Reader, Text
-from toposcope.models.loading import model_key
-from toposcope.models.texts import text_key
-from toposcope.probes.landscape import LandscapeProbe
-from toposcope.probes.needs.inputs import load_loss
-from toposcope.progress import Progress, silent
+from toposcope.probes.landscape import NO_FINITE_BAR, LandscapeProbe
 
 if TYPE_CHECKING:
-    from toposcope.checkpoints import Access, Checkpoint, Series
+    from toposcope.charts.chart import Chart
     from toposcope.models.loss_planes import Estimate, Plane
-    from toposcope.typing import Matrix
+    from toposcope.typing import Matrix, Vector
 
 Directions = Literal["random", "hessian", "trajectory"]
-BUILT_IN_TEXT = "python-docs"
 MAX_RELATIVE_CHANGE = 0.1
 """At half the resolution, or by numerical errors; a statistic that changes by more has not converged."""
 STATISTIC_NAMES = {
@@ -45,45 +37,146 @@ STATISTIC_NAMES = {
     "eigenvalue_2": "second eigenvalue of the Hessian",
 }
 """What the statistics are called for people."""
+OF_SEVERAL_MINIMA = frozenset(
+    ("average_persistence", "max_persistence", "total_persistence", "smad", "minima", "saddles", "side_basin_share")
+)
+"""Statistics that say nothing where there is one minimum."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LandscapeReport:
-    """Planes of the loss around a checkpoint."""
+    """Planes of the loss around a checkpoint, or around the weights of a model.
 
-    location: str  # of the checkpoint
-    step: int
-    text: str  # the source of the text
-    loss: float  # at the checkpoint, nats per token
-    n_tokens: int  # predicted tokens of the text
+    Attributes
+    ----------
+    location, step, text, n_tokens : str, int or None, str, int
+        The checkpoint, the source of the text that it read, and the tokens it predicted.
+    loss, unit : float, str
+        At the checkpoint; without a unit for a function of one's own.
+    directions, probe : str, LandscapeProbe
+        What spans the planes, and the other options.
+    planes : sequence of Plane
+        Each with its losses (``surface.values``), merge tree and critical points (``shape``) and second derivatives
+        along the directions (``curvature``).
+    estimates, between : dict
+        Each statistic with its spread; mean distances between the diagrams of two planes.
+    flags : list of str
+        What is to be known of the planes.
+    path, path_steps, path_share : array of shape (n, 2), sequence of int, float
+        The checkpoints of the path in their plane, this one included, and how much of the squared distances to them
+        the plane holds.
+    """
+
+    location: str
+    step: int | None
+    text: str
+    loss: float
+    n_tokens: int
     directions: Directions
-    probe: LandscapeProbe  # its options
+    probe: LandscapeProbe
     planes: Sequence[Plane]
-    estimates: dict[str, Estimate]  # see `toposcope.models.loss_planes.estimates`
-    between: dict[str, float]  # mean distances between the diagrams of two planes
+    estimates: dict[str, Estimate]
+    between: dict[str, float]
     flags: list[str]
-    # shape (n, 2); the checkpoints of the series in the plane of their path, in the order of their steps, this one
-    # included
     path: Matrix | None = None
     path_steps: Sequence[int] = ()
-    # of the squared distances from the checkpoint to the others, how much the plane holds
     path_share: float | None = None
+    unit: str = "nats per token"
+
+    def __repr__(self) -> str:
+        return f"LandscapeReport({self.headline()!r})"
+
+    @property
+    def name(self) -> str:
+        """What the planes go through."""
+        return "the model" if self.step is None else f"step {self.step}"
+
+    @property
+    def is_one_minimum(self) -> bool:
+        """Whether no plane has a second minimum."""
+        return bool(self.planes) and all(plane.shape.statistics["minima"] == 1 for plane in self.planes)
 
     def headline(self) -> str:
         """Say what was found, in one sentence."""
-        counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
-        where = "the plane" if len(counts) == 1 else f"{len(counts)} planes"
         n_not_finite = sum(plane.shape.n_not_finite for plane in self.planes)
-        if n_not_finite:
-            total = sum(len(plane.shape.values) for plane in self.planes)
-            where += f", where {n_not_finite:,} of {total:,} points have no finite loss"
-        if max(counts) == 1:
-            return f"step {self.step}: one basin on {where}; no finite bar, so no average persistence"
-        number = f"{min(counts)} minima" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} minima"
+        total = sum(len(plane.shape.values) for plane in self.planes)
+        lost = f", where {n_not_finite:,} of {total:,} points have no finite loss" if n_not_finite else ""
+        if self.is_one_minimum:
+            return f"{self.name}: one minimum on {self._where('each of ')}{lost}; {self._bowl()}"
         depths = [plane.shape.statistics["max_persistence"] for plane in self.planes]
         spread = f" ({min(depths):.3g} to {max(depths):.3g} over the planes)" if len(depths) > 1 else ""
-        deepest = f"the deepest side basin lies {max(depths):.3g} nats below its saddle"
-        return f"step {self.step}: {number} on {where}; {deepest}{spread}"
+        deepest = f"the deepest side basin lies {self._amount(f'{max(depths):.3g}')} below its saddle"
+        return f"{self.name}: {self._minima()} on {self._where()}{lost}; {self._border()}{deepest}{spread}"
+
+    def _minima(self) -> str:
+        counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
+        return f"{_interval(counts)} minima"
+
+    def _border(self) -> str:
+        """Say on how many planes the lowest point lies on the border, so that its basin goes on outside."""
+        n_on_border = sum(plane.shape.minimum_on_border for plane in self.planes)
+        of_planes = f" of {n_on_border} of them" if len(self.planes) > 1 else ""
+        return f"the lowest point lies on the border{of_planes}; " if n_on_border else ""
+
+    def _where(self, each: str = "") -> str:
+        return "the plane" if len(self.planes) == 1 else f"{each}{len(self.planes)} planes"
+
+    def _amount(self, number: str) -> str:
+        return f"{number} {self.unit.partition(' ')[0]}".strip()
+
+    def _bowl(self) -> str:
+        """Describe the only minimum: its second derivatives and how far the loss rises, over all planes."""
+        curvature = np.concatenate([np.linalg.eigvalsh(plane.curvature) for plane in self.planes])
+        ranges = [plane.shape.statistics["range"] for plane in self.planes]
+        bent = f"second derivatives of {_interval(curvature)}, " if np.isfinite(curvature).all() else ""
+        return f"{self._border()}{bent}and a loss that ranges over {self._amount(_interval(ranges))}"
+
+    def statistics(self) -> dict[str, Estimate]:
+        """Return the estimates that say something: where there is one minimum, none of its persistence."""
+        left = OF_SEVERAL_MINIMA if self.is_one_minimum else frozenset[str]()
+        return {name: found for name, found in self.estimates.items() if name not in left}
+
+    def plot(self, plane: int = 0) -> Chart:
+        """Draw one plane: contours with minima and saddles, next to its merge tree where it has one of several leaves.
+
+        Parameters
+        ----------
+        plane : int
+
+        Returns
+        -------
+        Chart
+
+        Raises
+        ------
+        ToposcopeError
+            If there is no such plane.
+        """
+        from toposcope.study.landscape_charts import grid_of, plane_contour
+
+        if not 0 <= plane < len(self.planes):
+            raise ToposcopeError(f"plane {plane}: there are {len(self.planes)}, from 0 on")
+        over = "all have one" if self.is_one_minimum else f"{self._minima()} over the planes"
+        which = f" (plane {plane + 1} of {len(self.planes)}; {over})" if len(self.planes) > 1 else ""
+        chart = plane_contour(
+            *grid_of(self.planes[plane]),
+            self.directions,
+            name=f"plane-{plane + 1}",
+            path=self.path,
+            steps=self.path_steps if self.path is not None else None,
+            unit=self.unit,
+        )
+        title = f"{self.name}: {chart.title[0].lower()}{chart.title[1:]}{which}"
+        return replace(chart, title=title[0].upper() + title[1:])
+
+    def charts(self, most: int = 3) -> list[Chart]:
+        """Draw what there is to see: planes and a profile of basins; of one minimum, a plane and its rise over all."""
+        from toposcope.study.landscape_charts import bowl_chart, profile_chart
+
+        if self.is_one_minimum:
+            return [self.plot(), bowl_chart(self.planes, self.unit)]
+        planes = [self.plot(k) for k in range(min(most, len(self.planes)))]
+        return [*planes, profile_chart(self.planes[0], self.probe.graph, self.unit)]
 
     def planes_line(self) -> str:
         """Say which planes these are."""
@@ -98,12 +191,12 @@ class LandscapeReport:
 
     def remarks(self) -> list[str]:
         """Return what is to be known before the numbers are used, one line each."""
-        remarks = list(self.flags)
+        remarks = [flag for flag in self.flags if not (self.is_one_minimum and flag.startswith(NO_FINITE_BAR))]
         if self.path_share is not None:
             remarks.append(f"the plane holds {self.path_share:.0%} of the squared distances to the other checkpoints")
         if len(self.planes) == 1:
             remarks.append("one plane: nothing is known of the spread over planes")
-        found = self.estimates.items()
+        found = self.statistics().items()
         for what, names in (
             (
                 f"not converged, more than {MAX_RELATIVE_CHANGE:.0%} different at half the resolution",
@@ -159,100 +252,6 @@ class LandscapeReport:
         }
 
 
-def landscape_report(
-    series: Series,
-    step: int | None,
-    probe: LandscapeProbe,
-    *,
-    directions: Directions = "random",
-    text: str = "",
-    tokenizer: str = "",
-    access: Access | None = None,
-    unfinished: Path | None = None,
-    progress: Progress = silent,
-) -> LandscapeReport:
-    """Measure planes of the loss around a checkpoint of a series."""
-    from toposcope.family.corpus import Corpus
-    from toposcope.models.loss_planes import (
-        Axes,
-        Unfinished,
-        between_planes,
-        estimates,
-        path_directions,
-        points_on_disk,
-    )
-
-    checkpoint = _checkpoint(series, step)
-    content = Text(source=text).read(Corpus())
-    origin = Origin(series.source, tokenizer, None, *([access] if access else []))
-
-    def loss_at(chosen: Checkpoint, sequences: int) -> Any:
-        return load_loss(Reader(chosen, origin, lambda: content), sequences, probe.length)
-
-    loss = loss_at(checkpoint, probe.sequences)
-    known, path, share = None, None, None
-    steps, left_out = list(series.steps), list[int]()
-    if directions == "trajectory":
-        others = [other for other in series if other.step != checkpoint.step]
-        if len(others) < 2:
-            raise ToposcopeError(
-                f"{checkpoint.location}: a path needs at least two other checkpoints, and {series.spec} has "
-                f"{len(others)}; name the folder of a longer series, or choose other directions"
-            )
-
-        def points() -> Iterator[Any]:
-            for k, other in enumerate(others):
-                progress("path", k, len(others))
-                point = loss_at(other, 1).point
-                if not bool(point.isfinite().all()):
-                    left_out.append(other.step)
-                elif len(point) == len(loss.point):
-                    yield point
-                else:
-                    raise ToposcopeError(f"{loss.location}: the checkpoints of the series are not of one model")
-            progress("path", len(others), len(others))
-
-        found, path, share = path_directions(loss.point, points_on_disk(points()))
-        known = Axes(found)
-        steps = [other for other in steps if other not in left_out]
-        path = np.insert(path, steps.index(checkpoint.step), 0.0, axis=0)
-    measured = msgspec.structs.replace(probe, directions=directions)
-    kept = None
-    if unfinished is not None:
-        import torch
-
-        from toposcope.version import __version__
-
-        versions = [__version__, str(torch.__version__), np.__version__]
-        parts = [model_key(checkpoint, origin), text_key(content), probe.sequences, probe.length, *versions]
-        kept = Unfinished(unfinished, "\x1f".join(map(str, parts)))
-    planes = list(measured.planes(loss, progress, known=known, unfinished=kept))
-    return LandscapeReport(
-        location=checkpoint.location,
-        step=checkpoint.step,
-        text=text or f"{BUILT_IN_TEXT} (held-out part)",
-        loss=loss.value_at_checkpoint(),
-        n_tokens=loss.n_tokens,
-        directions=directions,
-        probe=measured,
-        planes=planes,
-        estimates=estimates(planes),
-        between=between_planes(planes),
-        flags=[
-            *measured.flags(planes),
-            *([f"left out of the path, weights that are not finite: step {short_steps(left_out)}"] if left_out else []),
-        ],
-        path=path,
-        path_steps=steps if path is not None else (),
-        path_share=share,
-    )
-
-
-def _checkpoint(series: Series, step: int | None) -> Checkpoint:
-    if not len(series):
-        raise ToposcopeError(f"{series.spec}: no checkpoint; name a checkpoint or a folder of them")
-    if step is None:
-        return series[-1]
-    if step not in series.steps:
-        raise ToposcopeError(f"{series.spec}: no checkpoint of step {step}; its steps are {short_steps(series.steps)}")
-    return series[series.steps.index(step)]
+def _interval(values: Sequence[float] | Vector) -> str:
+    low, high = (f"{end:,}" if isinstance(end, int) else f"{end:.3g}" for end in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

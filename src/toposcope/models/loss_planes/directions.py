@@ -59,7 +59,9 @@ def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int, *, 
         parts = np.stack([part.T if block.transposed else part for part in moved]).reshape(count, -1)
         directions[:, block.start : block.stop] = torch.from_numpy(parts).to(point.dtype)
     if not directions.any(dim=1).all():
-        raise ToposcopeError("directions: no matrix of the model has weights other than zero; measure another step")
+        raise ToposcopeError(
+            "directions: no matrix of the model has weights other than zero; take other directions, or another step"
+        )
     return directions.to(point.device)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from toposcope.models.loss_planes.directions import Axes, Sample
 from toposcope.models.loss_planes.shape import Graph, Shape, distances_between, shape_of
 from toposcope.models.loss_planes.surface import Surface, evaluate
+from toposcope.models.tuning import ROUNDING
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix
 
@@ -79,9 +80,15 @@ def measure_plane(
 
 
 def slice_curvature(loss: SummedLoss, directions: Tensor) -> tuple[Matrix, float]:
-    """Return the second derivatives of the loss at the checkpoint along some directions, by Hessian-vector products."""
-    from toposcope.models.hessian_products import HessianProduct
+    """Return the second derivatives of the loss at the checkpoint along some directions, and their error.
 
+    They are by Hessian-vector products, or of a function without a gradient by second differences of its values.
+    """
+    from toposcope.models.hessian_products import HessianProduct
+    from toposcope.models.own_loss import is_differentiable
+
+    if not is_differentiable(loss):
+        return _second_differences(loss, directions)
     product = HessianProduct(loss, loss.point)
     products = [product(direction).double() for direction in directions]
     matrix: Matrix = np.array([[float(one @ other.double()) for other in directions] for one in products])
@@ -90,6 +97,24 @@ def slice_curvature(loss: SummedLoss, directions: Tensor) -> tuple[Matrix, float
     # Frobenius norm of these (Weyl 1912).
     of_products = product.error * float(directions.double().square().sum())
     return np.asarray((matrix + matrix.T) / 2), max(asymmetry, of_products)
+
+
+def _second_differences(loss: SummedLoss, directions: Tensor) -> tuple[Matrix, float]:
+    """Extrapolate from two steps, near where truncation and rounding are equal; exact for a polynomial of degree 5."""
+    step = (loss.rounding or ROUNDING * float(np.finfo(np.float32).eps)) ** 0.25
+    coarse, fine = (_differences_at(loss, directions, width) for width in (2 * step, step))
+    rounding = 4 * loss.rounding * abs(loss.value_at_checkpoint()) / step**2
+    return fine + (fine - coarse) / 3, float(np.abs(fine - coarse).max()) + rounding
+
+
+def _differences_at(loss: SummedLoss, directions: Tensor, step: float) -> Matrix:
+    def value(a: int, b: int) -> float:
+        return loss.value(loss.point + step * (a * directions[0] + b * directions[1]))
+
+    middle = value(0, 0)
+    first, second = (value(a, b) - 2 * middle + value(-a, -b) for a, b in ((1, 0), (0, 1)))
+    mixed = (value(1, 1) - value(1, -1) - value(-1, 1) + value(-1, -1)) / 4
+    return np.array([[first, mixed], [mixed, second]]) / step**2
 
 
 def estimates(planes: Sequence[Plane]) -> dict[str, Estimate]:

@@ -90,10 +90,12 @@ def evaluate(
     coordinates = torch.from_numpy(sample.coordinates).to(directions)
     moved = [bool(directions[:, block.start : block.stop].any()) for block in loss.blocks.values()]
     at_once = together or min(points_per_batch(parts, len(loss.point)), -(-len(sample) // MIN_CHUNKS))
+    at_once = 1 if loss.one_by_one else at_once
 
     def fill(parts: list[SummedLoss], start: int) -> int:
         chosen = slice(start, start + at_once)
-        with torch.inference_mode():
+        # code that is not ours may take a gradient of its own, which inference mode forbids
+        with torch.no_grad() if loss.one_by_one else torch.inference_mode():
             points = torch.addmm(loss.point, coordinates[chosen], directions)
             for batch, part in enumerate(parts):
                 totals[chosen, batch] = losses_at(part, points, moved).cpu().numpy()
@@ -108,7 +110,7 @@ def evaluate(
         if kept:
             kept.add(slice(start, start + count), last=start == starts[-1])
         progress("landscape", done, total)
-    rounding = ROUNDING * torch.finfo(loss.point.dtype).eps
+    rounding = loss.rounding or ROUNDING * torch.finfo(loss.point.dtype).eps
     return Surface(sample, totals, np.array([part.n_tokens for part in parts]), rounding)
 
 
@@ -123,6 +125,9 @@ def _in_threads(
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    if parts[0].one_by_one:  # in this thread, with all of PyTorch's
+        yield from (work(parts, start) for start in starts)
+        return
     point, before = parts[0].point, torch.get_num_threads()
     n_threads = before if point.device.type == "cpu" and point.nbytes <= MAX_COPIED_BYTES else 1
     # A module holds the weights of the point that it computes.
@@ -172,6 +177,8 @@ def losses_at(loss: SummedLoss, points: Tensor, moved: Sequence[bool]) -> Tensor
         part.reshape(len(points), *block.shape) if is_moved else part[0].reshape(block.shape)
         for part, block, is_moved in zip(torch.split(points, sizes, dim=1), loss.blocks.values(), moved, strict=True)
     ]
+    if loss.one_by_one:
+        return torch.stack([loss.total(loss.parameters(point), loss.pieces[0]) for point in points])
     totals = torch.zeros(len(points), dtype=torch.float64, device=points.device)
     for piece in loss.pieces:
         totals += _batch(lambda *parameters, piece=piece: loss.total(parameters, piece), stacked, moved, len(points))
