@@ -8,7 +8,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 QUICK = (
-    *("checkpoints", "gpu", "hidden_states", "intrinsic_dimension", "models", "point_clouds"),
+    *("activations", "checkpoints", "gpu", "hidden_states", "intrinsic_dimension", "models", "point_clouds"),
     *("population", "population_measuring", "whole_commands", "whole_model"),
 )
 

@@ -40,7 +40,7 @@ COMMANDS = {
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
-    "toposcope show": ["--help", "--host", "--port", "-h", "DIRECTORY"],
+    "toposcope show": ["--help", "--host", "--port", "-h", "PATH"],
     "toposcope forecast": [
         *(
             "--all",

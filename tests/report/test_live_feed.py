@@ -1,6 +1,7 @@
 """What the served page is sent: every row once, spikes kept, nothing lost by a restart, a cut or a late value."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 from live_studies import LiveStudy, live_study
 
+from toposcope.probes import Measurement
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, single, thinned
 from toposcope.report.live.feed import Feed, LayerTable, View, layer_map
 from toposcope.report.live.making import assets_without_vega
+from toposcope.study.tables import Unit
 
 VIEW = View(
     feature="neural_persistence np_mean", run="mine", quantity="neural_persistence np_mean", layer="layers.1.mlp.weight"
@@ -154,6 +157,22 @@ def test_the_map_of_many_steps_keeps_a_layers_spike() -> None:
     assert width == 11
     assert max(value for value in cells["value"] if value is not None) == 9.0
     assert {value for layer, value in zip(cells["layer"], cells["value"], strict=True) if layer == "b"} == {None}
+
+
+def test_blocks_of_a_fixed_batch_have_a_map_of_their_own(tmp_path: Path) -> None:
+    study = live_study(tmp_path / "mine", steps=100, every=50)
+    unit, blocks = Unit("mine", 100, "", "activations", "{}"), ("hidden.01", "hidden.02")
+    values = {"attention_logit_max": 7.0, "attention_logit_max@head.00": 7.0}
+    study.store.put_measurements(
+        (unit._replace(layer=block), "", Measurement(block, "hidden", values), "") for block in blocks
+    )
+    page = Shown(feed_of(study.directory), replace(VIEW, quantity="activations attention_logit_max")).update()
+    of_run = page.message["layers"]["mine"]
+    assert of_run["names"] == [*study.layers, *blocks]
+    assert [key for key in of_run["keys"] if key.startswith("activations")] == ["activations attention_logit_max"]
+    (shown,) = [line["rows"] for line in page.message["lines"] if line["chart"] == "layer-map"]
+    assert (shown["layer"], shown["value"]) == ([*blocks], [7.0, 7.0])
+    assert set(page.rows["layer-map", "mine"]["value"]) == {7.0}
 
 
 def test_measuring_a_step_again_replaces_it(tmp_path: Path) -> None:

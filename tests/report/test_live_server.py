@@ -232,4 +232,6 @@ def test_the_analysed_sections_follow(tmp_path: Path, cache: Path) -> None:
 def test_mistakes_are_one_line(tmp_path: Path, server: LiveServer) -> None:
     assert "cannot listen" in complaint_of("show", tmp_path, "--port", str(server.port))
     assert "cannot listen" in complaint_of("show", tmp_path, "--host", "192.0.2.1")
-    assert "does not exist" in complaint_of("show", tmp_path / "nowhere")
+    picture = tmp_path / "loss.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
+    assert "loss.png: not a training log of a known format" in complaint_of("show", picture)

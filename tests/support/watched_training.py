@@ -48,16 +48,17 @@ def train(
     torch.manual_seed(0)
     model = Model(0.1 if way in {"dropout", "checkpointed", "compiled"} else 0.0, recompute=way == "checkpointed")
     model = model.to(device, torch.bfloat16 if way == "half" else torch.float32)
-    called: Any = torch.compile(model, backend="aot_eager") if way == "compiled" else model
+    called: Any = torch.compile(model, backend="aot_eager", fullgraph=True) if way == "compiled" else model
     optimizer = _optimizer(way, model)
     scaler = torch.amp.GradScaler(device, init_scale=2.0**16, growth_interval=20, enabled=way.startswith("scaled"))
     losses = []
     clock = SlowSteps()
     # Much is measured: a budget that training would feel.
+    batch = (torch.arange(2 * CONTEXT) % VOCABULARY).reshape(2, CONTEXT).to(device)
     watching = (
         nullcontext()
         if directory is None
-        else Monitor(called, directory, every=every, budget=0.9, quiet=True, clock=clock)
+        else Monitor(called, directory, every=every, budget=0.9, batch=batch, quiet=True, clock=clock)
     )
     with watching as monitor:
         if monitor is not None:

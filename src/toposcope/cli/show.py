@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.options import INTERRUPTED, bad_use
+from toposcope.cli.options import INTERRUPTED, BadUse, bad_use
 from toposcope.errors import ToposcopeError
 
 TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so that the token survives a restart
@@ -20,8 +20,16 @@ TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so
 WILDCARDS = ("0.0.0.0", "::")  # hosts that mean all addresses of this machine; the printed URL then has its name
 
 
+STUDY_FILES = ("study.db", "study.toml")
+FIRST_SECONDS = 15  # for a first look at a file, after which it is taken to be a log
+
+LOOKS_FOR = (
+    "a study, trainer_state.json, lightning_logs, TensorBoard events, W&B, MLflow, CSV, JSON lines or a console log"
+)
+
+
 @click.command()
-@click.argument("directory", metavar="DIRECTORY", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -31,51 +39,75 @@ WILDCARDS = ("0.0.0.0", "::")  # hosts that mean all addresses of this machine; 
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on (default: the first free one from 8473)."
 )
-def show(directory: Path, host: str, port: int | None) -> None:
-    """Serve a live page of a study, or of a folder of studies side by side.
+def show(path: Path, host: str, port: int | None) -> None:
+    """Serve a live page of a run, or of a folder of runs side by side.
 
-    The page is the one of `toposcope report`. The loss, its forecast, alerts and measurements appear as they are
-    stored, and the analyses follow in the background. On a machine with a screen, it opens in the browser. Only this
-    machine can read it; to allow others, choose another --host, and share the URL with the token that is printed.
+    PATH may be a study, the output folder of a Hugging Face Trainer, lightning_logs, TensorBoard events, a CSV, what a
+    script prints into a file, or a folder of these; nothing needs to be attached to the run, and nothing is written
+    there. It may also be what a run will write: the page waits for it. The loss, its forecast and alerts appear as the
+    run goes on, of a monitored run also its measurements and analyses. On a machine with a screen, the page opens in
+    the browser. Only this machine can read it; to allow others, choose another --host, and share the URL with the token
+    that is printed.
 
     \b
     Example:
       toposcope show runs/mine
+      toposcope show train.log
       toposcope show runs
     """
-    serve_and_print(directory, host, port)
+    if sys.stderr.isatty():
+        click.echo(f"starting the page of {path}", err=True)
+    serve_and_print(path.parent if path.name in STUDY_FILES and path.is_file() else path, host, port)
     raise click.exceptions.Exit(INTERRUPTED)  # only Ctrl-C ends it
 
 
-def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None = None) -> None:
-    """Serve a directory until interrupted; print the URL and how to reach it from another machine."""
+def serve_and_print(path: Path, host: str = "127.0.0.1", port: int | None = None, *, logs: bool = True) -> None:
+    """Serve what lies at a path until interrupted; print the URL and how to reach it from another machine.
+
+    With `logs`, logs that nobody monitors are shown as well as studies.
+    """
+    from toposcope.report.live.mirror import LogMirror
     from toposcope.report.live.security import is_loopback, new_token
     from toposcope.report.live.server import bound_socket, serve
 
     token = "" if is_loopback(host) else os.environ.get(TOKEN) or new_token()
     with bad_use():
         bound = bound_socket(host, port)
-    number = bound.getsockname()[1]
+    mirror = LogMirror(path) if logs else None
+    try:
+        if mirror is not None:
+            found = mirror.first(FIRST_SECONDS) if path.is_file() else mirror.look()
+            if found.refused:
+                raise BadUse(found.refused)
+        _print_address(path, host, bound.getsockname()[1], token)
+        serve(path, bound, host, token, mirror)
+    finally:
+        if mirror is not None:
+            mirror.close()
+
+
+def _print_address(path: Path, host: str, number: int, token: str) -> None:
+    from toposcope.cli.output import is_at_a_screen
+    from toposcope.report.live.assets import are_made
+
     reached = socket.gethostname() if host in WILDCARDS else host
     name = f"[{reached}]" if ":" in reached else reached
     address = f"http://{name}:{number}/{f'?token={token}' if token else ''}"
+    click.echo(f"live page: {address}")
+    if not token:
+        tunnel = f"ssh -L {number}:127.0.0.1:{number} {socket.gethostname()}"
+        click.echo(f"from another machine: {tunnel}, then open the same URL")
+    if not path.exists():
+        click.echo(f"{path}: does not exist yet; the page waits for it.")
+    elif path.is_dir() and not any(path.iterdir()):
+        click.echo(f"{path}: empty; the page waits for {LOOKS_FOR}.")
+    if not are_made():
+        click.echo("The page opens in a few seconds: its charts are made, once for this version.")
+    click.echo("Stop with Ctrl-C.")
+    if is_at_a_screen():
+        import webbrowser
 
-    def started() -> None:
-        from toposcope.cli.output import is_at_a_screen
-
-        click.echo(f"live page: {address}")
-        if not token:
-            tunnel = f"ssh -L {number}:127.0.0.1:{number} {socket.gethostname()}"
-            click.echo(f"from another machine: {tunnel}, then open the same URL")
-        if not any(directory.glob("study.db")) and not any(directory.glob("*/study.db")):
-            click.echo(f"{directory}: no run here yet; the page updates when one starts.")
-        click.echo("Stop with Ctrl-C.")
-        if is_at_a_screen():
-            import webbrowser
-
-            webbrowser.open(address)
-
-    serve(directory, bound, host, token, started)
+        webbrowser.open(address)
 
 
 @contextmanager
@@ -106,7 +138,7 @@ def serve_until_stdin_ends(directory: str) -> None:
 
     threading.Thread(target=stop_at_end, daemon=True).start()
     try:
-        serve_and_print(Path(directory))
+        serve_and_print(Path(directory), logs=False)  # whoever fills it monitors its runs
     except KeyboardInterrupt:  # before the server handles signals
         return
     except (click.ClickException, ToposcopeError) as error:

@@ -4,7 +4,7 @@ import atexit
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError, checks_arguments
 from toposcope.extras import require
-from toposcope.monitor.activations import FixedBatch
+from toposcope.monitor.activations import FixedBatch, check_statistics
 from toposcope.monitor.adapters import innermost
 from toposcope.monitor.budget import Clock, Due, interval_at, schedule
 from toposcope.monitor.monitored_run import MonitoredRun, measuring_probes, n_parameters, parameter_ids, steps_made
-from toposcope.monitor.parameters import unmeasured
+from toposcope.monitor.parameters import choose, layout, unmeasured
 from toposcope.monitor.ranks import Follower, RankGroup
 from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.sinks.opening import open_sinks
@@ -64,9 +64,14 @@ class Monitor:
         Share of the training time that the monitor may take. It skips measurements that would exceed it.
     probes : sequence of dict or str, dict, str
         As in a study; each must measure layer by layer.
+    layers : str or sequence of str, optional
+        The layers whose weights are measured, by name, pattern (``"*.mlp.*"``) or role (``"attn.q"``, ``"mlp"``); by
+        default all.
     batch : Tensor, sequence or mapping, optional
-        Arguments of the model's forward: a small, fixed batch on which hidden states and dead units are measured.
-        Ignored for sharded models.
+        Arguments of the model's forward: a small, fixed batch on which hidden states, attention, routing and dead
+        units are measured. Ignored for sharded models.
+    activations : str or sequence of str, optional
+        The statistics to measure on `batch`, such as ``"attention_logit_max"``; by default all.
     name : str
         Name of the run; defaults to that of the directory.
     last_step : int, optional
@@ -119,7 +124,9 @@ class Monitor:
         every: int | str | Due = 100,
         budget: float = 0.01,
         probes: Probes = DEFAULT_PROBES,
+        layers: str | Sequence[str] | None = None,
         batch: Any = None,
+        activations: str | Sequence[str] | None = None,
         name: str = "",
         last_step: int | None = None,
         tokens_per_step: int = 0,
@@ -134,7 +141,10 @@ class Monitor:
         # The loop may change the working directory later.
         self.directory, self.step = Path(directory).absolute(), 0
         self._every, self._due, self._share = every, schedule(every), budget
-        self._probes, self._batch = measuring_probes(probes), batch
+        self._probes, self._layers, self._batch = measuring_probes(probes), layers, batch
+        if batch is None and activations is not None:
+            raise ToposcopeError("activations: there is nothing to measure them on; give a small batch, as batch=...")
+        self._activations = check_statistics(activations)
         self._name = name or study_name(self.directory)
         check_series_name(self._name)
         self._last_step, self._tokens_per_step = last_step, tokens_per_step
@@ -160,7 +170,14 @@ class Monitor:
         model : torch.nn.Module
         last_step : int, optional
             Planned number of optimizer steps; ignored if the monitor was created with one.
+
+        Raises
+        ------
+        ToposcopeError
+            If the model has none of the layers that the monitor was created for.
         """
+        if self._layers is not None:
+            choose(layout(model), self._layers)
         self._model = model
         if self._last_step is None:
             self._last_step = last_step
@@ -195,7 +212,7 @@ class Monitor:
         with self._guard():
             self._optimizer = reference = weakref.ref(optimizer)
             self.step = steps_made(optimizer) if step is None else _step(step)
-            ranks = RankGroup(model, lambda: parameter_ids(reference()))
+            ranks = RankGroup(model, lambda: parameter_ids(reference()), self._layers)
             if parameter_ids(optimizer).isdisjoint(map(id, ranks.parameters.values())):
                 echo("attach: the optimizer holds none of the model's parameters, so no update is measured")
             if ranks.is_leader:
@@ -234,7 +251,7 @@ class Monitor:
             echo("batch: ignored, since every rank would have to run the sharded model; everything else is measured")
             return None
         try:
-            return FixedBatch(model, self._batch)
+            return FixedBatch(model, self._batch, self._activations)
         except ToposcopeError as error:
             echo(str(error))
             return None

@@ -236,7 +236,7 @@ class MonitoredRun:
         try:
             return self._batch.run()
         except Exception as error:  # noqa: BLE001 - whatever the model raises, the other probes continue
-            echo(f"batch: the model fails on it ({one_line(error)}); hidden states are no longer measured")
+            echo(f"batch: the model fails on it ({one_line(error)}); nothing is measured on it any more")
             self._batch = None
             return None
         finally:

@@ -1,10 +1,12 @@
 """The parameters of a model in training, under the names and in the layout of a saved checkpoint."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Layer, roles
 from toposcope.checkpoints.in_memory import CheckpointInMemory
+from toposcope.errors import ToposcopeError, choices
 from toposcope.monitor.shards import local
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "module")
 """Attributes in which wrappers store the model."""
+MAX_LISTED = 5  # names of layers in a hint
 MEASURED_DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -41,6 +44,32 @@ def layout(model: "Module") -> list[Layer]:
     The values of sharded matrices cannot be read from the result.
     """
     return [layer for layer in _layers(model) if layer.tensor and layer.role not in roles.NOT_ANALYSED]
+
+
+def choose(layers: Sequence[Layer], wanted: str | Sequence[str] | None) -> list[Layer]:
+    """Return the layers with these names, patterns of names (``*.mlp.*``), roles (``attn.q``) or roles (``attn``)."""
+    if wanted is None:
+        return list(layers)
+    patterns, chosen = [wanted] if isinstance(wanted, str) else list(wanted), dict[str, Layer]()
+    for pattern in patterns:
+        found = [x for x in layers if _is_chosen(x, pattern)]
+        if not found:
+            raise ToposcopeError(f"layers: no layer is named {pattern!r} or has that role; {_near(layers, pattern)}")
+        chosen |= {layer.name: layer for layer in found}
+    return [layer for layer in layers if layer.name in chosen]
+
+
+def _is_chosen(layer: Layer, pattern: str) -> bool:
+    return fnmatchcase(layer.name, pattern) or pattern in (layer.role, layer.role.partition(".")[0])
+
+
+def _near(layers: Sequence[Layer], pattern: str) -> str:
+    """Return a hint that names the roles, and the names that are most like a pattern."""
+    from difflib import get_close_matches
+
+    names = [layer.name for layer in layers]
+    near = get_close_matches(pattern, names, MAX_LISTED, cutoff=0.4) or names[:MAX_LISTED]
+    return choices(pattern, [*near, *dict.fromkeys(layer.role for layer in layers)])
 
 
 def _layers(model: "Module") -> list[Layer]:

@@ -1,6 +1,6 @@
 """Collective operations of the ranks of one training. All ranks call them at the same steps, so that none deadlocks."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.budget import Clock, Meter
-from toposcope.monitor.parameters import layout, watched
+from toposcope.monitor.parameters import choose, layout, watched
 from toposcope.monitor.quantities import PendingQuantities, Quantities
 from toposcope.monitor.shards import Copy, all_arrive, data_parallel, gather
 
@@ -28,11 +28,16 @@ class RankGroup:
     other ranks are each a `Follower`.
     """
 
-    def __init__(self, model: "Module", optimized: Callable[[], Collection[int]]) -> None:
+    def __init__(
+        self,
+        model: "Module",
+        optimized: Callable[[], Collection[int]],
+        layers: str | Sequence[str] | None = None,
+    ) -> None:
         self._model, self._known = model, {id(parameter) for parameter in model.parameters()}
         self.parameters = watched(model)
         # A model without matrices still has norms and a log.
-        self.layers = {layer.name: layer for layer in layout(model)}
+        self.layers = {layer.name: layer for layer in choose(layout(model), layers)}
         self._quantities = Quantities(self.parameters, list(self.layers.values()), data_parallel(model), optimized)
         self.is_leader, self.is_sharded = self._quantities.is_leader, self._quantities.is_sharded
         self.training_changes = self._quantities.training_changes

@@ -198,11 +198,8 @@ class Recording:
     def put(self, event: Event) -> None:
         """Store an alert, a forecast, or a note in place of those of later steps, which a resumed run makes again."""
         store, e = self._store, event
-        if isinstance(e, Alert):
-            evidence = json.dumps({name: float(value) for name, value in e.evidence.items()})
-            store.put_alert(self.run, e.kind, e.step, e.since, e.place, e.message, evidence)
-        elif isinstance(e, Forecasted):
-            store.put_forecast(self.run, e.step, e.last_step, e.loss, e.low, e.high, e.advice)
+        if isinstance(e, Alert | Forecasted):
+            put_event(store, self.run, e)
         elif isinstance(e, Note):
             key, line = f"changes {self.run}", f"step {e.step}: {e.message}"
             stored = (store.meta(key) or "").splitlines()
@@ -240,6 +237,16 @@ class Recording:
         """Close the study without a final status, so that the run counts as interrupted."""
         self._store.close()
         self._lock.__exit__(None, None, None)
+
+
+def put_event(store: Store, run: str, event: Alert | Forecasted) -> None:
+    """Store an alert or a forecast."""
+    e = event
+    if isinstance(e, Forecasted):
+        store.put_forecast(run, e.step, e.last_step, e.loss, e.low, e.high, e.advice)
+        return
+    evidence = json.dumps({name: float(value) for name, value in e.evidence.items()})
+    store.put_alert(run, e.kind, e.step, e.since, e.place, e.message, evidence)
 
 
 def stored_names(values: Mapping[str, float]) -> dict[str, float]:

@@ -60,12 +60,10 @@ def refusing(where: object, kind: str = "a training log") -> Iterator[None]:
         raise ToposcopeError(f"{where}: cannot be read as {kind}: {reason}") from error
 
 
-def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> list[RawLog] | None:
-    """Return the tables in a file or folder, or None if no format claims it."""
+def format_of(path: Path, *, look: bool = False) -> ModuleType | None:
+    """Return the format that claims a file or folder; `look` also asks by the first bytes of a file."""
     formats = _formats()
     with refusing(path):
-        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
         can_look = [m for m in formats if hasattr(m, "looks_like")] if look and path.is_file() else []
         head = b""
         if can_look:
@@ -74,7 +72,16 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
         foreign = [m for m in can_look if not m.__name__.startswith(f"{__name__}.")]
         module = next((m for m in foreign if m.looks_like(head)), None)
         module = module or next((m for m in formats if _claims(m, path)), None)
-        module = module or next((m for m in can_look if m.looks_like(head)), None)
+        return module or next((m for m in can_look if m.looks_like(head)), None)
+
+
+def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> list[RawLog] | None:
+    """Return the tables in a file or folder, or None if no format claims it."""
+    with refusing(path):
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
+    module = format_of(path, look=look)
+    with refusing(path):
         for pattern in _READ_INSIDE if module and path.is_dir() else ():
             for inner in path.glob(pattern):
                 refuse_link(inner, root or path)

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ MAGIC = b"PAR1"  # of Parquet
 MAX_CELLS = 500_000_000  # rows times columns; a Parquet file of a few bytes can hold any number of equal ones
 ROWS_COMPARED = 5  # rows that have as many cells as the header
 MIN_UNNAMED_ROWS = 2  # rows by which columns without names may be recognised
+HYPERPARAMETERS = "hparams.yaml"
+_PLAIN_VALUE = re.compile(r"^([\w./-]+): +([^\s&*!{[|>#][^\n]*)$", re.MULTILINE)
 _COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+")
 _NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?|[+-]?\d*\.\d+|nan|NaN|[+-]?inf")
 _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")
@@ -39,9 +42,20 @@ def looks_like(head: bytes) -> bool:
 
 def runs(path: Path) -> list[RawLog]:
     """Return the table of a file: of text every column as such."""
+    facts = hyperparameters(path.parent)
     content = path.read_bytes()
     is_parquet = path.suffix.lower() in PARQUET or (path.suffix.lower() not in ENDINGS and content.startswith(MAGIC))
-    return [RawLog(path, "", _of_parquet(content))] if is_parquet else parse(content, path)
+    found = [RawLog(path, "", _of_parquet(content))] if is_parquet else parse(content, path)
+    return [replace(raw, facts=facts) for raw in found] if facts else found
+
+
+def hyperparameters(folder: Path) -> dict[str, object]:
+    """Return the plain values that Lightning's loggers write next to a log."""
+    file = folder / HYPERPARAMETERS
+    if not file.is_file():
+        return {}
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return {name: value.strip("'\"") for name, value in _PLAIN_VALUE.findall(text)}
 
 
 def _of_parquet(content: bytes) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from toposcope.databases import refuse_views
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
 from toposcope.logs.formats import json_rows
+from toposcope.logs.formats.tables import hyperparameters
 from toposcope.logs.raw import RawLog, plural
 from toposcope.logs.splitting import pivot_long
 
@@ -94,7 +95,8 @@ def _event_run(path: Path) -> RawLog | None:
         return None
     table = pl.DataFrame({"key": keys, "step": steps, "value": values}, schema_overrides={"value": pl.Float64})
     name = "" if path.is_dir() else path.resolve().parent.name
-    return RawLog(path, name, pivot_long(table, "key"), remarks=tuple(remarks))
+    facts = hyperparameters(path if path.is_dir() else path.parent)
+    return RawLog(path, name, pivot_long(table, "key"), facts=facts, remarks=tuple(remarks))
 
 
 def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]:

@@ -23,9 +23,13 @@ def claims(path: Path) -> bool:
 def _file(path: Path) -> Path | None:
     if path.is_file():
         return path if path.name == NAME else None
-    states = [path / NAME, *path.glob(f"checkpoint-*/{NAME}")]
-    newest = newest_state(state.relative_to(path).as_posix() for state in states if state.is_file())
+    newest = newest_state(state.relative_to(path).as_posix() for state in states(path))
     return path / newest if newest else None
+
+
+def states(folder: Path) -> list[Path]:
+    """Return the states in a folder and in the checkpoints in it."""
+    return [state for state in (folder / NAME, *folder.glob(f"checkpoint-*/{NAME}")) if state.is_file()]
 
 
 def newest_state(names: Iterable[str]) -> str | None:

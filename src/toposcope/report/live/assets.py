@@ -71,10 +71,19 @@ def _with_runs(part: Any, runs: list[str]) -> Any:
     return {key: _with_runs(value, runs) for key, value in part.items()}
 
 
+def _file() -> Path:
+    folder = Path(os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope").expanduser()
+    return folder / f"page-{_key()}.json"
+
+
+def are_made() -> bool:
+    """Return whether the assets of this version are in the cache folder."""
+    return _file().is_file()
+
+
 def load_assets() -> Assets:
     """Return the assets from the cache folder, or make them."""
-    folder = Path(os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope").expanduser()
-    file = folder / f"page-{_key()}.json"
+    file = _file()
     try:
         return Assets(**json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -89,7 +98,8 @@ def load_assets() -> Assets:
 
 def maker_command(*arguments: str) -> list[str]:
     """Return the command of a process that makes something with the heavy libraries and prints it as JSON."""
-    return [sys.executable, "-m", "toposcope.report.live.making", *arguments]
+    # -P: no module of the folder in which the user works
+    return [sys.executable, "-P", "-m", "toposcope.report.live.making", *arguments]
 
 
 def run_maker(*arguments: str) -> bytes:

@@ -263,6 +263,16 @@ def layer_names(c: sqlite3.Connection, run: str) -> list[str]:
     return [layer for (layer,) in rows]
 
 
+def block_names(c: sqlite3.Connection, run: str) -> list[str]:
+    """Return the blocks of a run that were measured on a fixed batch, at its first steps or its last."""
+    query = (
+        "SELECT DISTINCT layer FROM measurements WHERE run = :run AND probe = 'activations' AND layer <> 'network' AND "
+        "step IN (SELECT * FROM (SELECT step FROM checkpoints WHERE run = :run ORDER BY step LIMIT :n) UNION "
+        "SELECT * FROM (SELECT step FROM checkpoints WHERE run = :run ORDER BY step DESC LIMIT :n)) ORDER BY layer"
+    )
+    return [block for (block,) in c.execute(query, {"run": run, "n": N_EXAMPLES})]
+
+
 def quantities(c: sqlite3.Connection, run: str, steps: Sequence[int]) -> set[tuple[Quantity, bool]]:
     """Return the quantities measured at some steps, each with whether it is of the network rather than of layers."""
     found = set()

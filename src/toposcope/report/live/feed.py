@@ -12,6 +12,7 @@ from typing import Any
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
+from toposcope.report.live.mirror import LogMirror, MirroredLogs
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.tuning import MAX_CELLS
 
@@ -32,8 +33,16 @@ TRAINING_NAMES = {
     "training dead_units": "Dead units (share)",
     "training nonfinite": "Weights not finite",
     "training nonfinite_gradients": "Gradients not finite",
+    "activations attention_logit_max": "Largest attention logit",
+    "activations attention_entropy": "Attention entropy (nats)",
+    "activations activation_kurtosis": "Kurtosis of activations",
+    "activations query_norm": "Query norm",
+    "activations key_norm": "Key norm",
+    "activations dead_experts": "Dead experts (share)",
+    "activations routing_entropy": "Routing entropy (nats)",
 }
 """Quantities that a monitor measures at each step, in display order."""
+BLOCKS = "activations"  # the probe that measures blocks instead of layers
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 64  # studies of a folder on one page; the page says how many more there are
 MAX_MAP_STEPS = 48  # columns of the layer map; with more steps, neighbours share a column
@@ -57,9 +66,9 @@ class View:
 class StudyFeed:
     """One study: its database, and a cache of its content."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, name: str = "") -> None:
         self.directory = directory
-        self.name = directory.resolve().name
+        self.name = name or directory.resolve().name
         self.database = db.Database(directory / "study.db")
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
@@ -76,7 +85,7 @@ class StudyFeed:
             self._look_at(c, row.run)
             for key in self._by_run.get(f"network {row.run}", ()):
                 features.setdefault(key, self._feature(c, key))
-            names = db.layer_names(c, row.run)
+            names = [*db.layer_names(c, row.run), *db.block_names(c, row.run)]
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
                 layers[row.run] = {"names": names, "keys": keys}
@@ -201,7 +210,8 @@ class StudyFeed:
         return rows
 
     def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
-        layers, steps = db.layer_names(c, run), db.measured_steps(c, run)
+        names = db.block_names if self._quantities[key].probe == BLOCKS else db.layer_names
+        layers, steps = names(c, run), db.measured_steps(c, run)
         every = max(1, -(-len(steps) * len(layers) // MAX_CELLS))
         old_every, table = self._tables.pop((run, key), (0, LayerTable(())))
         if old_every != every or table.layers != layers:
@@ -238,11 +248,12 @@ class StudyFeed:
 
 
 class Feed:
-    """The studies of a folder, or one study."""
+    """The studies of a folder, or one study; and the logs there that nobody monitors, as studies."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, mirror: LogMirror | None = None) -> None:
         self.directory = directory
-        self._assets = assets
+        self._assets, self._mirror = assets, mirror
+        self._mirrored = MirroredLogs()
         self._lock = threading.Lock()
         self.studies: dict[str, StudyFeed] = {}
         self.left_out = 0
@@ -250,8 +261,14 @@ class Feed:
 
     @property
     def is_single(self) -> bool:
-        """Whether the directory is a single study."""
-        return len(self.studies) == 1 and next(iter(self.studies.values())).directory == self.directory
+        """Whether there is one study, and its place is the directory, or it is the log there."""
+        return len(self.studies) == 1 and (
+            next(iter(self.studies.values())).directory == self.directory or len(self._mirrored.studies) == 1
+        )
+
+    def is_log(self, name: str) -> bool:
+        """Return whether a study is a log that nobody monitors."""
+        return name in self.studies and str(self.studies[name].directory) in self._mirrored.studies.values()
 
     def discover(self) -> bool:
         """Find new studies and drop deleted ones; return whether the set changed."""
@@ -262,15 +279,21 @@ class Feed:
                 found = sorted(path.parent for path in self.directory.glob("*/study.db"))
             except OSError:
                 found = []
-        self.left_out = max(0, len(found) - MAX_STUDIES)
-        wanted = {path.resolve().name: path for path in found[:MAX_STUDIES]}
+        before = self._mirrored
+        self._mirrored = self._mirror.look() if self._mirror is not None else before
+        every = [(path.resolve().name, path) for path in found]
+        own = {name for name, _ in every}
+        every += [(f"{n} (log)" if n in own else n, Path(folder)) for n, folder in self._mirrored.studies.items()]
+        self.left_out = max(0, len(every) - MAX_STUDIES)
+        wanted = dict(every[:MAX_STUDIES])
         with self._lock:
-            if wanted.keys() == self.studies.keys():
-                return False
-            for name in self.studies.keys() - wanted.keys():
+            known = {name: study.directory for name, study in self.studies.items()}
+            if wanted == known:
+                return self._mirrored != before
+            for name in [name for name, path in known.items() if wanted.get(name) != path]:
                 self.studies.pop(name).database.close()
             self.studies = {
-                name: self.studies.get(name) or StudyFeed(path, self._assets) for name, path in wanted.items()
+                name: self.studies.get(name) or StudyFeed(path, self._assets, name) for name, path in wanted.items()
             }
             return True
 
@@ -284,8 +307,9 @@ class Feed:
         lines: list[dict[str, Any]] = []
         now: Position = {}
         statuses: list[Status] = []
+        studies: dict[str, str] = {}
         catalogue: dict[str, Any] = {"features": {}, "layers": {}}
-        faults: dict[str, str] = {}
+        faults = {fault: fault for fault in self._mirrored.faults}
         with self._lock:
             chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
             for study in chosen:
@@ -293,6 +317,7 @@ class Feed:
                     with study.database.reading() as c:
                         rows = db.runs(c)
                         names = self._shown(study, [row.run for row in rows])
+                        studies |= dict.fromkeys(names.values(), study.name)
                         found = study.catalogue(c, rows)
                         catalogue["features"] |= found["features"]
                         catalogue["layers"] |= {names[run]: of for run, of in found["layers"].items()}
@@ -310,6 +335,7 @@ class Feed:
         self.faults = faults
         return {
             "runs": [status.name for status in statuses],
+            "studies": {status.name: studies[status.name] for status in statuses},
             **self._ordered(catalogue),
             "lines": lines,
             "statuses": statuses,
@@ -341,13 +367,15 @@ class Feed:
         return max((n for n, _ in rows), default=0), sum(n for n, _ in rows), max((s for _, s in rows), default=0)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and end the process that reads logs."""
+        if self._mirror is not None:
+            self._mirror.close()
         for study in self.studies.values():
             study.database.close()
 
     def _shown(self, study: StudyFeed, runs: Sequence[str]) -> dict[str, str]:
         """Return the names of a study's runs on the page; for a folder they start with the study's name."""
-        if self.is_single:
+        if self.is_single and not (self.is_log(study.name) and len(runs) == 1):
             return {run: run for run in runs}
         return {run: study.name if len(runs) == 1 else f"{study.name}/{run}" for run in runs}
 

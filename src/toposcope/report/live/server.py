@@ -6,7 +6,7 @@ import json
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
 from toposcope.report.live.feed import Feed, Position, View
+from toposcope.report.live.mirror import LogMirror
 from toposcope.report.live.security import Guard
 from toposcope.report.live.status import forecast_rows, words
 from toposcope.report.page import live_parts, to_json, to_live_page
@@ -130,6 +131,10 @@ LINES = ("explore-loss", "explore-feature", "layer-lines")
 N_PORTS = 20  # ports to try, from the default on, if none was chosen
 DEFAULT_PORT = 8473
 STOP_SECONDS = 1  # time for open streams to end when the server stops
+LOG_ONLY = (
+    "Only the log is known here. Topology, layers and phases need the weights: measure saved checkpoints with "
+    "toposcope study, or attach a Monitor to the next run."
+)
 THINNED = (
     "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; "
     "zoom in to see single steps."
@@ -139,9 +144,9 @@ THINNED = (
 class LivePage:
     """State that the routes share: the studies, their analyses, and the open streams."""
 
-    def __init__(self, directory: Path, assets: Assets) -> None:
+    def __init__(self, directory: Path, assets: Assets, mirror: LogMirror | None) -> None:
         self._assets = assets
-        self.feed = Feed(directory, assets)
+        self.feed = Feed(directory, assets, mirror)
         self.analyses = Analyses(self.feed)
         self.hub = Hub(self.refresh)
 
@@ -156,7 +161,7 @@ class LivePage:
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
         statuses, faults = content.pop("statuses"), content.pop("faults")
-        said = words(statuses, faults, self.feed.left_out, now, self._pages(view, chosen["runs"]))
+        said = words(statuses, faults, self.feed.left_out, now, self._pages(view, content.pop("studies")))
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])
         parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}
@@ -191,22 +196,25 @@ class LivePage:
     def _analysis(self, name: str) -> str:
         if not name:
             return "Each study has its analyses on its own page; click its name in the table of runs."
+        if self.feed.is_log(name):
+            return LOG_ONLY
         try:
             return self.analyses.text(name, self.feed.growth(name)[0])
         except (KeyError, sqlite3.Error):
             return ""  # the top of the page shows the error
 
-    def _pages(self, view: View, runs: list[str]) -> dict[str, str]:
+    def _pages(self, view: View, studies: Mapping[str, str]) -> dict[str, str]:
         """Return links from runs to the pages of their studies; empty unless the page is that of a folder."""
         if view.study or self.feed.is_single:
             return {}
-        studies = {run: run.partition("/")[0] for run in runs}
         return {run: f"?{urlencode({'study': study})}" for run, study in studies.items()}
 
 
-def make_app(directory: Path, assets: Assets, host: str, port: int, token: str = "") -> Starlette:
-    """Return the application that serves a study or a folder of studies."""
-    live = LivePage(directory, assets)
+def make_app(
+    directory: Path, assets: Assets, host: str, port: int, token: str = "", mirror: LogMirror | None = None
+) -> Starlette:
+    """Return the application that serves a study, a log, or a folder of these."""
+    live = LivePage(directory, assets, mirror)
 
     async def page(request: Request) -> Response:
         await run_in_threadpool(live.refresh, True)
@@ -283,7 +291,7 @@ def _is_position(position: Any) -> bool:
 
 
 def bound_socket(host: str, port: int | None) -> socket.socket:
-    """Return a socket bound to a port, or to the first free one from the default on."""
+    """Return a socket that listens on a port, or on the first free one from the default on."""
     ports = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + N_PORTS)
     fault: OSError | None = None
     for each in ports:
@@ -292,6 +300,7 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
             bound = socket.socket(family, kind, protocol)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
+            bound.listen()
         except OSError as error:
             fault = error
             continue
@@ -299,10 +308,10 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
     raise ToposcopeError(f"{host}:{ports[0]}: cannot listen ({fault}); choose another --host or --port")
 
 
-def serve(directory: Path, bound: socket.socket, host: str, token: str, started: Callable[[], None]) -> None:
-    """Serve until interrupted."""
+def serve(directory: Path, bound: socket.socket, host: str, token: str, mirror: LogMirror | None) -> None:
+    """Serve until interrupted; who connects before the page is made waits for it."""
     port = bound.getsockname()[1]
-    app = make_app(directory, load_assets(), host, port, token)
+    app = make_app(directory, load_assets(), host, port, token, mirror)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -314,7 +323,5 @@ def serve(directory: Path, bound: socket.socket, host: str, token: str, started:
         ws="none",
     )
     server = uvicorn.Server(config)
-    bound.listen()
-    started()
     with suppress(KeyboardInterrupt):  # the user stops the server this way
         asyncio.run(server.serve(sockets=[bound]))

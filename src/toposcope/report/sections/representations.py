@@ -50,9 +50,8 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     labels = [label for t in data.trajectories for label, cloud in t.clouds.items() if label == cloud]
     names = list(dict.fromkeys(map(cloud_named, (*clouds, *labels))))
     others = [DEFAULT_CLOUD_NAME if name == "hidden states" else name for name in names[len(clouds) :]]
-    note = (
-        f"The figures are of {joined(names[: len(clouds)])}; the tables also hold {joined(others)}." if others else ""
-    )
+    figures = f"The figures are of {joined(names[: len(clouds)])}; the" if clouds else "The"
+    note = f"{figures} tables also hold {joined(others)}." if others else ""
     return (*pictures, paragraph(note, note=True) if note and pictures else None)
 
 
