@@ -53,6 +53,8 @@ CASES = (
     Case("10M", ModelSize(hidden=384, layers=5, heads=6, vocabulary=3000, context=128), 64, 50, 12),
     Case("100M", ModelSize(hidden=768, layers=12, heads=12, vocabulary=19_000, context=128), 16, 10, 24),
 )
+SHORT_SIZE = ModelSize(hidden=128, layers=4, heads=4, vocabulary=512, context=256)
+SHORT_SECONDS, SHORT_BLOCKS = (10, 50, 200), 10
 QUICK = (Case("0.1M", ModelSize(hidden=64, layers=2, heads=2, context=64), 64, 10, 3, every=10),)
 
 STEPS = (
@@ -73,6 +75,18 @@ ACCOUNT = (
     Column("outside the budget, s", "start_seconds"),
     Column("measurements", "n_measured"),
     Column("left out at the last", "last_skipped"),
+)
+SHORT = (
+    Column("run, s", "seconds"),
+    Column("steps", "steps"),
+    Column("its cost, s", "cost_seconds"),
+    Column("cost / training", "share"),
+    Column("outside the budget, s", "start_seconds"),
+    Column("measurements", "n_measured"),
+    Column("forecasts", "forecasts"),
+    Column("first at", "first"),
+    Column("time / nothing", "ratio"),
+    Column("95% interval", "interval"),
 )
 BETWEEN = (
     Column("a step, ms", "step"),
@@ -98,8 +112,10 @@ def main(quick: bool, out: Path) -> None:
         accounts.append(account)
     cases = QUICK if quick else CASES
     between = [alone(overhead, s, round((1 if quick else 15) / s)) for s in (0.002, 0.01, 0.1)]
+    short = [short_run(seconds) for seconds in ((2,) if quick else SHORT_SECONDS)]
     titles = {
         "Step time": (rows, STEPS),
+        "Short runs": (short, SHORT),
         "What the monitor says itself": (accounts, ACCOUNT),
         "Steps at which nothing is due": (between, BETWEEN),
     }
@@ -120,6 +136,7 @@ def main(quick: bool, out: Path) -> None:
         "norms": "torch.linalg.norm of every parameter at every step, read as a number",
         "time / nothing": f"sums over all blocks; percentiles of {RESAMPLES:,} resamples of rounds of blocks",
         "nothing is due": "steps that multiply matrices on one thread, three values logged; time of all processors",
+        "short runs": f"a GPT of {SHORT_SIZE.n_parameters:,} parameters, last_step given, beside a run without",
         "start, end": "what making the contestant and closing it took, which is no step",
     }
     write("monitor", out, facts, titles, ("toposcope", "torch", "wandb", "tensorboard"))
@@ -177,12 +194,25 @@ def _small() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
-def compare(case: Case) -> tuple[list[Row], Row]:
-    """Train with all contestants in turn; return a row for each, and the monitor's own account."""
+def short_run(seconds: float) -> Row:
+    """Return what the monitor of a run of so many seconds says of itself, and the time beside a run without one."""
+    begin = perf_counter()
+    model, tokens = build(SHORT_SIZE), torch.zeros(1, SHORT_SIZE.context + 1, dtype=torch.int64)
+    for _ in range(20):
+        model.loss(tokens).backward()  # type: ignore[no-untyped-call]
+    step_seconds = (perf_counter() - begin) / 20
+    steps = max(2, round(seconds / step_seconds / SHORT_BLOCKS))
+    case = Case(f"{seconds} s", SHORT_SIZE, SHORT_SIZE.context, steps, SHORT_BLOCKS)
+    rows, account = compare(case, (NOTHING, OURS))
+    return {**rows[1], **account, "seconds": f"{account['trained_seconds']:.0f}"}
+
+
+def compare(case: Case, names: Sequence[str] = ()) -> tuple[list[Row], Row]:
+    """Train with all contestants in turn, or those named; return a row for each, and the monitor's own account."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         runs = {}
-        for name in CONTESTANTS:
+        for name in names or CONTESTANTS:
             (folder / name).mkdir()
             runs[name] = stack.enter_context(contestant(name, case, folder / name))
         seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -321,13 +351,16 @@ def toposcope(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, 
     from toposcope import Monitor
     from toposcope.study import Study
 
-    monitor = Monitor(model, "run", every=case.every, quiet=True, clock=clock)
+    last_step = case.steps * case.blocks
+    monitor = Monitor(model, "run", every=case.every, last_step=last_step, quiet=True, clock=clock)
     monitor.attach(optimizer, step=0)
 
     def close() -> dict[str, Any]:
         monitor.close()
-        status: dict[str, Any] = json.loads(Study.load(Path("run")).meta("monitor run"))
-        return status
+        study = Study.load(Path("run"))
+        status: dict[str, Any] = json.loads(study.meta("monitor run"))
+        made = study.forecasts()["step"].to_list()
+        return {**status, "forecasts": len(made), "first": f"{made[0] / last_step:.0%}" if made else "none"}
 
     return (lambda step, loss: monitor.log(loss=loss, lr=LEARNING_RATE)), close
 

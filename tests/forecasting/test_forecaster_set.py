@@ -52,6 +52,14 @@ def test_else_the_default_is_the_median(n: int) -> None:
     assert equal(found.forecasts[DEFAULT], found.forecasts["median"])
 
 
+@pytest.mark.parametrize(("fraction", "n"), [(0.3, 0), (0.3, 12), (0.7, 0), (0.7, 5)])
+def test_the_default_alone_is_the_same_default(fraction: float, n: int) -> None:
+    siblings = tuple(made_up_family()[:n])
+    alone = run_forecasters(seen(RUN, fraction), RUN.schedule, siblings, only_default=True)
+    assert list(alone.forecasts) == [DEFAULT, at(fraction, siblings).chosen]
+    assert equal(alone.forecasts[DEFAULT], at(fraction, siblings).forecasts[DEFAULT])
+
+
 def test_with_too_few_points_for_a_law_the_last_value_is_left() -> None:
     found = run_forecasters(made_up_run(every=1000).log.until(1500), made_up_run(every=1000).schedule, ())  # type: ignore[arg-type]
     assert list(found.forecasts) == [DEFAULT, "last"]

@@ -215,3 +215,15 @@ def test_however_fast_something_is_kept() -> None:
     for _ in range(100):
         thinning.adapt(1.0, 100, 100 * ROW)
     assert thinning.every == 1
+
+
+@pytest.mark.parametrize("first", [1e-4, 1e3])
+def test_a_first_step_of_another_length_is_soon_outweighed(first: float) -> None:
+    clock = FakeClock()
+    budget = Budget(0.01, ["training"], Meter(clock))
+    budget.begin()
+    for seconds in (first, *[1.0] * 20):
+        clock.now += seconds
+        budget.step()
+    assert budget.step_seconds == 1.0
+    assert budget.trained >= 18  # the second of a slow loop may count as short as the first

@@ -2,7 +2,6 @@
 
 import json
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,8 @@ from toposcope.monitor.budget import Budget, Meter
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.running_forecast import (
-    FORECAST,
-    MAX_STORED_ROWS,
-    MIN_LOST_ROWS,
-    RunningForecast,
-    ShortLog,
-    SiblingLogs,
-)
+from toposcope.monitor.running_forecast import MAX_STORED_ROWS, MIN_LOST_ROWS, RunningForecast, ShortLog
+from toposcope.monitor.sibling_logs import SiblingLogs
 from toposcope.study import Study
 from toposcope.study.store import Store
 
@@ -109,28 +102,10 @@ def test_advice_where_siblings_determine_a_law(tmp_path: Path) -> None:
     assert made.advice.endswith(".")
 
 
-def test_forecasts_become_rarer_as_the_log_grows_and_take_little_of_the_time(tmp_path: Path) -> None:
-    now = 0.0
-
-    def clock() -> float:
-        return now
-
-    running = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=LAST), clock=clock)
-    made = []
-    for step in range(10, LAST, 10):
-        now += 1
-        if running.due(step, step // 10):
-            made.append(step)
-            running.make(table(step, 1e7, 0))
-    assert made[0] == 500
-    assert all(b >= 1.1 * a for a, b in pairwise(made))
-    assert len(made) > 15
-
-
 @pytest.mark.parametrize(
     ("log", "last_step", "words"),
     [
-        (table(1000, 1e7, 0, schedule=False), None, "number of planned steps is unknown"),
+        (table(1000, 1e7, 0, schedule=False), None, "planned number of steps is unknown"),
         (table(LAST, 1e7, 0), LAST, "complete"),
         (LogTable.from_rows({}), LAST, "nothing was logged"),
     ],
@@ -147,17 +122,16 @@ def loss(step: int) -> float:
     return 1.8 + 20 / math.sqrt(step + 20) + 0.01 * math.sin(step * 1.7)
 
 
-BUDGET = Budget(0.5, [FORECAST], Meter(lambda: 0.0))
-BUDGET.affords = lambda *_: True  # type: ignore[method-assign]
+BUDGET = Budget(0.5, ["training"], Meter(lambda: 0.0))
+BUDGET.trained = 1e9
 
 
 def watched(tmp_path: Path, losses: list[float]) -> tuple[RunningForecast, list[Alert | Forecasted]]:
     """Log some losses, and ask for a forecast after each."""
-    now = [0.0]
-    forecast = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=LAST), clock=lambda: now[0])
+    forecast = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=LAST))
     events: list[Alert | Forecasted] = []
     for step, value in enumerate(losses, 1):
-        now[0] += 100
+        BUDGET.trained += 1000
         forecast.add(step, {"loss": value, "learning_rate": 1e-3})
         events += forecast.update(BUDGET)
     return forecast, events

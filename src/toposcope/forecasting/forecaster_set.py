@@ -29,7 +29,12 @@ class ForecastSet:
 
 
 def run_forecasters(
-    log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], forecasters: Sequence[Forecaster] | None = None
+    log: Log,
+    schedule: Schedule,
+    siblings: Sequence[LoggedRun],
+    forecasters: Sequence[Forecaster] | None = None,
+    *,
+    only_default: bool = False,
 ) -> ForecastSet:
     """Run every forecaster, give each forecast its interval, and choose the default.
 
@@ -43,6 +48,8 @@ def run_forecasters(
         Complete runs to borrow from; none of them is the run itself.
     forecasters : sequence of Forecaster, optional
         All that are installed, if left out.
+    only_default : bool
+        Whether the set holds the default alone: its interval is the same, those of the others are not computed.
 
     Raises
     ------
@@ -70,8 +77,9 @@ def run_forecasters(
     if not made:
         raise RefusedError(next(iter(refused.values())))
     losses = np.log([each.loss for _, each in made])
-    forecasts = {
-        forecaster.name: with_interval(
+
+    def bounded(forecaster: Forecaster, each: Forecast) -> Forecast:
+        return with_interval(
             from_present_level(each, log),
             log,
             schedule,
@@ -79,23 +87,32 @@ def run_forecasters(
             spread=float(np.abs(losses - np.log(each.loss)).max()),
             jump=0.0 if stage is None else abs(stage.jump),
         )
-        for forecaster, each in made
-    }
-    # The default is the stack that errs less on the siblings, each held out with its size; without stacks the first
-    # preferred one that does not refuse, else the law of the narrowest interval; without any law, and of a run whose
-    # loss rises or is constant, for which no law holds, the last value.
-    stacks = sorted(
-        (name for name in ("stack", "stack_norms") if name in forecasts),
-        key=lambda name: float(np.median(np.abs(forecasts[name].errors))),
-    )
+
+    learns, first = is_learning(log), _first_choice(made)
+    if only_default and (first or not learns):
+        made = [pair for pair in made if pair[0].name == (first if learns else LAST)] or made
+    forecasts = {forecaster.name: bounded(forecaster, each) for forecaster, each in made}
+    # Without a preferred one the law of the narrowest interval; without any law, and of a run whose loss rises or is
+    # constant, for which no law holds, the last value.
     laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))
-    learns = is_learning(log)
-    preferred = (*stacks, *PREFERRED, *laws) if learns else ()
-    chosen = next(name for name in (*preferred, LAST, *laws) if name in forecasts)
+    order = (*([first] if first else ()), *laws, LAST) if learns else (LAST, *laws)
+    chosen = next(name for name in order if name in forecasts)
     low, high = forecasts[chosen].low, forecasts[chosen].high
-    if learns and len(made) > 1 and high > MAX_RANGE * low:
+    if learns and len(losses) > 1 and high > MAX_RANGE * low:
         raise RefusedError(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
             f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"
         )
     return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen, stage)
+
+
+def _first_choice(made: Sequence[tuple[Forecaster, Forecast]]) -> str:
+    """Return the default where it needs no interval to choose it, else an empty string.
+
+    It is the stack that errs less on the siblings, each held out with its size; without stacks the first preferred one.
+    """
+    errors = {forecaster.name: each.errors for forecaster, each in made}
+    stacks = [name for name in ("stack", "stack_norms") if name in errors]
+    if stacks:
+        return min(stacks, key=lambda name: float(np.median(np.abs(errors[name]))))
+    return next((name for name in PREFERRED if name in errors), "")

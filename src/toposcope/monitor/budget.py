@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,11 +50,13 @@ class Meter:
     """Counts the seconds in which the monitor blocked the training, or measured concurrently with it.
 
     Seconds of both are counted once. If the model is on a GPU, measuring on the CPU takes nothing from the training and
-    is not counted.
+    is not counted. `own` is the clock of the hooks, which wait for nothing of the monitor's: on a CPU that of the CPU
+    time, since a thread that others push aside in a hook would have been pushed aside in the training as well.
     """
 
     def __init__(self, clock: Clock, *, counts_concurrent: bool = True) -> None:
         self.clock, self._lock, self.counts_concurrent = clock, threading.Lock(), counts_concurrent
+        self.own: Clock = time.thread_time if counts_concurrent else clock
         self._n_blocking, self._n_measuring = 0, 0
         self._at, self._cost, self._blocked = clock(), 0.0, 0.0
 
@@ -72,6 +75,11 @@ class Meter:
         if self.counts_concurrent:
             with self._lock:
                 self._cost += seconds
+
+    def add_since(self, began: float) -> None:
+        """Count the seconds of a hook since it began, by the clock `own`."""
+        with self._lock:
+            self._cost += self.own() - began
 
     @property
     def cost(self) -> float:
@@ -103,17 +111,23 @@ class Meter:
 
 
 class Budget:
-    """A share of the training time, divided evenly among the probes, each with an account."""
+    """A share of the training time: forecasts come first, and the rest is divided evenly among the probes.
+
+    Of the income, forecasts get a fixed part until the next one is paid for, whatever measurements have spent; the rest
+    goes to accounts, one for each probe.
+    """
 
     def __init__(self, share: float, names: Iterable[str], meter: Meter) -> None:
         self.share, self.meter = share, meter
         self.trained = 0.0
         self._lock = threading.Lock()  # guards the accounts
         self._credited = 0.0  # seconds of training already credited to the accounts
+        self._reserve = self._most_reserved = 0.0
         self._accounts = dict.fromkeys(names, 0.0)
         self._expected: dict[tuple[str, str], float] = {}
         self._known: set[tuple[str, str]] = set()
         self._recent: list[float] = []
+        self._n_steps = 0
         self.step_seconds = math.nan
         """Median duration of recent steps; NaN before the first."""
         self._earlier_cost = 0.0
@@ -129,6 +143,7 @@ class Budget:
         with self._lock:
             self._credited = self.trained
             self._accounts = dict.fromkeys(self._accounts, 0.0)
+            self._reserve = 0.0
 
     def resume(self, trained: float, cost: float) -> None:
         """Add the seconds trained and spent before the run was interrupted, so that the share is of the whole run."""
@@ -144,8 +159,12 @@ class Budget:
         now = self.meter.read()
         seconds = max(0.0, now[0] - at - (now[1] - blocked))
         self._recent.append(seconds)
-        if len(self._recent) >= tuning.N_MEDIAN_STEPS or math.isnan(self.step_seconds):
+        self._n_steps += 1
+        # Of the first steps the median is taken ever again, since the very first may be of another length.
+        if self._n_steps % tuning.N_MEDIAN_STEPS == 0:
             self.step_seconds, self._recent = median(self._recent), []
+        elif self._n_steps < tuning.N_MEDIAN_STEPS and self._n_steps & (self._n_steps - 1) == 0:
+            self.step_seconds = median(self._recent)
         if seconds > tuning.MAX_STEP_FACTOR * self.step_seconds:
             seconds = self.step_seconds
         self.trained += seconds
@@ -164,7 +183,29 @@ class Budget:
     @property
     def credit(self) -> float:
         """Seconds that all probes together may spend now."""
-        return self.share * self.trained - self.cost
+        return self.share * self.trained - self.cost - max(0.0, self.reserve)
+
+    @property
+    def forecast_income(self) -> float:
+        """Seconds for forecasts per second of training."""
+        return tuning.FORECAST_SHARE * self.share
+
+    @property
+    def reserve(self) -> float:
+        """Seconds set aside for the next forecast, which no probe may spend; negative while the last is not paid."""
+        self._credit_accounts()
+        return self._reserve
+
+    def reserve_for_forecast(self, seconds: float) -> None:
+        """Set what the next forecast costs; 0 if there will be none. What is beyond it flows back to the probes."""
+        self._credit_accounts()
+        with self._lock:
+            self._most_reserved, self._reserve = seconds, min(self._reserve, seconds)
+
+    def pay_forecast(self, seconds: float) -> None:
+        """Pay a forecast that was made."""
+        with self._lock:
+            self._reserve -= seconds
 
     def expect(self, name: str, layer: str, seconds: float) -> None:
         """Set the expected cost of measuring a layer, unless it is known."""
@@ -200,13 +241,14 @@ class Budget:
             self._accounts[name] -= seconds
 
     def _credit_accounts(self) -> None:
-        """Credit each account with its share of the training time since the last call."""
+        """Credit the reserve, and each account with its part of the rest, for the training since the last call."""
         with self._lock:
             trained = self.trained
-            income = self.share * (trained - self._credited) / len(self._accounts)
-            self._credited = trained
+            since, self._credited = trained - self._credited, trained
+            kept = min(self.forecast_income * since, max(0.0, self._most_reserved - self._reserve))
+            self._reserve += kept
             for name in self._accounts:
-                self._accounts[name] += income
+                self._accounts[name] += (self.share * since - kept) / len(self._accounts)
 
     def forget(self, name: str, layer: str) -> None:
         """Drop the expected cost of a layer."""

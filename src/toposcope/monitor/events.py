@@ -96,6 +96,8 @@ class Forecasted:
         Final loss in nats per token, with its 90% interval.
     advice : str
         A sentence on whether to continue the run; empty if none can be given.
+    target : str
+        ``validation loss`` or ``training loss``.
     """
 
     step: int
@@ -104,6 +106,7 @@ class Forecasted:
     low: float
     high: float
     advice: str = ""
+    target: str = ""
 
 
 Event = Logged | Measured | Note | Alert | Forecasted

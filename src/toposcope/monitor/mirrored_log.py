@@ -19,7 +19,7 @@ from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged
 from toposcope.monitor.recording import put_event
-from toposcope.monitor.running_forecast import thinned
+from toposcope.monitor.sibling_logs import thinned
 from toposcope.study.store import Store
 
 KIND = "log"

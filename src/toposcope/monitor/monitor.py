@@ -348,16 +348,16 @@ class Monitor:
         run = self._run
         if run is None:
             return
-        run.meter.read(blocking=1)
+        began = run.meter.own()
         try:
             is_due = self._due(self.step)
             run.count_step(is_due=is_due)
+            run.meter.add_since(began)
             if is_due:
-                run.measure(self.step, self._interval())
+                with run.meter.during("blocked"):
+                    run.measure(self.step, self._interval())
         except Exception as error:  # noqa: BLE001 - as in `_guard`
             self._break(error)
-        finally:
-            run.meter.read(blocking=-1)
 
     def _before_saving(self, optimizer: "Optimizer") -> None:
         if self._run is not None:

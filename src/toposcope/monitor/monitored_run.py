@@ -15,7 +15,6 @@ from toposcope.monitor.parameters import watched
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.ranks import RankGroup
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.running_forecast import FORECAST
 from toposcope.monitor.saved_checkpoints import DOCTOR
 from toposcope.monitor.session import STORING, Session, Worker
 from toposcope.monitor.sinks.opening import RunSinks
@@ -66,9 +65,7 @@ class MonitoredRun:
         self.meter = Meter(clock, counts_concurrent=devices == {"cpu"})
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
-        self._budget = Budget(
-            share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
-        )
+        self._budget = Budget(share, [TRAINING, *self._names, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter)
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
         layers, others = list(self._layers.values()), [ActivationsProbe()] if batch else []
         self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), others)
@@ -86,11 +83,9 @@ class MonitoredRun:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Queue the values that the loop logged."""
         if self._worker.is_running:
-            self.meter.read(blocking=1)
-            try:
-                self._session.logged.append((step, {name: _copied_number(value) for name, value in values.items()}))
-            finally:
-                self.meter.read(blocking=-1)
+            began = self.meter.own()
+            self._session.logged.append((step, {name: _copied_number(value) for name, value in values.items()}))
+            self.meter.add_since(began)
             if step == self._saved_at:
                 self._worker.put(self._session.write)
 

@@ -291,9 +291,9 @@ class WriteQueue:
         """Queue a write; if the queue grows long, the diagrams of what it writes are dropped."""
         self._waiting.append((write, done))
 
-    def write(self, facts: Callable[[], dict[str, Any]]) -> float:
-        """Write what is queued, and the status of the monitor; return the seconds until the next write."""
-        if not self._waiting and self.recording is not None:
+    def write(self, facts: Callable[[], dict[str, Any]], *, is_last: bool = False) -> float:
+        """Write what is queued, and then, or at last, the monitor's status; return the seconds until the next write."""
+        if not self._waiting and self.recording is not None and not is_last:
             return WRITE_SECONDS
         try:
             if self.recording is None:

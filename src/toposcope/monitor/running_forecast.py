@@ -1,34 +1,34 @@
 """Forecasts the final loss of a run in training from its log and those of complete runs next to it."""
 
 import math
-import os
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import shlex
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from time import monotonic
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import decide
 from toposcope.forecasting.decision.decision import reasons
-from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.forecast_report import is_complete
+from toposcope.forecasting.forecaster import Forecast, LoggedRun
+from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.scaling.points import points_of
-from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
-from toposcope.logs import Log, Logs, LogTable, read_logs
+from toposcope.forecasting.schedules.planned import UnknownEndError, planned
+from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
+from toposcope.logs import Log, Logs, LogTable
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
-from toposcope.logs.formats import study
 from toposcope.logs.raw import RawLog
 from toposcope.monitor import tuning
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted
 from toposcope.monitor.recording import RunInfo
+from toposcope.monitor.sibling_logs import SiblingLogs, thinned
+from toposcope.monitor.sinks.terminal import shown_path
 
-FORECAST = "forecast"  # name of the forecast in the budget
 MAX_STORED_ROWS = 4096  # rows of the log in memory; beyond that, neighbouring rows are merged
 MIN_LOST_ROWS = 10  # losses at the end of a log that are NaN or infinite in a run that diverged; fewer may be overflows
 
@@ -36,27 +36,51 @@ MIN_LOST_ROWS = 10  # losses at the end of a log that are NaN or infinite in a r
 class RunningForecast:
     """Forecasts one run in training from what it logs; used from one thread."""
 
-    def __init__(self, run: RunInfo, clock: Callable[[], float] = monotonic) -> None:
-        self._run, self._clock = run, clock
-        self._siblings = SiblingLogs(run.directory, clock)
-        self._log = ShortLog()
-        self._next_step, self._next_time = 0.0, -math.inf
+    def __init__(self, run: RunInfo) -> None:
+        self._run, self._siblings, self._log = run, SiblingLogs(run.directory), ShortLog()
+        self._complete: tuple[tuple[Log, ...], CompleteRuns] = (), CompleteRuns((), ())
+        self._n_siblings = tuning.MAX_SIBLINGS
+        self._next_step = 0.0
         self._next_lost = MIN_LOST_ROWS  # rows at which the lost ones are looked at again
         self.diverged: Divergence | None = None
-        self.seconds = 0.0  # that the last forecast took
-        self.refusal = ""  # why there is no last forecast
+        self.seconds = tuning.FORECAST_SECONDS  # of CPU time that a forecast takes
+        self.refusal = ""  # why the last attempt made none
+        self._n_losses: tuple[int, str] | None = None  # that the last attempt had, if too few
+        self.target = ""  # the loss that the last forecast is of; empty before the first
+
+    def prepare(self, budget: Budget) -> None:
+        """Load what forecasts need and read the siblings' logs, before the run begins."""
+        steps = np.arange(1, tuning.MAX_FORECAST_ROWS + 1)
+        loss, rate = (np.asarray(values, np.float64) for values in (2 + 3 * steps**-0.3, np.cos(steps / steps[-1])))
+        log = Log("warm-up", steps, loss, rate, last_step=2 * int(steps[-1]))
+        for _ in range(2):
+            begin = time.thread_time()
+            _forecast_of(replace(log), ())
+            self.seconds = time.thread_time() - begin
+        budget.reserve_for_forecast(self.seconds)
+        self._siblings.logs(tuning.MAX_READING_SECONDS)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Add what was logged at a step, under stored names."""
         self._log.add(step, values)
 
+    def is_due(self, step: int, budget: Budget, *, final: bool = False) -> bool:
+        """Return whether to forecast at a logged step.
+
+        A forecast is paid for before it is made; from twice the first step of a plan on, by the time of the next one.
+        """
+        first = tuning.FORECAST_SPACING * (self._run.last_step or 0)
+        if self._log.n_lost or step < max(self._next_step, first):
+            return False
+        return final or budget.reserve >= (0.0 if step >= 2 * first > 0 else self.seconds)
+
     def update(self, budget: Budget, *, final: bool = False) -> Sequence[Forecasted | Alert]:
-        """Return a forecast if it is due and affordable, or an alert if the run diverged.
+        """Return a forecast if it is due and paid for, or an alert if the run diverged.
 
         A final one is made whatever it costs.
         """
-        budget.expect(FORECAST, "", tuning.FIRST_FORECAST_SECONDS)
         log = self._log
+        budget.reserve_for_forecast(0.0 if log.n_lost else self.seconds)
         if log.n_lost:  # there is nothing to forecast
             if not final and log.n_lost < self._next_lost:
                 return ()
@@ -64,12 +88,12 @@ class RunningForecast:
             return self._alert(log.divergence())
         if self._next_lost > MIN_LOST_ROWS:  # the loss has recovered
             self._next_lost, self.diverged = MIN_LOST_ROWS, None
-        if not log.steps or not self.due(log.steps[-1], log.n_added):
+        if log.n_added < tuning.MIN_FORECAST_ROWS or not self.is_due(log.steps[-1], budget, final=final):
             return ()
-        if not final and not budget.affords(FORECAST, [""]):
-            return ()
+        if not self.target:
+            self._n_siblings = self._affordable_siblings(log.steps[-1], budget)
         made = self.make(log.table())
-        budget.charge(FORECAST, "", self.seconds)
+        budget.pay_forecast(self.seconds)
         if isinstance(made, Forecasted):
             self.diverged = None
             return (made,)
@@ -84,43 +108,83 @@ class RunningForecast:
         message = f"diverged at step {diverged.step:,}: {diverged.reason}."
         return (Alert(DIVERGED, self._log.steps[-1], diverged.step, "loss", message),)
 
-    def due(self, step: int, n_rows: int) -> bool:
-        """Return whether the log has grown enough for another forecast, and enough time has passed."""
-        seen = self._run.last_step is None or step >= tuning.MIN_SHARE_SEEN * self._run.last_step
-        return (
-            n_rows >= tuning.MIN_FORECAST_ROWS and seen and step >= self._next_step and self._clock() >= self._next_time
-        )
+    def _interval(self, step: int) -> float:
+        """Return the steps between forecasts: a share of the planned ones, or of those made if these are unknown."""
+        return tuning.FORECAST_SPACING * (self._run.last_step or 2 * step)
+
+    def _affordable_siblings(self, step: int, budget: Budget) -> int:
+        """Return with how many siblings a forecast is paid for by the time of the next one, as steps last now."""
+        if math.isnan(budget.step_seconds):
+            return tuning.MAX_SIBLINGS
+        income = budget.forecast_income * self._interval(step) * budget.step_seconds
+        return min(tuning.MAX_SIBLINGS, max(0, int((income - self.seconds) / tuning.SIBLING_SECONDS)))
 
     def make(self, table: LogTable) -> Forecasted | Divergence | None:
         """Return a forecast from the log so far, or how the run diverged; None if the run is complete or unsuitable."""
-        begin, diverged = self._clock(), None
+        begin, diverged, made = time.thread_time(), None, None
+        self._n_losses = None
         try:
-            log = thinned(self._cleaned(table), tuning.MAX_FORECAST_ROWS)
+            log = self._cleaned(table)
             diverged = log.diverged
             made, self.refusal = self._made(log, int(table.steps[-1]))
             return made or diverged
+        except UnknownEndError:
+            self.refusal = (
+                "the planned number of steps is unknown; `Monitor(last_step=...)`, or now: "
+                f"`toposcope forecast {shlex.quote(shown_path(self._run.directory))} --steps ...`"
+            )
+            return diverged
         except ToposcopeError as error:
-            self.refusal = str(error)
+            self.refusal = str(error).removeprefix(f"{self._run.name}: ")
             return diverged
         finally:
-            now = self._clock()
-            self.seconds = now - begin
-            self._next_time = now + self.seconds / tuning.MAX_FORECAST_SHARE
+            self.seconds = time.thread_time() - begin
             if len(table.steps):
-                self._next_step = tuning.MIN_STEP_GROWTH * float(table.steps[-1])
+                step = int(table.steps[-1])
+                again = 1 if made or self._run.last_step is None else tuning.RETRIES
+                self._next_step = step + self._interval(step) / again
 
     def _made(self, log: Log, step: int) -> tuple[Forecasted | None, str]:
         """Return a forecast, or why there is none."""
         if log.unit != "nats":
             return None, f"the loss is in {log.unit}"
-        report = forecast(log, siblings=self._complete_siblings(log), last_step=self._run.last_step)
-        if report.default is None:
-            return None, str(log.diverged or "the run is complete")
-        last_step = report.schedule.last_step
-        advice = self._advice(log, last_step, [run.log for run in report.siblings])
-        return Forecasted(step, last_step, report.loss, *report.interval, advice), ""
+        if log.diverged is not None:
+            return None, str(log.diverged)
+        kind = "validation" if log.is_validation else "training"
+        if len(log.steps) < tuning.MIN_FORECAST_ROWS:
+            self._n_losses = len(log.steps), f"{kind} loss"
+            return None, ""
+        siblings = self._complete_siblings(log)
+        log, _ = with_family(thinned(log, tuning.MAX_FORECAST_ROWS), siblings)
+        found = _forecast_of(log, siblings, self._run.last_step)
+        if found is None:
+            return None, "the run is complete"
+        last_step, made = found
+        self.target = f"{kind} loss"
+        advice = self._advice(log, last_step, [run.log for run in siblings])
+        return Forecasted(step, last_step, made.loss, made.low, made.high, advice, self.target), ""
+
+    def no_forecast(self) -> str:
+        """Return why there is no forecast, and what to do; empty if there is one."""
+        run, log = self._run, self._log
+        if self.diverged is not None:
+            return f"No forecast: {self.diverged}."
+        if self.target:
+            return ""
+        if not log.steps:
+            return "No forecast yet: nothing is logged; call `monitor.log(loss=..., lr=...)` after each step."
+        if self.refusal:
+            return f"No forecast: {self.refusal}."
+        n, kind = self._n_losses or (log.n_added, "row")
+        if n < tuning.MIN_FORECAST_ROWS:
+            rows = f"{kind} is" if n == 1 else f"{kind}{'es' if kind.endswith('s') else 's'} are"
+            return f"No forecast yet: {n} {rows} logged, {tuning.MIN_FORECAST_ROWS} are needed."
+        if run.last_step is None:
+            return "No forecast yet: the first is made as soon as the monitor's thread has time."
+        return f"No forecast yet: the first is made by step {2 * self._interval(0):,.0f} of {run.last_step:,}."
 
     def _cleaned(self, table: LogTable) -> Log:
+        """Return the log of the loss to forecast: of the training loss while there are few validation losses."""
         run = self._run
         known = {
             "max_steps": run.last_step,
@@ -128,17 +192,22 @@ class RunningForecast:
             "tokens_per_step": run.tokens_per_step,
         }
         facts: dict[str, object] = {name: value for name, value in known.items() if value}
-        return clean_log(RawLog(run.directory, run.name, table.frame(), facts), {})
+        raw = RawLog(run.directory, run.name, table.frame(), facts)
+        log = clean_log(raw, {})
+        if log.is_validation and len(log.steps) < tuning.MIN_FORECAST_ROWS and "loss" in raw.table.columns:
+            return clean_log(raw, {"loss": "loss"})
+        return log
 
-    def _complete_siblings(self, log: Log) -> CompleteRuns | None:
-        logs = self._siblings.logs(tuning.MAX_READING_SECONDS)
-        if not logs.logs:
-            return None
-        try:
-            siblings = without_itself(log, siblings_among(log, logs))
-        except ToposcopeError:
-            return None  # no sibling has a loss in the unit of this run
-        return siblings if siblings.runs else None
+    def _complete_siblings(self, log: Log) -> tuple[LoggedRun, ...]:
+        """Return the complete runs whose loss is of the kind of this one's."""
+        read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
+        logs = tuple(other for other in read if other.is_validation == log.is_validation)
+        if logs != self._complete[0]:  # what was computed of a run is found again as long as it is one object
+            try:
+                self._complete = logs, siblings_among(log, Logs(logs, ()))
+            except ToposcopeError:  # no sibling has a loss in the unit of this run
+                self._complete = logs, CompleteRuns((), ())
+        return without_itself(log, self._complete[1]).runs
 
     def _advice(self, log: Log, last_step: int, siblings: Sequence[Log]) -> str:
         """Return a sentence on whether to continue; empty if the siblings do not determine a scaling law."""
@@ -151,6 +220,16 @@ class RunningForecast:
         except ToposcopeError:
             return ""
         return reasons(advice.decision)[0] if advice.decision is not None else ""
+
+
+def _forecast_of(
+    log: Log, siblings: tuple[LoggedRun, ...], last_step: int | None = None
+) -> tuple[int, Forecast] | None:
+    """Return the last step and the default forecast; None of a complete run."""
+    schedule = planned(log, last_step=last_step, siblings=siblings)
+    if is_complete(log, schedule):
+        return None
+    return schedule.last_step, run_forecasters(log, schedule, siblings, only_default=True).forecasts[DEFAULT]
 
 
 class ShortLog:
@@ -229,83 +308,3 @@ def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
         finite = [value for value in values if math.isfinite(value)] or values
         means[name] = sum(finite) / len(finite)
     return means
-
-
-class SiblingLogs:
-    """Logs of complete runs in sibling folders, cached until the folder changes."""
-
-    def __init__(self, directory: Path, clock: Callable[[], float] = monotonic) -> None:
-        self._directory = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.resolve follows links
-        self._clock = clock
-        self._known: dict[Path, tuple[object, tuple[Log, ...]]] = {}
-
-    def logs(self, max_seconds: float) -> Logs:
-        """Return the logs; folders that cannot be read within `max_seconds` are left for the next call."""
-        deadline = self._clock() + max_seconds
-        found: list[Log] = []
-        for folder in self._folders():
-            version = _version(folder)
-            if folder not in self._known or self._known[folder][0] != version:
-                if self._clock() >= deadline:
-                    continue
-                self._known[folder] = version, _complete_logs(folder)
-            found += self._known[folder][1]
-        return Logs(tuple(found), ())
-
-    def _folders(self) -> list[Path]:
-        """Return the sibling folders, most recent first."""
-        try:
-            paths = [p for p in self._directory.parent.iterdir() if not p.name.startswith(".") and p.is_dir()]
-            dated = sorted(((p.stat().st_mtime, p) for p in paths if p != self._directory), reverse=True)
-        except OSError:
-            return []  # the forecast then does without siblings
-        return [path for _, path in dated[: tuning.MAX_SIBLINGS]]
-
-
-def _version(folder: Path) -> object:
-    """Return a fingerprint of a folder that changes when one of its logs does."""
-    try:
-        with os.scandir(folder) as entries:
-            # reading a database modifies these files next to it
-            files = [entry for entry in entries if entry.is_file() and not entry.name.endswith(("-shm", "-wal"))]
-        return sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files)
-    except OSError:
-        return None
-
-
-def _complete_logs(folder: Path) -> tuple[Log, ...]:
-    """Return the logs in a folder, those of complete runs only if it is a study; none if it has no readable log."""
-    try:
-        complete = _complete_runs(folder / "study.db") if study.claims(folder) else None
-        if complete == set():
-            return ()
-        logs = read_logs(folder).logs
-    except (ToposcopeError, OSError, sqlite3.Error):
-        return ()
-    if complete is not None:
-        # the log of a single run is named after its folder
-        logs = tuple(log for log in logs if log.name in complete or len(logs) == 1)
-    return tuple(replace(thinned(log, tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in logs)
-
-
-def _complete_runs(database: Path) -> set[str]:
-    with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as store:
-        return {run for (run,) in store.execute("SELECT run FROM runs WHERE status = 'complete'")}
-
-
-def thinned(log: Log, max_rows: int) -> Log:
-    """Return a log of at most `max_rows` rows: the loss is averaged over blocks of neighbouring rows."""
-    n_block = -(-len(log.steps) // max_rows)
-    if n_block == 1:
-        return log
-    # an incomplete block is dropped at the start, so that the last row stays the end of the log
-    starts = np.arange(len(log.steps) % n_block, len(log.steps), n_block)
-    ends = starts + n_block - 1
-    return replace(
-        log,
-        steps=log.steps[ends],
-        loss=np.add.reduceat(log.loss[starts[0] :], starts - starts[0]) / n_block,
-        learning_rate=log.learning_rate[ends],
-        norms={name: values[ends] for name, values in log.norms.items()},
-        table=None,
-    )

@@ -90,8 +90,9 @@ class Session:
             self._measurer.measure(replace(layer, entry=copy.entry(layer.name)), probes, self._current)
 
     def idle(self) -> None:
-        """Write, forecast and examine checkpoints, if the next write is due."""
-        if time.monotonic() >= self._next_write:
+        """Write, forecast and examine checkpoints, if the next write or forecast is due."""
+        is_due = bool(self.logged) and self._forecast.is_due(self.logged[-1][0], self._budget)
+        if is_due or time.monotonic() >= self._next_write:
             self.write()
             self._make_forecast()
             self._examine()
@@ -160,13 +161,13 @@ class Session:
             self._writes.add(partial(Recording.put, event=event))
             self._dispatch(event)
 
-    def write(self) -> None:
-        """Write what is queued; if the study cannot be written, try again later."""
+    def write(self, *, is_last: bool = False) -> None:
+        """Write what is queued, at last the status anyway; if the study cannot be written, try again later."""
         started, self._other_seconds = time.thread_time(), 0.0
         with self._counting_cpu_time():
             if rows := self._logged_rows():
                 self._writes.add(lambda recording: self._write_log(recording, rows))
-            wait = self._writes.write(self.status)
+            wait = self._writes.write(self.status, is_last=is_last)
         # Writing the log takes at most half of the budget.
         seconds = time.thread_time() - started - self._other_seconds
         self._next_write = time.monotonic() + max(wait, 2 * seconds / self._budget.share)
@@ -176,6 +177,7 @@ class Session:
         recording = Recording(
             self._run, [self._training, *self._probes, *self._other_probes], self._layers, self._first
         )
+        self._forecast.prepare(self._budget)
         if recording.cut_at is not None:
             for step, values in recording.logged().items():
                 self._forecast.add(step, values)
@@ -188,10 +190,8 @@ class Session:
         return recording
 
     def _make_forecast(self, *, final: bool = False) -> None:
-        with self._budget.meter.during("measuring"):
-            events = self._forecast.update(self._budget, final=final)
         with self._counting_cpu_time():
-            self._store_and_dispatch(events)
+            self._store_and_dispatch(self._forecast.update(self._budget, final=final))
 
     def _examine(self, *, final: bool = False) -> None:
         """Examine saved checkpoints."""
@@ -253,6 +253,8 @@ class Session:
         return {
             "last_step": self._run.last_step,
             "diverged": None if self._forecast.diverged is None else str(self._forecast.diverged),
+            "forecast_target": self._forecast.target,
+            "no_forecast": self._forecast.no_forecast(),
             "n_measured": self.n_measured,
             "budget": budget.share,
             "trained_seconds": round(budget.trained, 3),
@@ -276,7 +278,7 @@ class Session:
         self._make_forecast(final=True)
         self._examine(final=True)
         self._budget.begin()  # training is over: it pays for none of this
-        self.write()
+        self.write(is_last=True)
         has_diverged = status == "complete" and self._forecast.diverged is not None
         self._writes.close(DIVERGED if has_diverged else status, step)
         self._sinks.close()

@@ -80,12 +80,12 @@ SMOOTHING = 0.2  # weight of the last write in the moving average of the cost of
 
 # Forecasts: how often they are made, and from how much.
 
-FIRST_FORECAST_SECONDS = 0.5  # expected duration of the first forecast
-MIN_FORECAST_ROWS = 50  # log rows with a loss that a forecast needs
-MIN_SHARE_SEEN = 0.02  # share of the planned steps that a forecast needs, if the plan is known
-MIN_STEP_GROWTH = 1.1  # factor by which the step must grow from one forecast to the next
-MAX_FORECAST_SHARE = 0.02  # share of the time that forecasts may take, if each takes as long as the last one
-MAX_FORECAST_ROWS = 1000  # rows of the log that are used; a longer log is averaged over blocks of rows
+FORECAST_SHARE = 0.6  # share of the budget that is set aside for forecasts, as far as the next one needs it
+FORECAST_SECONDS, SIBLING_SECONDS = 0.02, 0.006  # expected CPU time of a forecast, and of each sibling in one
+MIN_FORECAST_ROWS = 8  # losses that a forecast needs
+FORECAST_SPACING = 0.05  # share of the planned steps from one forecast to the next; the first is made at it or twice it
+RETRIES = 5  # attempts in that time while a forecast is refused, of a run whose end is planned
+MAX_FORECAST_ROWS = 128  # rows of the log that are used; a longer log is averaged over blocks of rows
 MAX_READING_SECONDS = 2.0  # time to read siblings' logs before each forecast
 MAX_SIBLINGS = 32  # most recent sibling folders that are read
 MAX_SIBLING_ROWS = 1500  # rows of a sibling's log

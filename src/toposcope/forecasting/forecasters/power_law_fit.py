@@ -124,7 +124,7 @@ def _best_exponent(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> t
     for done in range(1, MAX_ROUNDS + 1):
         L0, A = _nonnegative_lines(z, y, robust)
         size = np.abs(y - L0[:, None] - A[:, None] * z)
-        scale = NORMAL * np.median(size, axis=1) + least
+        scale = NORMAL * _row_medians(size) + least
         robust = weight * huber_weights(size, HUBER * scale[:, None], least)
         before, best = best, float(scale.min())
         if done >= MIN_ROUNDS and best > SETTLED_RATIO * before:
@@ -137,15 +137,24 @@ def _best_exponent(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> t
 
 def _nonnegative_lines(z: Matrix, y: Vector, weight: Matrix) -> tuple[Vector, Vector]:
     """Return the best L0 and A, both at least 0, for each row of z."""
-    total = weight.sum(axis=1)
-    z_mean, y_mean = (weight * z).sum(axis=1) / total, (weight * y).sum(axis=1) / total
+    total, weighted = weight.sum(axis=1), weight * z
+    z_mean, y_mean = weighted.sum(axis=1) / total, (weight * y).sum(axis=1) / total
     z_left, y_left = z - z_mean[:, None], y - y_mean[:, None]
     spread = (weight * z_left**2).sum(axis=1)
     slope = (weight * z_left * y_left).sum(axis=1) / np.where(spread > 0, spread, np.inf)
     slope = np.maximum(slope, 0)
     offset = y_mean - slope * z_mean
-    through_zero = (weight * z * y).sum(axis=1) / (weight * z**2).sum(axis=1)
+    if (offset >= 0).all():
+        return offset, slope
+    through_zero = (weighted * y).sum(axis=1) / (weight * z**2).sum(axis=1)
     return np.maximum(offset, 0), np.where(offset < 0, through_zero, slope)
+
+
+def _row_medians(values: Matrix) -> Vector:
+    """Return the median of each row of finite values; NumPy's own takes a third of the time of a fit."""
+    middle = (values.shape[1] - 1) // 2, values.shape[1] // 2
+    ordered = np.sort(values, axis=1)
+    return (ordered[:, middle[0]] + ordered[:, middle[1]]) / 2
 
 
 def fit_annealing_coefficient(
@@ -173,7 +182,7 @@ def _fit_scaled(
             right[:, 2] += strength * prior[0]
         solution = np.linalg.solve(normal, right[:, :, None])[:, :, 0]
         size = np.abs(y - (columns @ solution[:, :, None])[:, :, 0])
-        scale = NORMAL * np.median(size, axis=1) + MIN_RELATIVE_SCALE
+        scale = NORMAL * _row_medians(size) + MIN_RELATIVE_SCALE
         robust = weight * huber_weights(size, HUBER * scale[:, None], MIN_RELATIVE_SCALE)
     sound = (solution[:, :2] >= 0).all(axis=1)
     if sound.any():

@@ -88,8 +88,12 @@ def _check_end(log: Log, end: int) -> None:
         )
 
 
-def _no_end(log: Log) -> ToposcopeError:
-    return ToposcopeError(
+class UnknownEndError(ToposcopeError):
+    """Neither the log nor the siblings say how many steps are planned."""
+
+
+def _no_end(log: Log) -> UnknownEndError:
+    return UnknownEndError(
         f"{log.name}: the number of planned steps is unknown; give it, as in --steps 20000, or declare"
         " the schedule, as in --schedule cosine:steps=20000"
     )

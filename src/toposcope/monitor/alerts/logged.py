@@ -314,7 +314,7 @@ class WorseForecasts:
 
     def add(self, event: Forecasted) -> list[Alert]:
         """Check a forecast; after an alert, it becomes the reference for later ones."""
-        earlier = list(self._earlier)
+        earlier = [e for e in self._earlier if e.target == event.target]
         self._earlier.append(event)
         if not earlier:
             return []

@@ -17,7 +17,7 @@ from toposcope.errors import ToposcopeError, message_of
 from toposcope.monitor.events import Event, Measured
 from toposcope.monitor.sinks.jsonl import JsonlSink
 from toposcope.monitor.sinks.sink import Sink, SinkMaker
-from toposcope.monitor.sinks.terminal import TerminalSink, echo
+from toposcope.monitor.sinks.terminal import TerminalSink, echo, shown_path
 from toposcope.monitor.sinks.webhook import WebhookSink
 from toposcope.plugins import collect
 
@@ -152,9 +152,7 @@ def open_sinks(
             sinks.add(str(jsonl), JsonlSink(Path(jsonl)))
         except ToposcopeError as error:
             echo(f"{error}; events are not written to it")
-    here = Path.cwd()
-    shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
-    hint = f"live page: toposcope show {shown}"
+    hint = f"live page: toposcope show {shown_path(directory)}"
     database = directory / "study.db"  # absent if the directory cannot be used
     sinks.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))
     sinks.search()

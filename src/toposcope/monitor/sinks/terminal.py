@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 from toposcope.probes.feature import NETWORK
@@ -66,11 +67,17 @@ class TerminalSink:
             parts += [f"{label} {row[statistic]:.3g}"] if statistic in row else []
         if self._forecast is not None and math.isfinite(self._logged.get("loss", 0.0)):
             f = self._forecast
-            parts.append(f"final loss {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
+            parts.append(f"final {f.target or 'loss'} {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
         if hint := self._hint():
             parts.append(hint)
             self._hint = str
         return ", ".join(parts)
+
+
+def shown_path(directory: Path) -> str:
+    """Return a directory as a user would name it: relative to the working directory if it is below it."""
+    here = Path.cwd()
+    return str(directory.relative_to(here) if directory.is_relative_to(here) else directory)
 
 
 def echo(text: str) -> None:

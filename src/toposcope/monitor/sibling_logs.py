@@ -1,0 +1,94 @@
+"""Logs of the complete runs next to a run in training."""
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs import Log, Logs, read_logs
+from toposcope.logs.formats import study
+from toposcope.monitor import tuning
+
+
+class SiblingLogs:
+    """Logs of complete runs in sibling folders, cached until the folder changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.resolve follows links
+        self._known: dict[Path, tuple[object, tuple[Log, ...]]] = {}
+
+    def logs(self, max_seconds: float) -> Logs:
+        """Return the logs; folders that cannot be read within `max_seconds` are left for the next call."""
+        deadline = monotonic() + max_seconds
+        found: list[Log] = []
+        for folder in self._folders():
+            version = _version(folder)
+            if folder not in self._known or self._known[folder][0] != version:
+                if monotonic() >= deadline:
+                    continue
+                self._known[folder] = version, _complete_logs(folder)
+            found += self._known[folder][1]
+        return Logs(tuple(found), ())
+
+    def _folders(self) -> list[Path]:
+        """Return the sibling folders, most recent first."""
+        try:
+            paths = [p for p in self._directory.parent.iterdir() if not p.name.startswith(".") and p.is_dir()]
+            dated = sorted(((p.stat().st_mtime, p) for p in paths if p != self._directory), reverse=True)
+        except OSError:
+            return []  # the forecast then does without siblings
+        return [path for _, path in dated[: tuning.MAX_SIBLINGS]]
+
+
+def _version(folder: Path) -> object:
+    """Return a fingerprint of a folder that changes when one of its logs does."""
+    try:
+        with os.scandir(folder) as entries:
+            # reading a database modifies these files next to it
+            files = [entry for entry in entries if entry.is_file() and not entry.name.endswith(("-shm", "-wal"))]
+        return sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files)
+    except OSError:
+        return None
+
+
+def _complete_logs(folder: Path) -> tuple[Log, ...]:
+    """Return the logs in a folder, those of complete runs only if it is a study; none if it has no readable log."""
+    try:
+        complete = _complete_runs(folder / "study.db") if study.claims(folder) else None
+        if complete == set():
+            return ()
+        logs = read_logs(folder).logs
+    except (ToposcopeError, OSError, sqlite3.Error):
+        return ()
+    if complete is not None:
+        # the log of a single run is named after its folder
+        logs = tuple(log for log in logs if log.name in complete or len(logs) == 1)
+    return tuple(replace(thinned(log, tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in logs)
+
+
+def _complete_runs(database: Path) -> set[str]:
+    with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as store:
+        return {run for (run,) in store.execute("SELECT run FROM runs WHERE status = 'complete'")}
+
+
+def thinned(log: Log, max_rows: int) -> Log:
+    """Return a log of at most `max_rows` rows: the loss is averaged over blocks of neighbouring rows."""
+    n_block = -(-len(log.steps) // max_rows)
+    if n_block == 1:
+        return log
+    # an incomplete block is dropped at the start, so that the last row stays the end of the log
+    starts = np.arange(len(log.steps) % n_block, len(log.steps), n_block)
+    ends = starts + n_block - 1
+    return replace(
+        log,
+        steps=log.steps[ends],
+        loss=np.add.reduceat(log.loss[starts[0] :], starts - starts[0]) / n_block,
+        learning_rate=log.learning_rate[ends],
+        norms={name: values[ends] for name, values in log.norms.items()},
+        table=None,
+    )
