@@ -10,6 +10,7 @@ from read_page import Element, read
 
 from toposcope.charts.chart import Chart
 from toposcope.report.document import (
+    Block,
     Code,
     Details,
     Document,
@@ -36,7 +37,7 @@ def page() -> Element:
     )
     figure = alt.Chart(pl.DataFrame({"run": [nasty], "step": [1]})).mark_point().encode(x="step:Q", color="run:N")
     pictures = [Picture(Chart(name, nasty, nasty, "a line that falls, and then rises again", figure)) for name in "fgh"]
-    blocks = (
+    blocks: tuple[Block, ...] = (
         paragraph("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
         Preformatted(nasty, "lines"), *pictures,
         Details("more", (table,)), words,

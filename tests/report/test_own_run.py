@@ -59,10 +59,8 @@ def a_log(path: Path, losses: str = "fall", column: str = "val_loss", last: int 
 def test_the_first_sentence_is_about_the_run(
     tmp_path: Path, losses: str, column: str, last: int, alerts: bool, first: str
 ) -> None:
-    changed = {"alerts": ALERT} if alerts else {}
-    one = dataclasses.replace(
-        study("nothing", RUNS[:1]), read_log=a_log(tmp_path / "log.csv", losses, column, last), **changed
-    )
+    log = a_log(tmp_path / "log.csv", losses, column, last)
+    one = dataclasses.replace(study("nothing", RUNS[:1]), read_log=log, alerts=ALERT if alerts else ALERT.clear())
     top = opening(one, {})
     assert re.match(first, top.answer.first)
     assert len(top.answer.first) <= 110

@@ -148,6 +148,10 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
 
 def _diagrams(data: StudyData, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
     """Return the longest bars of the layers' diagrams, at as many checkpoints as there is room for."""
+    live = set(data.runs.filter(kind="live").get_column("run"))
+    if live.issuperset(t.run for t in runs):
+        return {}  # a monitor stores no diagrams
+    runs = [t for t in runs if t.run not in live]
     try:
         points = sum(_n_points(data, t) * len(t.steps) for t in runs)
     except ToposcopeError as error:

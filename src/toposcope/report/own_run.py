@@ -13,6 +13,7 @@ from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
+from toposcope.forecasting.headline import health_of, kind_of
 from toposcope.logs import Log
 from toposcope.logs.anomalies import ROSE
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
@@ -91,19 +92,20 @@ def _first(data: StudyData, run: OwnRun) -> str:
         return f"No loss of {run.name} is known; {uncapitalised(_checkpoints(data))}."
     if run.log.diverged is not None:
         return f"Diverged at step {run.log.diverged.step:,}."
-    words, kind = _health(data, run.log), f"{_kind(run.log)} loss"
+    words, kind = _health(data, run, run.log), f"{kind_of(run.log)} loss"
     if words != PAST_BEST:
         return f"{words}. {_end(run, run.log)}, {kind}."
     step, best = run.log.best
     return f"{words}. {_end(run, run.log)}, {kind}; its best, {_loss(best)}, was at step {step:,}."
 
 
-def _health(data: StudyData, log: Log) -> str:
-    if not log.is_validation and any(remark.startswith(ROSE) for remark in log.remarks):
-        return "Look at this: the loss rose again"
-    if log.overfits:
+def _health(data: StudyData, run: OwnRun, log: Log) -> str:
+    if log.overfits and log.is_validation:
         return PAST_BEST
-    return f"Look at this: {counted(len(data.alerts), 'alert')}" if len(data.alerts) else "Healthy"
+    health = health_of(log, run.forecast.stage if run.forecast else None).split(": it began")[0]
+    if health.startswith("healthy") and len(data.alerts):
+        return f"Look at this: {counted(len(data.alerts), 'alert')}"
+    return f"{health[:1].upper()}{health[1:]}"
 
 
 def _end(run: OwnRun, log: Log) -> str:
@@ -164,8 +166,8 @@ def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tupl
 
 def _loss_words(log: Log) -> str:
     (step, best), now = log.best, log.final_loss()[0]
-    words = f"{_kind(log)} loss {_loss(now)} at step {log.steps[-1]:,}, {log.unit} per token"
-    words = words if log.unit == "nats" else f"{_kind(log)} loss {_loss(now)} {log.unit} at step {log.steps[-1]:,}"
+    words = f"{kind_of(log)} loss {_loss(now)} at step {log.steps[-1]:,}, {log.unit} per token"
+    words = words if log.unit == "nats" else f"{kind_of(log)} loss {_loss(now)} {log.unit} at step {log.steps[-1]:,}"
     which = "validation loss" if log.validation is not None else "loss"
     return f"{words}; lowest {which} {_loss(best)} at step {step:,}"
 
@@ -226,13 +228,9 @@ def run_chart(data: StudyData) -> Chart | None:
     run = own_run(data)
     if run is None or run.forecast is None or run.log is None:
         return None
-    title = f"{_kind(run.log).capitalize()} loss" + ("" if run.forecast.default is None else ", and where it ends")
+    title = f"{kind_of(run.log).capitalize()} loss" + ("" if run.forecast.default is None else ", and where it ends")
     chart = run.forecast.plot()
     return replace(chart, name="run", title=title)
-
-
-def _kind(log: Log) -> str:
-    return "validation" if log.is_validation else "training"
 
 
 def _loss(value: float, digits: int = 3) -> str:
