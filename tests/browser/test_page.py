@@ -1,5 +1,6 @@
 """The page of a study in a real browser: offline, drawn, readable in every light and width."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,19 @@ def test_every_chart_is_drawn_and_has_a_text_alternative(report: Path, open_page
         assert box["height"] > 30, name
         assert svg.locator("[class*=mark-] path, [class*=mark-] text, [class*=mark-] line").count(), name
         assert len(place.get_attribute("aria-label") or "") > 15, name
+
+
+def test_the_data_under_a_chart_have_names_and_numbers_for_people(report: Path, open_page: Opener) -> None:
+    opened = open_page(report)
+    opened.open_all()
+    folds = opened.page.locator(".rows").filter(visible=True).all()
+    assert len(folds) > 10
+    for fold in folds:
+        fold.evaluate("fold => { fold.open = true; }")
+        fold.locator("td").first.wait_for(state="attached")
+        heads, cells = fold.locator("th").all_text_contents(), fold.locator("td").all_text_contents()
+        assert all(len(head) > 1 and "_" not in head for head in heads), heads
+        assert all(len(digits) <= 4 for cell in cells for digits in re.findall(r"^[−-]?0\.0*(\d+)", cell)), heads
 
 
 def test_keys_reach_the_charts(report: Path, open_page: Opener) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from small_studies import write_series
 
 import toposcope as ts
+from toposcope.report.writing import Answer
 from toposcope.study import load_declaration, tasks
 
 STEPS = [0, 5, 20, 30, 40, 50]
@@ -46,11 +47,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def small_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page without its charts, which take most of the time and are tested with the report."""
 
-    def written(study: ts.Study, *_: object) -> tuple[Path, list[str]]:
+    def written(study: ts.Study, *_: object) -> tuple[Path, Answer]:
         page = study.directory / "report" / "index.html"
         page.parent.mkdir(exist_ok=True)
         page.write_text("a page")
-        return page, []
+        return page, Answer("", "", ())
 
     monkeypatch.setattr("toposcope.report.write_report", written)
 

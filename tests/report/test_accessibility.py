@@ -10,6 +10,7 @@ from read_page import Element, read
 
 from toposcope.charts.chart import Chart
 from toposcope.report.document import (
+    Block,
     Code,
     Details,
     Document,
@@ -18,7 +19,6 @@ from toposcope.report.document import (
     Picture,
     Preformatted,
     Section,
-    SideBySide,
     Terms,
     paragraph,
 )
@@ -32,12 +32,14 @@ def page() -> Element:
     nasty = '<img src=x onerror="alert(1)"> & | `x`'
     columns = (Column("run", True, names_row=True), *(Column(f"c{i}", group="<g>") for i in range(20)))
     table = Table("t", nasty, columns, tuple((nasty, *["−1"] * 20) for _ in range(3)), sortable=True)
-    words = Table("w", "words", (Column("a", True, names_row=True), Column("b", True, prose=True)), (("x", "y"),))
+    words = Table(
+        "w", "words", (Column("first", True, names_row=True), Column("second", True, prose=True)), (("x", "y"),)
+    )
     figure = alt.Chart(pl.DataFrame({"run": [nasty], "step": [1]})).mark_point().encode(x="step:Q", color="run:N")
     pictures = [Picture(Chart(name, nasty, nasty, "a line that falls, and then rises again", figure)) for name in "fgh"]
-    blocks = (
+    blocks: tuple[Block, ...] = (
         paragraph("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
-        Preformatted(nasty, "lines"), pictures[0], SideBySide(("x", "y"), (pictures[1], pictures[2])),
+        Preformatted(nasty, "lines"), *pictures,
         Details("more", (table,)), words,
     )  # fmt: skip
     document = Document(nasty, [("", [nasty, "second"])], [Section("s", nasty, blocks)])

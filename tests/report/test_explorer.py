@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +94,11 @@ def test_of_many_runs_the_main_features_are_left(monkeypatch: pytest.MonkeyPatch
 def test_the_longest_bars_of_a_diagram_are_there_and_lost_files_are_said() -> None:
     deaths = np.arange(1, 101, dtype=float)
     diagram = Diagram(np.column_stack([np.zeros(100), deaths]), 0)
-    material = dataclasses.replace(study("clock"), diagrams=lambda run, step, probe: {"w": {"H0": diagram}})
+    material = dataclasses.replace(
+        study("clock"),
+        labels=pl.DataFrame({"probe": ["rips"], "options": ['{"keep": true}'], "label": ["rips:keep=true"]}),
+        diagrams=lambda run, step, probe: {"w": {"H0": diagram}} if probe == "rips:keep=true" else {},
+    )
     points = explorer_data(material)["diagrams"]["small"][0]["w"]["H0"]
     assert points["n"] == 100
     np.testing.assert_allclose(unpacked(points["bars"]).reshape(-1, 2)[:, 1], deaths[::-1][:MAX_BARS])

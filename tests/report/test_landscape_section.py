@@ -96,7 +96,7 @@ def test_the_table_has_each_statistic_with_its_spread() -> None:
     found = section_of("landscape", with_planes(2))
     assert found is not None
     (table,) = (block for block in found.blocks if isinstance(block, Table))
-    assert table.rows[0] == ("run-0", "100", "minima", "1", "0.5", "0.25", "0.125", "–")
+    assert table.rows[0] == ("run-0", "100", "minima", "1", "0.5", "0.25", "0.125")
 
 
 def test_a_study_without_planes_has_no_section() -> None:

@@ -39,8 +39,9 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     whole = study_page(study)
     assert whole.data.trajectories == []
     assert list(whole.charts()) == []
-    page, verdict = write_report(study)
-    assert verdict[0].endswith("cannot be told: no loss is known.")
+    page, answer = write_report(study)
+    assert answer.first == "No loss of series is known; the doctor finds no fault in 2 checkpoints."
+    assert dict(answer.findings)["Topology"].endswith("cannot be told: no loss is known.")
     report = page.with_name("report.md").read_text()
     assert "### What failed" in report
     reason = pl.read_csv(page.with_name("tables") / "errors.csv").item(0, "message")

@@ -93,7 +93,7 @@ def _limits(smooth: pl.DataFrame, curve: pl.DataFrame | None, ends: pl.DataFrame
     """Return the ends of the vertical axis: what was seen but for its first quarter, the forecasts and their band."""
     late = smooth.filter(pl.col("step") >= EARLY_SHARE * pl.col("step").max()).get_column("loss")
     without_spikes = late.rolling_median(SPIKE_POINTS, min_samples=1, center=True).to_list()
-    shown = [min(without_spikes), max(without_spikes)]
+    shown = [float(late.min()), max(without_spikes)]  # type: ignore[arg-type]
     if curve is not None:
         shown += curve.select("low", "high").row(-1)
     if ends is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,14 @@ from toposcope.cli.options import BadUse
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from toposcope.analysis.adjustment import Method
     from toposcope.charts.vega import Kind
     from toposcope.study import Study
 
+MAX_FINDINGS = 6  # that are printed; the page has all
+MAX_LINE, MIN_INDENT = 110, 2  # characters
 REPORTED = "reported.sha256"  # in a study's folder: the digest of what its report was written of
 
 
@@ -78,12 +84,28 @@ def write_and_print(
     study = Study.load(directory)
     gc.freeze()  # modules remain to the end: the collector need not look through them again and again
     with progress_bars() as progress:
-        page, verdict = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS)
+        page, answer = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS)
     write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
-    for sentence in verdict:
-        click.echo(sentence)
+    click.echo(answer.first)
+    click.echo(answer.second)
+    for line in in_two_columns(answer.findings[:MAX_FINDINGS]):
+        click.echo(line)
     click.echo(f"report: {page.resolve()}")
     open_page(page)
+
+
+def in_two_columns(rows: Sequence[tuple[str, str]], width: int = 0) -> list[str]:
+    """Return lines of at most so many characters, by default those of the terminal: a title, and text next to it."""
+    width = width or min(shutil.get_terminal_size().columns, MAX_LINE)
+    first = max((len(title) for title, _ in rows), default=0) + 2
+    if first > width / 2:
+        first = MIN_INDENT
+    lines = []
+    for title, text in rows:
+        start = f"{title:<{first}}" if len(title) < first else ""
+        lines += [] if start else [title]
+        lines += textwrap.wrap(text, width, initial_indent=start or " " * first, subsequent_indent=" " * first)
+    return lines
 
 
 def report_of(study: Study) -> Path:
@@ -98,7 +120,7 @@ def is_up_to_date(study: Study) -> bool:
 
 
 def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
-    """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
+    """Write the report of two studies; print how they differ, the first sentence of each, and the path; open it."""
     from toposcope.cli.output import open_page
     from toposcope.report import write_comparison
     from toposcope.report.tuning import MAX_WORKERS
@@ -114,6 +136,6 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
             Study.load(first), Study.load(second), folder, progress, adjust, kinds, MAX_WORKERS
         )
     for name, sentences in verdicts:
-        click.echo(f"{name}: {sentences[0]}")
+        click.echo(f"{name}: {sentences[0]}" if name else " ".join(sentences))
     click.echo(f"report: {page.resolve()}")
     open_page(page)

@@ -77,7 +77,7 @@ def _numbers(group: str, columns: Mapping[str, str], write: Callable[[Any], str]
 
 def _tests(group: str, columns: Mapping[str, str]) -> list[Spec]:
     """Return under one heading the columns of correlations, each with that of its p-value."""
-    pairs = ((number_of(title, f"rho_{column}", group=group), number_of("p", f"p_{column}", p_value, group=group))
+    pairs = ((number_of(title, f"rho_{column}", group=group), number_of("p-value", f"p_{column}", p_value, group=group))
              for title, column in columns.items())  # fmt: skip
     return [spec for pair in pairs for spec in pair]
 
@@ -90,14 +90,14 @@ SPECS: tuple[Spec, ...] = (
     text_of("needs", "needs"),
     *_numbers("power", {"at 0.45": "power"}, share),
     *_numbers("power", {"found 4 in 5": "detectable"}),
-    number_of("n", "n", whole),
+    number_of("checkpoints", "n", whole),
     *_numbers("1 as usually reported", {"rho": "rho"}),
-    *_numbers("1 as usually reported", {"p": "p"}, p_value),
+    *_numbers("1 as usually reported", {"p-value": "p"}, p_value),
     interval_of("95% interval", "low", "high", group="1 as usually reported"),
     interval_of("95% interval", "block_low", "block_high", group="2 dependence"),
     *_numbers("2 dependence", {"block": "block_length"}, whole),
     *_numbers("2 dependence", {"n eff.": "n_eff"}, tenths),
-    *_numbers("2 dependence", {"p": "p_n_eff", "shift p": "p_shift"}, p_value),
+    *_numbers("2 dependence", {"p-value": "p_n_eff", "shift p": "p_shift"}, p_value),
     *_numbers("3 covariates", {
         "step": "rho_step", "rate": "rho_learning_rate", "sum of rates": "rho_cumulative_learning_rate",
         "norm": "rho_weight_norm", "with step": "rho_with_step",
@@ -113,7 +113,7 @@ SPECS: tuple[Spec, ...] = (
     *_numbers("6 others", {"share as strong, changes": "share_others_differences"}, share),
     *_numbers("6 others", {"p of pairings, changes": "p_pairing_differences"}, p_value),
     *_numbers("7 scale-free twin", {"rho": "rho_twin", "given step": "rho_twin_given_step"}),
-    *_numbers("7 scale-free twin", {"p": "p_twin_given_step"}, p_value),
+    *_numbers("7 scale-free twin", {"p-value": "p_twin_given_step"}, p_value),
     *_numbers("8 noise", {"ratio": "noise"}, tenths),
     *_numbers("9 adjusted p", {
         "rho": "p_adjusted", "given step": "p_given_step_adjusted", "given all": "p_given_all_adjusted",
@@ -122,7 +122,7 @@ SPECS: tuple[Spec, ...] = (
 )  # fmt: skip
 SCALE_SPECS: tuple[Spec, ...] = (
     *_numbers("scale of hidden states", {"top eigenvalue": SCALED, "given step and it": "rho_given_scale"}),
-    *_numbers("scale of hidden states", {"p": "p_given_scale", "p adjusted": "p_given_scale_adjusted"}, p_value),
+    *_numbers("scale of hidden states", {"p-value": "p_given_scale", "p adjusted": "p_given_scale_adjusted"}, p_value),
 )
 """Further columns where features of hidden states are among the rows."""
 SHORT: tuple[Spec, ...] = (

@@ -331,7 +331,7 @@ def _skills(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("groups", "n_groups", whole),
         number_of("skill", "skill"),
         interval_of("95% interval", "skill_low", "skill_high", 3),
-        number_of("p", "p", p_value),
+        number_of("p-value", "p", p_value),
         number_of("p, adjusted", "p_adjusted", p_value),
     )
     rule = paragraph(

@@ -1,10 +1,10 @@
 """A comparison of two studies: verdicts, correlations and final values run by run, figures, declarations."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,9 +20,9 @@ from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.composing import render_all, rendering_engine
-from toposcope.report.document import Block, Document, Picture, SideBySide, csv_link, details, paragraph, section
-from toposcope.report.first_screen import first_screen
-from toposcope.report.headline import H0, NP, TARGETS
+from toposcope.report.document import Block, Document, Picture, csv_link, details, paragraph, section, sentence
+from toposcope.report.headline import HEADLINES, TARGETS, named, uncapitalised
+from toposcope.report.own_run import opening
 from toposcope.report.sections.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
@@ -34,6 +34,7 @@ from toposcope.report.tables import (
     number_of,
     p_value,
     plain,
+    settled,
     table,
     tenths,
     text_of,
@@ -42,59 +43,116 @@ from toposcope.report.tables import (
 from toposcope.report.writing import PAGE, study_page, write_document
 from toposcope.study import Study
 from toposcope.typing import Vector
-
-
-def overlaid_charts(names: Names, pairs: Sequence[Pair], differences: pl.DataFrame) -> list[Chart]:
-    """Draw both runs of each pair, those of the second study dashed."""
-    charts = []
-    for stem, key, name, axis, both in _quantities(pairs):
-        frames = [
-            pl.DataFrame({"run": a.run, "series": study, "step": run.steps, "value": values})
-            for a, b, *found in both
-            for run, study, values in zip((a, b), names, found, strict=True)
-        ]
-        if frames:
-            title = _title(name, differences.filter(level=NETWORK, quantity=key))
-            runs = list(dict.fromkeys(a.run for a, *_ in both))
-            caption = f"Solid: {names[0]}; dashed: {names[1]}. One colour is one pair of runs."
-            figure = training_lines(pl.concat(frames), axis, runs, dashes=names)
-            charts.append(Chart(f"both-{stem}", title, caption, f"Line chart over training. {title}.", figure))
-    return charts
-
+from toposcope.wording import joined
 
 Both = list[tuple[Trajectory, Trajectory, Vector, Vector]]
+MAX_CHARTS = 10
 
 
-def _quantities(pairs: Sequence[Pair]) -> Iterator[tuple[str, str, str, str, Both]]:
-    """Yield file stem, key, name and axis of each quantity, with the pairs that have it."""
-    targets = dict.fromkeys(next(iter(a.targets), "") for a, _ in pairs)
-    for target in [name for name in targets if name][:1]:
-        both = [
-            (a, b, a.targets[target], b.targets[target])
-            for a, b in pairs
-            if target in a.targets and target in b.targets
-        ]
-        name = TARGETS[target]
-        yield "loss", target, f"{name[:1].upper()}{name[1:]}", f"{name} (nats per token)", both
-    for stem, headline in (("neural-persistence", NP), ("h0-total", H0)):
+class Quantity(NamedTuple):
+    """A quantity of both studies, with the pairs of runs that have it."""
+
+    key: str
+    name: str
+    axis: str
+    both: Both
+
+    def ends(self) -> list[tuple[float, float]]:
+        """Return the last known values of each pair."""
+        return [(float(x[np.isfinite(x)][-1]), float(y[np.isfinite(y)][-1])) for _, _, x, y in self.both]
+
+    def is_equal(self) -> bool:
+        """Whether no common checkpoint of any pair differs."""
+        return all(np.array_equal(*_at_common_steps(*pair), equal_nan=True) for pair in self.both)
+
+    def gap(self) -> float:
+        """Return the largest difference of last values, relative to them."""
+        return max(abs(y - x) / (max(abs(x), abs(y)) or 1.0) for x, y in self.ends())
+
+
+def _at_common_steps(a: Trajectory, b: Trajectory, x: Vector, y: Vector) -> tuple[Vector, Vector]:
+    _, first, second = np.intersect1d(a.steps, b.steps, return_indices=True)
+    return x[first], y[second]
+
+
+def quantities(pairs: Sequence[Pair]) -> list[Quantity]:
+    """Return the loss, then the quantities that the report names, as far as both studies have them."""
+    targets = list(dict.fromkeys(name for a, _ in pairs for name in a.targets))
+    found = [
+        Quantity(target, _capital(TARGETS[target]), f"{TARGETS[target]} (nats per token)",
+                 [(a, b, a.targets[target], b.targets[target]) for a, b in pairs
+                  if target in a.targets and target in b.targets])
+        for target in targets
+    ][:1]  # fmt: skip
+    for headline in HEADLINES:
         f = headline.feature
         both = [(a, b, a.features[f], b.features[f]) for a, b in pairs if f in a.features and f in b.features]
-        yield stem, headline.key, headline.name, headline.axis, both
+        found.append(Quantity(headline.key, headline.name, headline.axis or uncapitalised(headline.name), both))
+    known = [q._replace(both=[pair for pair in q.both if all(np.isfinite(v).any() for v in pair[2:])]) for q in found]
+    return [quantity for quantity in known if quantity.both]
 
 
-def _title(name: str, rows: pl.DataFrame) -> str:
-    """Say in how many pairs of runs the quantity differs beyond the noise."""
-    beyond = rows.drop_nulls("step")
-    if not len(rows):
-        return f"{name} of both studies"
-    if len(rows) == 1:
-        row = rows.row(0, named=True)
-        return (
-            f"{name} first differs beyond the noise at step {row['step']:,}"
-            if len(beyond)
-            else f"{name} does not differ beyond the noise"
-        )
-    return f"{name} differs beyond the noise in {len(beyond)} of {len(rows)} pairs of runs"
+def overlaid_charts(names: Names, found: Sequence[Quantity], differences: pl.DataFrame) -> list[Chart]:
+    """Draw both runs of each pair on the same axes, those of the second study dashed: the loss, then what differs."""
+
+    def place(quantity: Quantity) -> tuple[bool, bool, float]:
+        beyond = differences.filter(level=NETWORK, quantity=quantity.key).drop_nulls("step")
+        return quantity.key not in TARGETS, not len(beyond), -quantity.gap()
+
+    shown = [quantity for quantity in found if quantity.key in TARGETS or not quantity.is_equal()]
+    shown = sorted(shown, key=place)[:MAX_CHARTS]
+    return [_overlaid(names, quantity, differences) for quantity in shown]
+
+
+def _overlaid(names: Names, quantity: Quantity, differences: pl.DataFrame) -> Chart:
+    rows = pl.concat(
+        pl.DataFrame({"run": a.run, "series": study, "step": run.steps, "value": values})
+        for a, b, *found in quantity.both
+        for run, study, values in zip((a, b), names, found, strict=True)
+    )
+    title = _title(names, quantity, differences.filter(level=NETWORK, quantity=quantity.key))
+    runs = list(dict.fromkeys(a.run for a, *_ in quantity.both))
+    colours = " One colour is one pair of runs." if len(runs) > 1 else ""
+    caption = f"Solid: {names[0]}; dashed: {names[1]}.{colours}"
+    figure = training_lines(rows, quantity.axis, runs, dashes=names)
+    stem = "loss" if quantity.key in TARGETS else re.sub("[^a-z0-9]+", "-", quantity.name.lower()).strip("-")
+    return Chart(f"both-{stem}", title, caption, f"Line chart over training. {title}.", figure)
+
+
+def _title(names: Names, quantity: Quantity, rows: pl.DataFrame) -> str:
+    """Say in how many pairs of runs the quantity differs beyond the noise; without a test, where it ends."""
+    name, beyond = quantity.name, rows.drop_nulls("step")
+    if len(rows) > 1:
+        return f"{name} differs beyond the noise in {len(beyond) or 'none'} of {len(rows)} pairs of runs"
+    if len(beyond):
+        return f"{name} first differs beyond the noise at step {beyond.item(0, 'step'):,}"
+    if len(rows):
+        return f"{name} does not differ beyond the noise"
+    return _ends(names, quantity)
+
+
+def _ends(names: Names, quantity: Quantity) -> str:
+    """Say where a quantity ends in both studies, or in how many pairs of runs it ends lower or higher in the second."""
+    ends = quantity.ends()
+    if len(ends) == 1:
+        return f"{quantity.name} ends at {plain(ends[0][0])} in {names[0]} and {plain(ends[0][1])} in {names[1]}"
+    lower, higher = sum(y < x for x, y in ends), sum(y > x for x, y in ends)
+    n, how = (lower, "lower") if lower >= higher else (higher, "higher")
+    return f"{quantity.name} ends {how} in {names[1]} than in {names[0]} in {n or 'none'} of {len(ends)} pairs of runs"
+
+
+def answer(names: Names, found: Sequence[Quantity]) -> list[str]:
+    """Return the sentences that say how the studies differ: the loss first, then what is the same."""
+    losses = [_ends(names, quantity) for quantity in found if quantity.key in TARGETS]
+    same = [uncapitalised(quantity.name) for quantity in found if quantity.is_equal()]
+    first = (
+        sentence(losses[0]) if losses else "The losses of the two studies cannot be compared: no pair of runs has one."
+    )
+    return [first, *([f"The same at every common checkpoint: {joined(same)}."] if same else [])]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 SAME_RUN = "the same run: not two samples"
@@ -129,7 +187,7 @@ def write_comparison(
     -------
     page : Path
     verdicts : list of (str, list of str)
-        The name of each study and its verdict, in two sentences.
+        How they differ, without a name; then the name of each study and its verdict, in two sentences.
     """
     progress("report", 0, 3)
     studies = (first, second)
@@ -137,7 +195,6 @@ def write_comparison(
     materials = [page.data for page in pages]
     progress("report", 1, 3)
     names = names_of(first, second)
-    drawn = [{chart.name: chart for _, chart in page.charts(compared=True)} for page in pages]
     runs = trajectory_pairs(*materials)
     frames = {
         TABLE: first_differences_frame(runs),
@@ -145,10 +202,13 @@ def write_comparison(
         "finals": finals(*materials),
         "declarations": differences(first, second),
     }
-    screens = [first_screen(data) for data in materials]
-    leads = [(name, [screen.first, screen.second]) for name, screen in zip(names, screens, strict=True)]
-    overlaid = overlaid_charts(names, runs, frames[TABLE])
-    document = _document(names, leads, frames, drawn, overlaid)
+    screens = [opening(data, {}).answer for data in materials]
+    found = quantities(runs)
+    leads = [("", answer(names, found))]
+    same = screens[0] == screens[1]
+    for name, screen in zip(["Both studies"] if same else names, screens, strict=False):
+        leads.append((name, [screen.first, screen.second]))
+    document = _document(names, leads, frames, overlaid_charts(names, found, frames[TABLE]))
     progress("report", 2, 3)
     with rendering_engine(workers) as engine:
         rendered = render_all(document.charts(), kinds, engine)
@@ -225,7 +285,7 @@ def _same(first: StudyData, second: StudyData, run_a: str, run_b: str) -> bool:
 
 
 def finals(first: StudyData, second: StudyData) -> pl.DataFrame:
-    """Return the last known value of every target and feature in both: ``run, run_b, quantity, a, b, difference``."""
+    """Return the last value of targets and features of both: ``run, run_b, quantity, first, second, difference``."""
     by_run = [{t.run: t for t in data.trajectories} for data in (first, second)]
     rows = []
     for run_a, run_b in _pairs(first, second):
@@ -234,15 +294,25 @@ def finals(first: StudyData, second: StudyData) -> pl.DataFrame:
             if name in b and np.isfinite(a[name][-1]) and np.isfinite(b[name][-1]):
                 x, y = float(a[name][-1]), float(b[name][-1])
                 rows.append((run_a, run_b, name, x, y, y - x))
-    texts, floats = dict.fromkeys(("run", "run_b", "quantity"), pl.String), dict.fromkeys("ab", pl.Float64)
+    texts, floats = (
+        dict.fromkeys(("run", "run_b", "quantity"), pl.String),
+        dict.fromkeys(("first", "second"), pl.Float64),
+    )
     return pl.DataFrame(rows, schema={**texts, **floats, "difference": pl.Float64}, orient="row")
 
 
 def differences(first: Study, second: Study) -> pl.DataFrame:
-    """Return the fields in which the declarations differ: ``field, a, b``; empty if a declaration lacks the field."""
-    a, b = (dict(_fields(msgspec.to_builtins(study.declaration), "")) for study in (first, second))
-    rows = [(key, a.get(key, ""), b.get(key, "")) for key in dict.fromkeys((*a, *b)) if a.get(key) != b.get(key)]
-    return pl.DataFrame(rows, schema=dict.fromkeys(("field", "a", "b"), pl.String), orient="row")
+    """Return ``field, first, second`` where the declarations differ; empty if a declaration lacks the field."""
+    a, b = (_declared(study) for study in (first, second))
+    fields = [key for key in dict.fromkeys((*a, *b)) if key != "name" and a.get(key, "") != b.get(key, "")]
+    rows = [(key, a.get(key, ""), b.get(key, "")) for key in fields]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("field", "first", "second"), pl.String), orient="row")
+
+
+def _declared(study: Study) -> dict[str, str]:
+    """Return what a study declares, by field; a probe is a field of its own, whatever its place in the list."""
+    probes = {f"probe {label}": "measured" for label in study.labels().get_column("label")}
+    return {**dict(_fields({**msgspec.to_builtins(study.declaration), "probes": None}, "")), **probes}
 
 
 def _fields(value: object, path: str) -> Iterator[tuple[str, str]]:
@@ -253,30 +323,28 @@ def _fields(value: object, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list) and value and isinstance(value[0], Mapping):
         for i, inner in enumerate(value):
             name = inner.get("name") or inner.get("size") or inner.get("path")
-            place = name if isinstance(name, str) and path != "probes" else i + 1
-            yield from _fields(inner, f"{path}[{place}]")
-    else:
-        yield path, msgspec.json.encode(value).decode()
+            yield from _fields(inner, f"{path}[{name if isinstance(name, str) else i + 1}]")
+    elif value is not None:
+        yield path, value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _document(
     names: tuple[str, str],
     leads: list[tuple[str, list[str]]],
     frames: Mapping[str, pl.DataFrame],
-    drawn: list[dict[str, Chart]],
     overlaid: list[Chart],
 ) -> Document:
     parting = difference_blocks(frames[TABLE], names) or [
         paragraph("No runs can be compared checkpoint by checkpoint.")
     ]
     sections = [
-        section("differences", "Where do they part?", *parting, *(Picture(chart) for chart in overlaid)),
-        section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
+        section("curves", "Both on the same axes", *(Picture(chart) for chart in overlaid)),
+        section("differences", "Where do they part?", *parting),
         section("finals", "Final values", *_final_blocks(names, frames["finals"])),
-        section("figures", "Figures", *_figure_blocks(names, drawn)),
         section(
             "declarations", "Differences between the declarations", *_declaration_blocks(names, frames["declarations"])
         ),
+        section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
     ]
     return Document(f"{names[0]} and {names[1]}", leads, [s for s in sections if s is not None])
 
@@ -319,26 +387,21 @@ def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
 
 
 def _final_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
-    rows = headline_rows(frame, "quantity")
+    rows = [{**row, "difference": settled(row["difference"], row["first"], row["second"])}
+            for row in headline_rows(frame, "quantity")]  # fmt: skip
     specs = [
         feature_of("quantity", "quantity"),
         *_runs(rows),
-        number_of(names[0], "a", plain),
-        number_of(names[1], "b", plain),
-        number_of("difference", "difference", lambda x: plain(x) if x is None or x < 0 else f"+{plain(x)}"),
+        number_of(names[0], "first", plain),
+        number_of(names[1], "second", plain),
+        number_of("difference", "difference", lambda x: plain(x) if x is None or x <= 0 else f"+{plain(x)}"),
     ]
-    final_values = table("finals", "Values at the last measured checkpoint", specs, rows)
-    return [final_values, paragraph("All: ", csv_link("finals"), ".", note=True)] if final_values else []
-
-
-def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Chart]]) -> list[Block | None]:
+    differing = [row for row in rows if row["difference"]]
+    same = list(dict.fromkeys(named(row["quantity"]) for row in rows if not row["difference"]))
     return [
-        SideBySide(
-            names,
-            tuple(Picture(replace(d[name], name=f"{side}-{name}")) for side, d in zip("ab", drawn, strict=True)),
-        )
-        for name in drawn[0]
-        if name in drawn[1]
+        table("finals", "Values at the last measured checkpoint", specs, differing),
+        paragraph(f"The same in both: {joined(same)}.") if same else None,
+        paragraph("All: ", csv_link("finals"), ".", note=True) if rows else None,
     ]
 
 
@@ -347,8 +410,8 @@ def _declaration_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
         return [paragraph("Nothing: the declarations are the same.")]
     specs: tuple[Spec, ...] = (
         text_of("field", "field", names_row=True),
-        (Column(names[0], True, prose=True), lambda row: word(row["a"])),
-        (Column(names[1], True, prose=True), lambda row: word(row["b"])),
+        (Column(names[0], True, prose=True), lambda row: word(row["first"])),
+        (Column(names[1], True, prose=True), lambda row: word(row["second"])),
     )
     fields = table("declarations", "Fields of the declarations that differ", specs, frame.to_dicts())
     return [fields if len(frame) <= 40 else details(f"{len(frame)} fields differ", fields)]

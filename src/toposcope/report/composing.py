@@ -64,11 +64,11 @@ class Composed:
     sections: list[Section]  # the sections with content, in the order of the page
     tables: dict[str, pl.DataFrame]  # by name
     rendered: Rendered  # the charts as files, and Vega
-    first: Picture | None  # the chart at the top
+    first: dict[str, Picture]  # the charts at the top, by name
 
 
-def _nothing(_: Any) -> None:
-    return None
+def _nothing(_: Any) -> tuple[()]:
+    return ()
 
 
 class Page(Generic[MaterialType]):
@@ -82,7 +82,7 @@ class Page(Generic[MaterialType]):
     """
 
     def __init__(self, sections: Sequence[ReportSection[MaterialType]], data: MaterialType) -> None:
-        self._sections = sorted(sections, key=lambda part: part.position)
+        self._sections = sorted(sections, key=lambda s: s.position if s.position_on is None else s.position_on(data))
         self.data = data
 
     def notes(self) -> list[str]:
@@ -99,16 +99,10 @@ class Page(Generic[MaterialType]):
         ordered = sorted(self._sections, key=lambda part: part.summary_position)
         return [sentence for part in ordered for sentence in part.summary(self.data)]
 
-    def charts(self, *, compared: bool = False) -> Iterator[tuple[str, Chart]]:
-        """Draw the charts that have data, one by one; yield each with the anchor of its section.
-
-        Parameters
-        ----------
-        compared : bool
-            Draw only the charts that are shown side by side when two studies are compared.
-        """
+    def charts(self) -> Iterator[tuple[str, Chart]]:
+        """Draw the charts that have data, one by one; yield each with the anchor of its section."""
         for part in self._sections:
-            for draw in part.compared_charts if compared else part.charts:
+            for draw in part.charts:
                 with debug_mode(False):  # Altair would validate every part of every chart as it is made
                     drawn = draw(self.data)
                 for chart in [drawn] if isinstance(drawn, Chart) else drawn or []:
@@ -118,7 +112,7 @@ class Page(Generic[MaterialType]):
         self,
         kinds: Sequence[Kind] = (),
         engine: Workers | None = None,
-        first: Callable[[MaterialType], Chart | None] = _nothing,
+        first: Callable[[MaterialType], Iterable[Chart]] = _nothing,
         *,
         meanwhile: Callable[[MaterialType], object] = _nothing,
         vega: bool = True,
@@ -132,7 +126,7 @@ class Page(Generic[MaterialType]):
         engine : Workers, optional
             What renders, from `toposcope.report.composing.rendering_engine`; default: this process.
         first : callable
-            Draws the chart at the top of the page, which belongs to no section.
+            Draws the charts at the top of the page, which belong to no section.
         meanwhile : callable
             Called once all charts are drawn, while other processes render the last of them.
         vega : bool
@@ -146,10 +140,9 @@ class Page(Generic[MaterialType]):
                 pictures[anchor].append(Picture(chart))
                 yield chart
             with debug_mode(False):
-                top = first(self.data)
-            if top is not None:
-                pictures[""].append(Picture(top))
-                yield top
+                top = list(first(self.data))
+            pictures[""] += map(Picture, top)
+            yield from top
             for part in self._sections:
                 blocks = part.blocks(self.data, pictures[part.anchor])
                 title, finding = part.title_of(self.data), part.finding(self.data)
@@ -158,4 +151,5 @@ class Page(Generic[MaterialType]):
 
         rendered = render_all(charts(), kinds, engine or rendering_engine(), vega=vega)
         shown = [part for part in sections if part is not None]
-        return Composed(self.summary(), shown, self.tables(), rendered, next(iter(pictures[""]), None))
+        first_pictures = {picture.name: picture for picture in pictures[""]}
+        return Composed(self.summary(), shown, self.tables(), rendered, first_pictures)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from toposcope.charts.chart import Chart
-from toposcope.report.tables import Table
+from toposcope.report.tables import UNDEFINED, Table
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,6 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """Pictures set next to each other, with a title each."""
-
-    titles: tuple[str, ...]
-    pictures: tuple[Picture, ...]
-    kind: ClassVar[str] = "side_by_side"
-
-
-@dataclass(frozen=True)
 class Details:
     """What is long and folded away until it is asked for; print shows it."""
 
@@ -93,7 +84,7 @@ class Details:
     kind: ClassVar[str] = "details"
 
 
-Block = Paragraph | Heading | Terms | Preformatted | Picture | SideBySide | Details | Table
+Block = Paragraph | Heading | Terms | Preformatted | Picture | Details | Table
 
 
 @dataclass(frozen=True)
@@ -157,6 +148,15 @@ class HeadlineRow:
     where: str  # in how many runs, such as "in 2 of 3 runs", where not in all; and why it cannot be told
     verdicts: str  # the verdicts of all runs, in a line
 
+    @property
+    def left(self) -> str:
+        """What is left given the covariates, run by run, and in how many runs that is defined where not in all."""
+        defined = [cell.left for cell in self.cells if cell.left != UNDEFINED]
+        if not defined:
+            return "not defined" if self.verdict else ""
+        where = "" if len(defined) == len(self.cells) else f" ({len(defined)} of {len(self.cells)} runs)"
+        return " / ".join(defined) + where
+
 
 @dataclass(frozen=True)
 class HeadlineTable:
@@ -165,14 +165,25 @@ class HeadlineTable:
     columns: tuple[str, ...]  # the runs, or with more than 5 of them the one column that summarises them
     rows: tuple[HeadlineRow, ...]  # the last one is the training step itself
 
+    @property
+    def has_left(self) -> bool:
+        """Whether anything is defined given the covariates."""
+        return any(cell.left != UNDEFINED for row in self.rows for cell in row.cells)
+
 
 @dataclass(frozen=True, eq=False)
 class Opening:
-    """What a study's page shows before anything else."""
+    """What a study's page shows before anything else: an answer, a chart, and next to it a table or facts."""
 
     answer: FirstScreen
-    table: HeadlineTable | None
-    picture: Picture | None  # the table as a chart
+    picture: Picture | None = None
+    table: HeadlineTable | None = None
+    facts: Terms | None = None
+    then: "Opening | None" = None  # of one run: what topology adds, one section down
+
+    def pictures(self) -> list[Picture]:
+        """Return the charts in their order."""
+        return [*([self.picture] if self.picture else []), *(self.then.pictures() if self.then else [])]
 
 
 @dataclass(frozen=True)
@@ -188,7 +199,7 @@ class Document:
 
     def charts(self) -> list[Chart]:
         """Return the charts in their order: the number of a figure is its place."""
-        first = [self.opening.picture.chart] if self.opening and self.opening.picture else []
+        first = [picture.chart for picture in self.opening.pictures()] if self.opening else []
         return [*first, *(chart for part in self.sections for chart in _charts(part.blocks))]
 
 
@@ -197,8 +208,6 @@ def _charts(blocks: "tuple[Block, ...]") -> Iterator[Chart]:
         match block:
             case Picture():
                 yield block.chart
-            case SideBySide():
-                yield from (picture.chart for picture in block.pictures)
             case Details():
                 yield from _charts(block.blocks)
 

@@ -133,6 +133,10 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
 
 def _diagrams(data: StudyData, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
     """Return the longest bars of the layers' diagrams, at as many checkpoints as there is room for."""
+    live = set(data.runs.filter(kind="live").get_column("run"))
+    if live.issuperset(t.run for t in runs):
+        return {}  # a monitor stores no diagrams
+    runs = [t for t in runs if t.run not in live]
     try:
         points = sum(_n_points(data, t) * len(t.steps) for t in runs)
     except ToposcopeError as error:
@@ -154,10 +158,16 @@ def _n_points(data: StudyData, trajectory: Trajectory) -> int:
     return sum(len(points["bars"]) // 11 for of in layers.values() for points in of.values())
 
 
+def _diagram_labels(data: StudyData) -> list[str]:
+    """Return a label of each probe with diagrams, one without options where there is one."""
+    labels = data.labels.filter(pl.col("probe").is_in(DIAGRAM_PROBES)).sort(pl.col("label") != pl.col("probe"))
+    return labels.unique("probe", keep="first", maintain_order=True).get_column("label").to_list()
+
+
 def _bars(data: StudyData, run: str, step: int) -> dict[str, Any]:
     layers: dict[str, Any] = {}
-    for probe in DIAGRAM_PROBES:
-        for layer, diagrams in data.diagrams(run, step, probe).items():
+    for label in data.once("diagram labels", lambda: _diagram_labels(data)):
+        for layer, diagrams in data.diagrams(run, step, label).items():
             for name, diagram in diagrams.items():
                 order = np.argsort(-diagram.lifetimes, kind="stable")[:MAX_BARS]
                 if len(order):

@@ -79,29 +79,45 @@ def _between_runs(tested: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]
 
 
 def _chips(within: StudyVerdict, between: pl.DataFrame, data: StudyData) -> list[Chip]:
-    n_runs, n_checkpoints = len(data.runs), sum(data.runs.get_column("n_checkpoints"))
-    chips = [Chip(f"{n_runs:,}", f"{'run' if n_runs == 1 else 'runs'}, {counted(n_checkpoints, 'checkpoint')}")]
-    if len(rows := within.rows):
-        untested = rows.filter(verdict=UNDETERMINED)
-        tested = rows.filter((pl.col("verdict") != UNDETERMINED) | (pl.col("untested") == POWER.untested))
-        n, n_tested = len(features_of(rows)), len(features_of(tested))
-        beyond = len(features_of(rows.filter(verdict=BEYOND)))
-        chips += [
-            Chip(f"{n:,}" if n_tested == n else f"{n_tested:,} of {n:,}",
-                 f"topological {'feature' if n == 1 else 'features'} tested"),
-            Chip(f"{beyond:,}", BEYOND, "good" if beyond else "plain"),
-            Chip(f"{len(untested):,} of {len(rows):,}" if len(untested) else "0",
-                 "pairs of run and feature cannot be told", "warn" if len(untested) else "plain"),
-        ]  # fmt: skip
+    chips = [runs_chip(data), *topology_chips(within)]
     if len(between):
         beyond = len(between.filter(verdict=BEYOND))
         chips.append(Chip(f"{beyond:,}", f"{BEYOND}, between runs", "good" if beyond else "plain"))
-    n_errors = len(data.errors)
-    failures = Chip(f"{n_errors:,}", "failure" if n_errors == 1 else "failures", "bad" if n_errors else "plain")
-    return [*chips, _doctor(data), failures]
+    return [*chips, doctor_chip(data), failures_chip(data)]
 
 
-def _doctor(data: StudyData) -> Chip:
+def topology_chips(within: StudyVerdict) -> list[Chip]:
+    """Return how many features were tested, and with which outcome."""
+    rows = within.rows
+    if not len(rows):
+        return []
+    untested = rows.filter(verdict=UNDETERMINED)
+    tested = rows.filter((pl.col("verdict") != UNDETERMINED) | (pl.col("untested") == POWER.untested))
+    n, n_tested = len(features_of(rows)), len(features_of(tested))
+    beyond = len(features_of(rows.filter(verdict=BEYOND)))
+    return [
+        Chip(f"{n:,}" if n_tested == n else f"{n_tested:,} of {n:,}",
+             f"topological {'feature' if n == 1 else 'features'} tested"),
+        Chip(f"{beyond:,}", BEYOND, "good" if beyond else "plain"),
+        Chip(f"{len(untested):,} of {len(rows):,}" if len(untested) else "0",
+             "pairs of run and feature cannot be told", "warn" if len(untested) else "plain"),
+    ]  # fmt: skip
+
+
+def runs_chip(data: StudyData) -> Chip:
+    """Return how much there is."""
+    n_runs, n_checkpoints = len(data.runs), sum(data.runs.get_column("n_checkpoints"))
+    return Chip(f"{n_runs:,}", f"{'run' if n_runs == 1 else 'runs'}, {counted(n_checkpoints, 'checkpoint')}")
+
+
+def failures_chip(data: StudyData) -> Chip:
+    """Return how much of the work failed."""
+    n = len(data.errors)
+    return Chip(f"{n:,}", "failure" if n == 1 else "failures", "bad" if n else "plain")
+
+
+def doctor_chip(data: StudyData) -> Chip:
+    """Return what the doctor found."""
     faults, examined = len(data.findings.filter(severity="fault")), len(data.examined)
     if faults:
         return Chip(f"{faults:,}", f"{'fault' if faults == 1 else 'faults'} found by the doctor", "bad")

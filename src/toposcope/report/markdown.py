@@ -13,7 +13,6 @@ from toposcope.report.document import (
     Paragraph,
     Picture,
     Preformatted,
-    SideBySide,
     Terms,
 )
 from toposcope.report.tables import Table
@@ -53,10 +52,6 @@ def _block(block: Block) -> Iterator[str]:
             yield f"{fence}\n{block.text.rstrip()}\n{fence}"
         case Picture():
             yield from _picture(block)
-        case SideBySide():
-            for title, picture in zip(block.titles, block.pictures, strict=True):
-                yield f"### {_escaped(title)}"
-                yield from _picture(picture)
         case Details():
             yield f"### {_escaped(block.summary)}"
             for inner in block.blocks:

@@ -38,7 +38,14 @@ const features = new Map(explorer?.features.map((each) => [each.key, each]));
 const feature = () => features.get(get("feature"));
 const layers = () => explorer.layers[get("run")];
 const nearest = (steps, at) => steps.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best), steps[0]);
-const number = (v) => (typeof v === "number" ? v.toLocaleString("en", { maximumSignificantDigits: 4 }) : (v ?? "–"));
+const largest = (values) => values.reduce((most, v) => Math.max(most, Math.abs(v) || 0), 0);
+// As people write it; next to numbers of size `most` a rounding error is 0.
+function number(v, most = 0) {
+  if (typeof v !== "number") return v ?? "–";
+  if (Math.abs(v) <= 1e-12 * most) return "0";
+  if (Math.abs(v) < 1e-4 || Math.abs(v) >= 1e15) return `${+v.toPrecision(3)}`;
+  return v.toLocaleString("en", Number.isInteger(v) ? {} : { maximumSignificantDigits: 4 });
+}
 
 // Centred ranks; the last of some series, those before it regressed out.
 function ranks(values) {
@@ -53,7 +60,8 @@ function residual(series) {
     if (dot(left, left) > 1e-12 * dot(values, values)) free.push(left);
     else if (values === series.at(-1)) return values.map(() => 0);
   }
-  return free.at(-1);
+  const left = free.at(-1), most = largest(left);
+  return left.map((v) => (Math.abs(v) <= 1e-12 * most ? 0 : v));
 }
 
 // ---- Rows of charts
@@ -188,12 +196,15 @@ async function redraw() {
 
 function openData({ target }) {
   const chart = drawn.get(target.previousElementSibling.dataset.chart), rows = rowsIn(chart), table = make("table");
-  const lines = [keys(rows[0] ?? {}), ...rows.map(Object.values)];
+  const fields = keys(rows[0] ?? {}), sizes = fields.map((field) => largest(rows.map((row) => row[field])));
+  const { textContent } = target.closest("figure").querySelector("h2, h3"), quantity = get("quantity");
+  const value = chart.name.startsWith("layer") ? (features.get(quantity)?.name ?? quantity) : textContent;
+  const names = { value, x: page.axes[get("x")]?.title, ...page.charts[chart.name].columns };
+  const lines = [fields.map((field) => names[field] ?? field.replaceAll("_", " ")), ...rows.map(Object.values)];
   const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^\s*[=+@-](?![\d.])|^[\t\r]/, "'$&")}"`;
-  for (const line of lines.slice(0, 301)) {
-    const row = table.insertRow();
-    for (const cell of line) row.insertCell().textContent = number(cell);
-  }
+  table.createTHead().insertRow().append(...lines[0].map((textContent) => make("th", { textContent, scope: "col" })));
+  const body = table.createTBody();
+  for (const line of lines.slice(1, 301)) body.insertRow().append(...line.map((cell, i) => make("td", { textContent: number(cell, sizes[i]) })));
   const href = `data:text/csv,${encodeURIComponent(lines.map((line) => line.map(quoted).join(",")).join("\n"))}`;
   const link = make("a", { href, download: `${chart.name}.csv`, textContent: "CSV" });
   target.querySelector("div")?.remove();

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from toposcope.charts.theme import RUNS, RUNS_DARK, config
 
@@ -162,9 +163,19 @@ def to_fragment(document: "Document", explorer: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+    loader = jinja2.PackageLoader("toposcope.report", ".")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["glossed"] = glossed
+    return environment
+
+
+def glossed(text: str, *, focusable: bool = True) -> Markup:
+    """Return text in which verdicts show what they mean: to a pointer, and where they can be focused also to keys."""
+    from toposcope.analysis.verdict import GLOSSES  # the server, which imports nothing heavy, has no verdicts
+
+    tab = ' tabindex="0"' if focusable else ""
+    verdict = rf"\b({'|'.join(map(re.escape, GLOSSES))})\b"
+    return Markup(re.sub(verdict, lambda m: f'<abbr title="{GLOSSES[m[0]]}"{tab}>{m[0]}</abbr>', str(escape(text))))
 
 
 def _numbers(charts: "list[Chart]") -> dict[str, int]:
@@ -180,7 +191,7 @@ def page_data(charts: "list[Chart]", explorer: "Explorer | None" = None) -> dict
         rows = spec.pop("datasets", {})
         datasets |= {name: to_columns(each) for name, each in rows.items()}
         del spec["config"]
-        specs[chart.name] = page_chart(spec, _main_first(spec, list(rows)))
+        specs[chart.name] = page_chart(spec, _main_first(spec, rows))
     if explorer is not None:
         specs |= {name: page_chart(spec, []) for name, spec in explorer.charts.items()}
     return {
@@ -202,16 +213,44 @@ def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {(feature["key"], group) for feature in features for group in feature["values"]}
 
 
-def _main_first(spec: dict[str, Any], datasets: list[str]) -> list[str]:
-    """Order a chart's data: first what most of its layers draw, whose values the page reads out and lists."""
+def _main_first(spec: dict[str, Any], datasets: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Order a chart's data: first what most layers draw, or the widest, whose values the page reads out and lists."""
     text = to_json(spec)
-    return sorted(datasets, key=lambda name: -text.count(name))
+    columns = {name: len(rows[0]) if rows else 0 for name, rows in datasets.items()}
+    return sorted(datasets, key=lambda name: (columns[name] < 2, -text.count(name), -columns[name]))
+
+
+FIELDS = {
+    "partial_rho": "rho given the covariates", "when": "checkpoint", "place": "bar", "name": "kind of bar",
+    "forecast": "predicted final loss", "middle": "median", "birth": "birth",
+}  # fmt: skip
+"""Names of fields that their axes do not name; those without a title are named by their own words."""
 
 
 def page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
-    """Return a specification, the names of its data, and which of the page's signals it has."""
+    """Return a specification, the names of its data and their columns, and which of the page's signals it has."""
     signals = {param["name"] for param in spec.get("params", ())}
-    return {"spec": spec, "datasets": datasets, "cursor": "at" in signals, "hover": "hover" in signals}
+    titles: dict[str, set[str]] = {}
+    for field, title in _titles(spec):
+        titles.setdefault(field, set()).add(title)
+    columns = {**{field: next(iter(names)) for field, names in titles.items() if len(names) == 1}, **FIELDS}
+    return {
+        "spec": spec,
+        "datasets": datasets,
+        "columns": columns,
+        "cursor": "at" in signals,
+        "hover": "hover" in signals,
+    }
+
+
+def _titles(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield field and title of every axis and legend that has one."""
+    for channel in spec.get("encoding", {}).values():
+        if isinstance(channel, Mapping) and isinstance(channel.get("title"), str) and "field" in channel:
+            yield channel["field"], channel["title"]
+    parts = [part for name in ("layer", "concat", "hconcat", "vconcat") for part in spec.get(name, ())]
+    for part in [*parts, *([spec["spec"]] if "spec" in spec else [])]:
+        yield from _titles(part)
 
 
 def _own(name: str) -> Markup:

@@ -93,13 +93,13 @@ class ReportSection(Generic[MaterialType]):
         A callable computes the title from the data.
     position : int
         Sections appear on the page in this order. 900 and more is for sections that end every report.
+    position_on : callable, optional
+        Returns the position given the data, where it depends on them.
     tables : mapping of str to callable
         By name, a function that computes a table from the data; it may read other tables as
         ``data.tables[name]``. Each table is written to ``tables/NAME.csv``.
     charts : sequence of callable
         Each draws one chart or several; None or an empty list if there are no data.
-    compared_charts : sequence of callable
-        The charts that are shown side by side when two studies are compared.
     blocks : callable
         Returns the paragraphs, tables and figures in their order, given the data and the drawn figures.
     finding : callable
@@ -118,9 +118,9 @@ class ReportSection(Generic[MaterialType]):
     anchor: str
     title: str | Callable[[MaterialType], str]
     position: int = 500
+    position_on: Callable[[MaterialType], int] | None = None
     tables: Mapping[str, Callable[[MaterialType], pl.DataFrame]] = field(default_factory=dict)
     charts: Sequence[Callable[[MaterialType], Charts]] = ()
-    compared_charts: Sequence[Callable[[MaterialType], Charts]] = ()
     blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
     finding: Callable[[MaterialType], str] = _no_finding
     summary: Callable[[MaterialType], Sequence[str]] = _nothing

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.trajectories import Trajectory, trajectories
+from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.logs import Log, read_log
 from toposcope.progress import Progress, silent
 from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers_of
 from toposcope.report.tuning import MANY_CHECKPOINTS
@@ -20,6 +22,10 @@ from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
 
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
 """Probes that sections read as series of the trajectories; their rows, often millions, are not held."""
+
+
+def _no_log() -> Log:
+    raise ToposcopeError("no loss is logged")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +43,8 @@ class StudyData(ComputedOnce):
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
     states : callable
         ``(run, step, probe label) -> layer -> points``, as `Study.states`; empty where there are none.
+    read_log : callable
+        ``() -> Log``: the log of a study of one run, as `toposcope.logs.read_log` reads it.
     examined, notes : list of str
         `Study.examined` and `Study.notes`.
     corpus : str
@@ -61,6 +69,7 @@ class StudyData(ComputedOnce):
     errors: pl.DataFrame
     diagrams: Callable[[str, int, str], dict[str, dict[str, Diagram]]]
     states: Callable[[str, int, str], Mapping[str, NDArray[np.float32]]] = lambda _run, _step, _label: {}
+    read_log: Callable[[], Log] = _no_log
     examined: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     corpus: str = ""
@@ -73,6 +82,12 @@ class StudyData(ComputedOnce):
     workers: int = 1
     progress: Progress = silent
     _computed: dict[str, Any] = field(default_factory=dict, init=False)
+
+    @property
+    def is_own_run(self) -> bool:
+        """Whether it is somebody's own run: there is one, and it publishes no numbers to be examined."""
+        published = self.declaration.published or any(series.features for series in self.declaration.series)
+        return len(self.runs) == 1 and not published
 
     @classmethod
     def of(
@@ -111,6 +126,7 @@ class StudyData(ComputedOnce):
             errors=study.errors(),
             diagrams=study.diagrams,
             states=study.states,
+            read_log=lambda: read_log(study.directory),
             examined=study.examined(),
             notes=[*study.notes(), *filter(None, [study.coverage()])],
             corpus=study.meta("corpus_sha256"),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, ClassVar
 
 import polars as pl
@@ -54,10 +55,16 @@ Spec = tuple[Column, Callable[[Row], str]]
 def table(
     name: str, caption: str, specs: Sequence[Spec], rows: Iterable[Row], *, sortable: bool = False
 ) -> Table | None:
-    """Make a table from rows; none without rows. Rows with a ``feature`` and a ``group`` lead to the explorer."""
+    """Make a table from rows; none without rows; columns that are defined in no row are left away.
+
+    Rows with a ``feature`` and a ``group`` lead to the explorer.
+    """
     rows = list(rows)
-    cells = tuple(tuple(write(row) for _, write in specs) for row in rows)
-    columns = tuple(column for column, _ in specs)
+    lines = [[write(row) for row in rows] for _, write in specs]
+    told = [column.names_row or any(cell != UNDEFINED for cell in line)
+            for (column, _), line in zip(specs, lines, strict=True)]  # fmt: skip
+    cells = tuple(zip(*compress(lines, told), strict=True))
+    columns = tuple(compress((column for column, _ in specs), told))
     features = tuple((row["feature"], row["group"]) for row in rows if "feature" in row and "group" in row)
     return Table(name, caption, columns, cells, sortable, features) if cells else None
 
@@ -65,6 +72,15 @@ def table(
 def missing(value: object) -> bool:
     """Return whether a value is absent or not a number."""
     return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+NOISE = 1e-12  # share of the numbers next to it below which a number is a rounding error
+
+
+def settled(value: float | None, *next_to: float | None) -> float | None:
+    """Return a number, or 0 for a rounding error next to numbers of the same unit."""
+    largest = max((abs(other) for other in next_to if other is not None and math.isfinite(other)), default=0.0)
+    return 0.0 if value is not None and abs(value) <= NOISE * largest else value
 
 
 def _minus(text: str) -> str:
@@ -137,9 +153,11 @@ def text_of(title: str, column: str, *, names_row: bool = False, prose: bool = F
     return Column(title, True, group, names_row, prose), lambda row: word(row[column])
 
 
-def number_of(title: str, column: str, write: Callable[[Any], str] = signed, *, group: str = "") -> Spec:
-    """Return a column of numbers."""
-    return Column(title, group=group), lambda row: write(row[column])
+def number_of(
+    title: str, column: str, write: Callable[[Any], str] = signed, *, group: str = "", next_to: Sequence[str] = ()
+) -> Spec:
+    """Return a column of numbers; 0 for rounding errors next to the columns of the same unit."""
+    return Column(title, group=group), lambda row: write(settled(row[column], *(row[name] for name in next_to)))
 
 
 def interval_of(title: str, low: str, high: str, digits: int = 2, *, group: str = "") -> Spec:

@@ -64,6 +64,10 @@ def study_verdict(data: StudyData) -> StudyVerdict:
         return StudyVerdict(UNDETERMINED, "no loss is known", rows, help_)
     if not len(rows):
         n_runs, n_checkpoints = len(data.trajectories), sum(len(t.steps) for t in data.trajectories)
+        n = network.filter(kind=TOPOLOGY).get_column("n").max()
+        if isinstance(n, int) and n < MIN_CHECKPOINTS:
+            known = f"Topology and loss are known together at {n or 'none'} of {counted(n_checkpoints, 'checkpoint')}"
+            return StudyVerdict(UNDETERMINED, "measured too rarely", rows, f"{known}; {MIN_CHECKPOINTS} are needed.")
         has = f"The study has {counted(n_runs, 'run')} and {counted(n_checkpoints, 'measured checkpoint')}"
         needs = f"a feature has to vary over {MIN_CHECKPOINTS} of them"
         return StudyVerdict(UNDETERMINED, "no feature varies", rows, f"{has}; {needs}.")

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,12 +16,11 @@ from toposcope.csv_file import to_csv
 from toposcope.files import unfinished, write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
-from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.composing import Page, Rendered, rendering_engine
-from toposcope.report.document import Document, Explorer, Opening
+from toposcope.report.document import Document, Explorer, Opening, Section
 from toposcope.report.explorer import explorer_data
-from toposcope.report.first_screen import first_screen, headline_table
 from toposcope.report.markdown import to_markdown
+from toposcope.report.own_run import opening, top_charts
 from toposcope.report.page import to_page
 from toposcope.report.section import MaterialType, Report, ReportData, ReportSection
 from toposcope.report.sections import report_sections
@@ -32,13 +32,21 @@ RECORD = "files.json"
 """Lists the files of a report with their SHA-256; a listed file that is no longer needed may be removed."""
 
 
+class Answer(NamedTuple):
+    """What a command prints of a report."""
+
+    first: str
+    second: str
+    findings: tuple[tuple[str, str], ...]  # of one run its facts, else title and finding of sections
+
+
 def write_report(
     study: Study,
     progress: Progress = silent,
     adjust: Method = "holm",
     kinds: Sequence[Kind] = ("svg",),
     workers: int = 1,
-) -> tuple[Path, list[str]]:
+) -> tuple[Path, Answer]:
     """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg``, ``tables/*.csv``.
 
     Equal studies give equal bytes. If killed, it leaves no partial file, and the next call completes the report.
@@ -58,25 +66,34 @@ def write_report(
     Returns
     -------
     page : Path
-    verdict : list of str
-        The sentences at the top of the page.
+    answer : Answer
+        The two sentences at the top of the page, and what each section found.
     """
     progress("report", 0, 2)
     folder = study.directory / "report"
     with rendering_engine(workers) as engine:
         page = study_page(study, adjust, workers, progress)
-        composed = page.compose(kinds, engine, headline_chart, meanwhile=_explorer)
+        composed = page.compose(kinds, engine, top_charts, meanwhile=_explorer)
     progress("report", 1, 2)
-    document = Document(
-        study.declaration.name,
-        [("", composed.summary)],
-        composed.sections,
-        Opening(first_screen(page.data), headline_table(page.data), composed.first),
-        _explorer(page.data),
-    )
+    top = opening(page.data, composed.first)
+    lead = lead_of(top, composed.summary)
+    document = Document(study.declaration.name, [("", lead)], composed.sections, top, _explorer(page.data))
     write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
-    return folder / PAGE, composed.summary
+    return folder / PAGE, _answer(top, composed.sections)
+
+
+def _answer(top: Opening, sections: Sequence[Section]) -> Answer:
+    first, second = top.answer.first, top.answer.second
+    if top.facts is not None:
+        return Answer(first, second, top.facts.items)
+    said = (first.rstrip("."), "")
+    return Answer(first, second, tuple((part.title, part.finding) for part in sections if part.finding not in said))
+
+
+def lead_of(top: Opening, summary: list[str]) -> list[str]:
+    """Return the sentences of the page in full: those about the one run of a study first."""
+    return [*([top.answer.first, top.answer.second] if top.then else []), *summary]
 
 
 def _explorer(data: StudyData) -> Explorer | None:

@@ -74,7 +74,7 @@ def _sign_blocks(data: GrokkingData, pictures: Sequence[Picture]) -> Iterable[Bl
         number_of("difference", "difference", signed_plain),
         interval_of("95% interval", "low", "high", 3),
         number_of("in SD", "effect", lambda value: signed(value, 1)),
-        number_of("p", "p", p_value),
+        number_of("p-value", "p", p_value),
     )
     note = paragraph(
         RULE, " “Separate from step”: from there on, until all have generalised, the changes differ from every "

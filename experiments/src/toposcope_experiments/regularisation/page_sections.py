@@ -57,7 +57,7 @@ NUMBERS: tuple[Spec, ...] = (
     number_of("mean", "mean", three_digits),
     number_of("other mean", "beside_mean", three_digits),
     interval_of("difference, 95%", "low", "high", 3),
-    number_of("p", "p", p_value),
+    number_of("p-value", "p", p_value),
 )
 
 
@@ -102,10 +102,10 @@ def _accuracy_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable
     specs: tuple[Spec, ...] = (
         text_of("quantity", "feature", names_row=True),
         number_of("rho", "rho_conditions", signed_two, group="between conditions"),
-        number_of("p", "p_conditions", p_value, group="between conditions"),
+        number_of("p-value", "p_conditions", p_value, group="between conditions"),
         number_of("p, adjusted", "p_conditions_adjusted", p_value, group="between conditions"),
         number_of("rho", "rho_runs", signed_two, group="within conditions"),
-        number_of("p", "p_runs", p_value, group="within conditions"),
+        number_of("p-value", "p_runs", p_value, group="within conditions"),
         number_of("p, adjusted", "p_runs_adjusted", p_value, group="within conditions"),
     )
     note = paragraph(

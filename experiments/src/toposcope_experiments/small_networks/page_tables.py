@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.extend import Matrix, Spec, Steps, number_of, p_value, text_of
 
-P_VALUES: tuple[Spec, ...] = (number_of("p", "p", p_value), number_of("p, adjusted", "p_adjusted", p_value))
+P_VALUES: tuple[Spec, ...] = (number_of("p-value", "p", p_value), number_of("p, adjusted", "p_adjusted", p_value))
 
 
 def reasons(verdicts: pl.DataFrame) -> list[Spec]:

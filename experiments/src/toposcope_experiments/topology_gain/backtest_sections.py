@@ -31,7 +31,7 @@ ERRORS: tuple[Spec, ...] = (
     number_of("MAE", "mae", plain),
     number_of("skill over norms", "skill"),
     interval_of("95% interval", "skill_low", "skill_high", 3),
-    number_of("p", "p", p_value),
+    number_of("p-value", "p", p_value),
     number_of("p, adjusted", "p_adjusted", p_value),
 )
 PLACEBOS: tuple[Spec, ...] = (

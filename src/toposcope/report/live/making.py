@@ -45,18 +45,18 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 def analysis(directory: Path) -> dict[str, Any]:
     """Return the sections of a study's report as HTML, their charts, and the data of the explorer."""
-    from toposcope.report.charts.headlines import headline_chart
-    from toposcope.report.document import Document, Opening
+    from toposcope.report.document import Document
     from toposcope.report.explorer import explorer_data
-    from toposcope.report.first_screen import first_screen, headline_table
+    from toposcope.report.own_run import opening, top_charts
     from toposcope.report.page import page_data, to_fragment
     from toposcope.report.writing import study_page
     from toposcope.study import Study
 
     page = study_page(Study.load(directory))
-    composed = page.compose(first=headline_chart, vega=False)
-    opening = Opening(first_screen(page.data), headline_table(page.data), composed.first)
-    document = Document(page.data.declaration.name, [("", composed.summary)], composed.sections, opening)
+    composed = page.compose(first=top_charts, vega=False)
+    top = opening(page.data, composed.first)
+    about_topology = top.then or top  # of a run, the live page itself says the rest
+    document = Document(page.data.declaration.name, [("", composed.summary)], composed.sections, about_topology)
     data = page_data(document.charts())
     explorer = explorer_data(page.data)
     html = to_fragment(document, explorer)

@@ -349,7 +349,7 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
         text_of("test", "test"),
         number_of("difference of |rho|", "difference"),
         interval_of("95% interval", "low", "high"),
-        number_of("p", "p", p_value),
+        number_of("p-value", "p", p_value),
     )
     comparisons = table(
         "comparisons", "Is a feature's correlation with the loss stronger than the step's?", specs, rows
@@ -386,7 +386,7 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
         text_of("run", "run", names_row=True),
         number_of("difference of |rho|", "difference"),
         interval_of("95% interval", "low", "high", group="block bootstrap"),
-        number_of("p", "p", p_value, group="block bootstrap"),
+        number_of("p-value", "p", p_value, group="block bootstrap"),
         number_of("Williams", "Williams", p_value, group="p, checkpoints independent"),
         number_of("Fisher z", "Fisher z", p_value, group="p, checkpoints independent"),
     )
@@ -416,7 +416,6 @@ SECTION = ReportSection(
         "comparisons": lambda data: comparison_table(data.trajectories),
     },
     charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),
-    compared_charts=(association_heat_map,),
     blocks=_blocks,
     finding=_finding,
     summary=association_sentences,

@@ -92,7 +92,7 @@ SPECS: tuple[Spec, ...] = (
         for spec in (
             number_of("steps", f"n_steps{given}", whole, group=heading),
             number_of("mean rho", f"rho{given}", group=heading),
-            number_of("p", f"p{given}", p_value, group=heading),
+            number_of("p-value", f"p{given}", p_value, group=heading),
             number_of("p, adjusted", f"p_adjusted{given}", p_value, group=heading),
         )
     ),

@@ -173,7 +173,6 @@ SECTION = ReportSection(
     position=82,
     tables={TABLE: curvature_rows},
     charts=(eigenvalue_chart, trace_chart, density_chart),
-    compared_charts=(eigenvalue_chart,),
     blocks=_blocks,
     finding=sharpness_title,
     methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],

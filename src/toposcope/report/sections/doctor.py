@@ -89,6 +89,7 @@ SECTION = ReportSection(
     anchor="doctor",
     title="Doctor and failures",
     position=900,
+    position_on=lambda data: 22 if data.is_own_run else 900,
     tables={
         "findings": lambda data: with_flat_steps(data.findings),
         "errors": lambda data: data.errors,

@@ -150,16 +150,15 @@ def difference_blocks(frame: pl.DataFrame, names: Names | None = None) -> list[B
     ]
     note = paragraph(
         "A difference is beyond the noise at the first of three neighbouring checkpoints that exceed the threshold on "
-        "the same side; the unit is the standard deviation of the noise of a difference. All: ", csv_link(TABLE), ".",
+        "the same side; the unit is the standard deviation of the noise of a difference. Equal series are left "
+        "away. All: ", csv_link(TABLE), ".",
         note=True,
     )  # fmt: skip
-    rows = earliest(frame).to_dicts()
+    rows = earliest(frame).drop_nulls("differs_from").sort(pl.col("step").is_null(), maintain_order=True).to_dicts()
     return [*sentences, table(TABLE.replace("_", "-"), "Where pairs of runs part", specs, rows), note]
 
 
 def _from_step(row: Row) -> str:
-    if missing(row["differs_from"]):
-        return "the same"
     if missing(row["step"]):
         return "within noise"
     return f"{row['step']:,}" + (" (start)" if row["from_start"] else "")

@@ -344,12 +344,12 @@ SECTION = ReportSection(
     anchor="layers",
     title="Layers",
     position=100,
+    position_on=lambda data: 24 if data.is_own_run else 100,
     tables={
         "layer_onsets": lambda data: onset_table(data.trajectories, [NP.feature, H0.feature]),
         "references": lambda data: reference_table(data.trajectories),
     },
     charts=(layer_heat_maps, layer_group_charts, random_matrix_charts),
-    compared_charts=(layer_heat_maps,),
     blocks=_blocks,
     finding=_finding,
 )

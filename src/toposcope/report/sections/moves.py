@@ -172,15 +172,16 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
 
 
 def _moved(data: StudyData) -> Iterable[Block | None]:
+    ends = ("first", "last", "turn_value")
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
-        number_of("first", "first", plain),
-        number_of("last", "last", plain),
+        number_of("first", "first", plain, next_to=ends),
+        number_of("last", "last", plain, next_to=ends),
         number_of("change", "change", percent),
         text_of("turn", "turn", group="on the way"),
         number_of("at step", "turn_step", whole, group="on the way"),
-        number_of("value", "turn_value", plain, group="on the way"),
+        number_of("value", "turn_value", plain, group="on the way", next_to=ends),
     )
     rows = headline_rows(data.tables["moved"])
     caption = "First and last value of each feature"
@@ -257,7 +258,6 @@ SECTION = ReportSection(
         betti_charts,
         gradient_charts,
     ),
-    compared_charts=(loss_chart, topology_charts, change_rate_chart),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,

@@ -164,7 +164,7 @@ ROWS: tuple[Spec, ...] = (
     text_of("compared with", "versus"),
     number_of("skill", "skill"),
     interval_of("95% interval", "skill_low", "skill_high", 3),
-    number_of("p", "p", p_value),
+    number_of("p-value", "p", p_value),
     number_of("p, ranks", "p_wilcoxon", p_value),
     number_of("p, adjusted", "p_adjusted", p_value),
 )

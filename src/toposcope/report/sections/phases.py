@@ -97,7 +97,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         text_of("run", "run", names_row=True),
         number_of("step", "step", whole),
         _steps("95% interval", "low", "high", ""),
-        number_of("p", "p_smooth", p_value),
+        number_of("p-value", "p_smooth", p_value),
         (Column("a smooth trend explains it", True), lambda row: "yes" if row["explained"] else "no"),
     )
     phases = table("phases", "Phases by the published rule", rule_specs, rules)
@@ -156,7 +156,6 @@ SECTION = ReportSection(
         "change_points": lambda data: change_point_table(data.trajectories, data.progress),
     },
     charts=(change_point_chart,),
-    compared_charts=(change_point_chart,),
     blocks=_blocks,
     finding=_finding,
 )

@@ -219,7 +219,7 @@ def _across(data: StudyData) -> Iterable[Block | None]:
         number_of("to", "high", plain, group="levels"),
         number_of("spread", "spread", lambda x: signed(x).lstrip("+")),
         number_of("rho", "rho_size", group="rank correlation with size"),
-        number_of("p", "p_size", p_value, group="rank correlation with size"),
+        number_of("p-value", "p_size", p_value, group="rank correlation with size"),
         number_of("at best", "p_least", p_value, group="rank correlation with size"),
     )
     collapse = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
@@ -274,7 +274,6 @@ SECTION = ReportSection(
         "collapse": lambda data: collapse_table(data.tables["matched"]),
     },
     charts=(scaling_charts, cross_size_charts),
-    compared_charts=(scaling_charts,),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,

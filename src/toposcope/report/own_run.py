@@ -1,0 +1,237 @@
+"""What the page of one run says first: whether it is healthy, where its loss ends, what doctor and monitor say.
+
+A study of one run is somebody's own run; of several runs, or with published numbers, it asks what topology adds.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toposcope.analysis.association_verdict import MIN_PERFECT_CORRELATION
+from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.charts.chart import Chart
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecast_report import ForecastReport, forecast
+from toposcope.forecasting.headline import health_of, kind_of
+from toposcope.logs import Log
+from toposcope.logs.anomalies import ROSE
+from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
+from toposcope.report.association_tables import measured, primary
+from toposcope.report.charts.headlines import headline_chart
+from toposcope.report.charts.series import first_last, in_order, in_words, short_names
+from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms, sentence
+from toposcope.report.first_screen import (
+    doctor_chip,
+    failures_chip,
+    first_screen,
+    headline_table,
+    runs_chip,
+    topology_chips,
+)
+from toposcope.report.headline import NP, TARGETS, uncapitalised
+from toposcope.report.study_data import StudyData
+from toposcope.report.tables import percent
+from toposcope.report.verdict import study_verdict
+from toposcope.wording import counted, joined
+
+PAST_BEST = "Past its best"
+MAX_MOVED = 3  # layers that are named
+TRAINING_NORM = Feature("training", "", "weight_norm", "norm")
+MOVES = {TRAINING_NORM: "weight norm", WEIGHT_NORM: "weight norm", NP.feature: uncapitalised(NP.name)}
+"""Quantities of a layer whose change says how far it moved, the first that is known, and their names."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRun:
+    """The one run of a study."""
+
+    name: str
+    log: Log | None
+    forecast: ForecastReport | None
+    refusal: str  # why there is no loss, or no forecast
+
+
+def own_run(data: StudyData) -> OwnRun | None:
+    """Return the run of a study that has one; None for several, or one whose published numbers are examined."""
+    return data.once("own run", lambda: _read(data)) if data.is_own_run else None
+
+
+def _read(data: StudyData) -> OwnRun:
+    name, log = str(data.runs.item(0, "run")), None
+    try:
+        log = data.read_log()
+        return OwnRun(name, log, forecast(log), "")
+    except ToposcopeError as error:
+        return OwnRun(name, log, None, str(error))
+
+
+def top_charts(data: StudyData) -> list[Chart]:
+    """Draw what stands at the top of the page."""
+    return [chart for chart in (run_chart(data), headline_chart(data)) if chart is not None]
+
+
+def opening(data: StudyData, pictures: Mapping[str, Picture]) -> Opening:
+    """Return the first screen: of one run about the run, then about topology; else about topology."""
+    run, screen = own_run(data), first_screen(data)
+    topology = Opening(screen, pictures.get("headlines"), headline_table(data))
+    if run is None:
+        return topology
+    then = replace(topology, answer=_topology_screen(data, screen))
+    return Opening(run_screen(data, run), pictures.get("run"), facts=run_facts(data, run, screen), then=then)
+
+
+def run_screen(data: StudyData, run: OwnRun) -> FirstScreen:
+    """Return the answer about a run: health and final loss, how far it is, and what watched it."""
+    chips = [runs_chip(data), *_alerts_chip(data), doctor_chip(data), failures_chip(data)]
+    return FirstScreen(_first(data, run), " ".join(map(sentence, _second(data, run))), tuple(chips))
+
+
+def _first(data: StudyData, run: OwnRun) -> str:
+    if run.log is None:
+        return f"No loss of {run.name} is known; {uncapitalised(_checkpoints(data))}."
+    if run.log.diverged is not None:
+        return f"Diverged at step {run.log.diverged.step:,}."
+    words, kind = _health(data, run, run.log), f"{kind_of(run.log)} loss"
+    if words != PAST_BEST:
+        return f"{words}. {_end(run, run.log)}, {kind}."
+    step, best = run.log.best
+    return f"{words}. {_end(run, run.log)}, {kind}; its best, {_loss(best)}, was at step {step:,}."
+
+
+def _health(data: StudyData, run: OwnRun, log: Log) -> str:
+    if log.overfits and log.is_validation:
+        return PAST_BEST
+    health = health_of(log, run.forecast.stage if run.forecast else None).split(": it began")[0]
+    if health.startswith("healthy") and len(data.alerts):
+        return f"Look at this: {counted(len(data.alerts), 'alert')}"
+    return f"{health[:1].upper()}{health[1:]}"
+
+
+def _end(run: OwnRun, log: Log) -> str:
+    report = run.forecast
+    if report is None:
+        return f"At {_loss(log.final_loss()[0])} now"
+    if report.default is None:
+        return f"Ended at {_loss(report.loss)}"
+    final, low, high = (_loss(value, report.digits) for value in (report.loss, *report.interval))
+    return f"Ends at {final} ({low} to {high})"
+
+
+def _second(data: StudyData, run: OwnRun) -> Iterator[str]:
+    report, log = run.forecast, run.log
+    if log is None:
+        yield "To know its loss, put its training log next to the checkpoints, or declare a text to measure the loss on"
+        return
+    if log.diverged is not None:
+        yield log.diverged.reason
+    elif report is None:
+        yield f"No forecast: {run.refusal}"
+    elif report.default is None:
+        yield f"Complete at step {log.last_seen:,}"
+    else:
+        seen, last = log.last_seen, report.schedule.last_step
+        yield f"{seen / last:.0%} of {last:,} steps seen; in brackets the 90% interval of the final loss"
+    yield from (remark for remark in log.remarks if remark.startswith(ROSE) and log.diverged is None)
+    yield from (alert for alert in data.alerts.get_column("message").head(1))
+
+
+def _alerts_chip(data: StudyData) -> Iterator[Chip]:
+    n = len(data.alerts)
+    if n or _is_monitored(data):
+        yield Chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good")
+
+
+def _is_monitored(data: StudyData) -> bool:
+    return bool((data.runs.get_column("kind") == "live").any())
+
+
+def run_facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Terms:
+    """Return what an owner asks of a run, with the answers."""
+    return Terms(tuple((name, sentence(text)) for name, text in _facts(data, run, topology)))
+
+
+def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tuple[str, str]]:
+    if run.log is not None:
+        yield "Loss", _loss_words(run.log)
+    if run.forecast is not None and "plan" in (inputs := run.forecast.inputs()):
+        yield "Plan", inputs["plan"]
+    if len(data.alerts) or _is_monitored(data):
+        yield "While it trained", _alerts(data)
+    yield "Checkpoints", _checkpoints(data)
+    if moved := _moved(data):
+        yield "Layers that move most", moved
+    yield "Topology", topology.first
+
+
+def _loss_words(log: Log) -> str:
+    (step, best), now = log.best, log.final_loss()[0]
+    words = f"{kind_of(log)} loss {_loss(now)} at step {log.steps[-1]:,}, {log.unit} per token"
+    words = words if log.unit == "nats" else f"{kind_of(log)} loss {_loss(now)} {log.unit} at step {log.steps[-1]:,}"
+    which = "validation loss" if log.validation is not None else "loss"
+    return f"{words}; lowest {which} {_loss(best)} at step {step:,}"
+
+
+def _alerts(data: StudyData) -> str:
+    if not len(data.alerts):
+        return "the monitor raised no alert"
+    steps = data.alerts.get_column("step")
+    return f"{counted(len(steps), 'alert')}, the first at step {steps[0]:,}"
+
+
+def _checkpoints(data: StudyData) -> str:
+    n, faults = int(data.runs.get_column("n_checkpoints").sum()), len(data.findings.filter(severity="fault"))
+    if faults:
+        return f"The doctor finds {counted(faults, 'fault')} in {counted(n, 'checkpoint')}"
+    if data.examined:
+        return f"The doctor finds no fault in {counted(n, 'checkpoint')}"
+    return f"{counted(n, 'measured step')}; no saved checkpoint was examined"
+
+
+def _moved(data: StudyData) -> str:
+    """Name the layers that changed most, relative to their first value."""
+    for run in data.trajectories:
+        for feature, name in MOVES.items():
+            if changes := _changes(run, feature):
+                most = sorted(changes, key=lambda layer: -abs(changes[layer]))[:MAX_MOVED]
+                labels = dict(zip(layers := in_order(run), short_names(layers, run.roles), strict=True))
+                named = joined([f"{in_words(labels[layer])} ({percent(changes[layer])})" for layer in most])
+                return f"by {name}: {named}"
+    return ""
+
+
+def _changes(run: Trajectory, feature: Feature) -> dict[str, float]:
+    found = {}
+    for layer, values in run.layers.items():
+        known = values.get(feature.of_group(layer))
+        if known is not None and (ends := first_last(known)) is not None and ends[0]:
+            found[layer] = ends[1] / ends[0] - 1
+    return found
+
+
+def _topology_screen(data: StudyData, screen: FirstScreen) -> FirstScreen:
+    """Say why nothing can be separated where the loss of a run only falls; chips about the run stand above."""
+    rows = measured(primary(data)).filter(group=NETWORK, kind=TOPOLOGY)
+    screen = replace(screen, chips=tuple(topology_chips(study_verdict(data))))
+    rho = rows.get_column("rho_step").to_numpy()
+    if not len(rows) or not (np.abs(rho) > MIN_PERFECT_CORRELATION).all():
+        return screen
+    why = (
+        f"Your {TARGETS[rows.item(0, 'target')]} {'fell' if rho[0] < 0 else 'rose'} at every checkpoint, so step and "
+        "loss carry the same order and nothing can be separated. Save more often, or add a second run."
+    )
+    return replace(screen, second=why)
+
+
+def run_chart(data: StudyData) -> Chart | None:
+    """Draw the loss of the one run of a study, and the forecast of its end."""
+    run = own_run(data)
+    if run is None or run.forecast is None or run.log is None:
+        return None
+    title = f"{kind_of(run.log).capitalize()} loss" + ("" if run.forecast.default is None else ", and where it ends")
+    chart = run.forecast.plot()
+    return replace(chart, name="run", title=title)
+
+
+def _loss(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
