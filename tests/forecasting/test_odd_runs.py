@@ -25,7 +25,7 @@ from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import new_stage
 from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Log
-from toposcope.logs.anomalies import overfits
+from toposcope.logs.overfitting import overfits
 
 Vector = NDArray[np.float64]
 Kind = Callable[[np.random.Generator], Log]

@@ -19,6 +19,7 @@ from toposcope.cli.export import export
 from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
+from toposcope.report.live.facts import LayerFacts
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.sections.monitor import _divergences, final_losses
 from toposcope.report.study_data import StudyData
@@ -123,7 +124,7 @@ def make_old(path: Path) -> None:
 def status(directory: Path) -> Status:
     database = Database(directory / "study.db")
     with database.reading() as c:
-        found = status_of(c, runs(c)[0], "run", 0.0)
+        found = status_of(c, runs(c)[0], "run", 0.0, {}, (), LayerFacts())
     database.close()
     return found
 
@@ -149,7 +150,7 @@ def test_a_monitored_run_that_died(tmp_path: Path, version: str) -> None:
     assert raw.table["loss"].is_nan().sum() == 40
     assert raw.table["learning_rate"].null_count() == 40
     found = status(tmp_path / "run")
-    assert found.diverged == "the run diverged at step 81"
+    assert found.facts.diverged == "the run diverged at step 81"
     assert found.forecast is None
 
 

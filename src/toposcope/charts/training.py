@@ -140,7 +140,7 @@ def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
 def step_axis_of(log: bool, title: str = "training step") -> alt.X:
     """Return the horizontal axis of training; on a logarithmic one, step 0 is next to step 1."""
     if not log:
-        return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
+        return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d", tickMinStep=1))
     powers = [0, *(10**k for k in range(10))]
     return alt.X(
         "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.logs import tuning
+from toposcope.logs.overfitting import NORMAL_MAD
 from toposcope.typing import Steps, Vector
 
 MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7  # decimals of a loss, and relative error of a float32
-NORMAL_MAD, NORMAL_QUARTILE = 1.4826, 0.3186
-"""Of a normal: one over the median of absolute deviations, and their lower quartile."""
 ROSE = "the loss rose again, or did not fall"
 
 
@@ -116,24 +115,6 @@ def rises(steps: Steps, losses: Vector) -> list[str]:
     if last <= tuning.MIN_RISE * lowest or last - lowest <= tuning.MIN_RETURN * (first - lowest):
         return []
     return [f"{ROSE}: it {_course(steps, losses)}"]
-
-
-def overfits(losses: Vector) -> bool:
-    """Return whether a validation loss has risen since its lowest, by more than its noise; losses are finite."""
-    best = int(np.argmin(losses))
-    after = losses[best + 1 :]
-    if len(after) < tuning.MIN_AFTER_BEST:
-        # of one evaluation after the best, only a plain rise says something
-        return bool(len(losses) > 2 and len(after) and after[0] > tuning.MIN_RISE * losses[best])
-    rise = float(np.median(after[-tuning.N_AFTER_BEST :])) - float(losses[best])
-    # of a smooth curve most second differences are near 0, but for those where it turns
-    bends = np.abs(np.diff(losses, 2))
-    if len(losses) < tuning.MIN_BENDS:
-        elsewhere = np.delete(bends, best - 1) if best else bends
-        noise = float(np.median(elsewhere)) * NORMAL_MAD / np.sqrt(6)
-        return bool(rise > max(tuning.MAX_NOISE_RANGE_OF_FEW * noise, tuning.MIN_OVERFIT_OF_FEW * float(losses[best])))
-    noise = float(np.quantile(bends, 0.25)) / NORMAL_QUARTILE / np.sqrt(6)
-    return bool(rise > max(tuning.MAX_NOISE_RANGE * noise, tuning.MIN_OVERFIT * float(losses[best])))
 
 
 def row_noise(values: Vector) -> float:

@@ -8,8 +8,9 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.anomalies import Divergence, overfits
+from toposcope.logs.anomalies import Divergence
 from toposcope.logs.columns import target_of
+from toposcope.logs.overfitting import overfits
 from toposcope.logs.table import ByStep, LogTable
 from toposcope.typing import Steps, Vector
 

@@ -96,3 +96,10 @@ MAX_ROUNDING = 1e-3  # of an average and the mean of its parts, relative to the 
 LATER_STAGES = 1.1  # steps until the end of training for each of its first stage: OLMo 2 and 3 have 1.01 to 1.06
 MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
+
+# Alerts of a run in training, which its monitor raises and the live page explains
+MIN_SPIKE_VALUES = 50  # logged values before any is judged
+MIN_RATES = 10  # learning rates before any is judged
+MIN_LAYER_VALUES = 8  # measurements of a layer before it is judged
+FALSE_ALARM_RATE = 1e-5
+"""False alarms per step of all checks together, on runs in which only noise changes: one in 100,000 steps."""

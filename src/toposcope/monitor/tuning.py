@@ -9,7 +9,6 @@ TAIL_SHARES = {0.4: 12, 0.15: 25}  # shares of the values to which a tail is fit
 N_STANDARD_ERRORS = 1.0  # standard errors added to the fitted shape of a tail
 MIN_OVER_LARGEST = 1.3  # least limit relative to the largest value so far
 
-MIN_SPIKE_VALUES = 50  # logged values before any is judged
 MIN_SPIKE_UNITS = 8.0  # least height of a spike in units of noise, however regular the stream
 N_SPIKE_LEVEL = 7  # values whose median is the level; few, so that trends and slow waves do not count as noise
 N_SPIKE_NOISE = 64  # differences between consecutive values whose median absolute value is the unit of noise
@@ -22,7 +21,6 @@ MAX_EXCLUDED_SPIKES = 2  # spikes that are excluded from the noise; further ones
 N_BLOCK = 16  # values per block, whose median is stored as a past level
 PAST_FRACTION = 4  # a spike exceeds all levels since this fraction of the steps: a return to them is no spike
 
-MIN_RATES = 10  # learning rates before any is judged
 MIN_RATE_RISE = 3.2  # factor over the highest earlier rate; constant warm-ups end with a factor of 3
 MIN_RATE_FALL = 20.0  # factor below the previous rate; step schedules divide by 10 at most
 MIN_SPEED_RATIO = 10.0  # change per step relative to the fastest earlier change in the same direction
@@ -35,7 +33,6 @@ MIN_HALF_WIDTHS = 3.0  # least rise of a forecast, in upper half-widths of the e
 N_LEVEL = 3  # measurements whose median is the level of a layer; few, so that a trend does not count as noise
 N_LONG = 15  # measurements of the long median, so that the return from an excursion is not a deviation
 N_NOISE = 64  # differences between consecutive measurements whose median absolute value is the noise of a layer
-MIN_VALUES = 8  # measurements of a layer before it is judged
 POOLED_WEIGHT = 8  # weight of the median noise of all layers, in differences, if it exceeds the layer's own
 MIN_UNITS = 8.0  # least deviation of a layer, in units of noise
 MIN_MEASUREMENTS = 4  # measurements whose largest deviation is known before any layer is judged

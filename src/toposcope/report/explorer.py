@@ -13,6 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import HEADLINES, TARGETS, named
+from toposcope.report.naming import feature_words, layer_labels
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import signed
 from toposcope.report.tuning import MAX_DIAGRAM_POINTS, MAX_FEATURE_VALUES, MAX_LAYER_VALUES
@@ -76,8 +77,9 @@ def _features(runs: Sequence[Trajectory], found: Mapping[str, Any], notes: list[
     features = (
         {
             "key": str(f),
-            "name": named(str(f)),
+            "name": feature_words(str(f)) or named(str(f)),
             "kind": f.kind,
+            "group": "main" if f in main else f.kind,
             "values": _by_group(runs, f),
             "notes": found.get(str(f), {}),
         }
@@ -127,6 +129,8 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
     )
     return {
         "names": layers,
+        "labels": layer_labels(layers),
+        "titles": [feature_words(key) or named(key) for key in shown],
         "values": {key: packed(rows[key]) for key in shown},
     }
 

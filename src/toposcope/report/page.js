@@ -84,7 +84,7 @@ function pairs(given) {
 }
 function cells() {
   const { steps } = runs.find((run) => run.name === get("run")) ?? { steps: [] }, values = unpacked(layers()?.values[get("quantity")]);
-  return (values ?? []).map((value, i) => ({ layer: layers().names[Math.floor(i / steps.length)], step: steps[i % steps.length], value }));
+  return (values ?? []).map((value, i) => ({ layer: layers().names[Math.floor(i / steps.length)], label: layers().labels[Math.floor(i / steps.length)], step: steps[i % steps.length], value }));
 }
 function sides() {
   const of = explorer.diagrams[get("run")] ?? {}, steps = keys(of).map(Number), i = steps.indexOf(nearest(steps, isNaN(step()) ? 1e15 : step()));
@@ -237,7 +237,8 @@ function choose(changes) {
   if (changes.feature in (layers()?.values ?? {})) set("quantity", changes.feature);
   for (const [key, values] of entries(choices)) if (!values().includes(get(key))) set(key, values()[0] ?? "");
   for (const select of all("[data-state]")) {
-    const key = select.dataset.state, option = (value) => new Option(features.get(value)?.name ?? value, value);
+    const key = select.dataset.state, titles = layers()?.titles ?? [];
+    const option = (value, i) => new Option((key === "quantity" && titles[i]) || value, value);
     if (choices[key] && key !== "feature") select.replaceChildren(...choices[key]().map(option));
     select.value = get(key) || "step";
   }

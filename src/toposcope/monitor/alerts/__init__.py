@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
+from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
 from toposcope.monitor.alerts.logged import NotFinite, RankDivergence, RateJumps, SpikeDetector, WorseForecasts
-from toposcope.monitor.alerts.noise import FALSE_ALARM_RATE
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]

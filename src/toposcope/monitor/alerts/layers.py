@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.integrity.finding import layers_text
+from toposcope.logs.tuning import MIN_LAYER_VALUES
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
 from toposcope.monitor.events import Alert, Measured, factor, number
@@ -103,7 +104,7 @@ class LayerHistory:
         n = np.clip(counts - 1, 0, tuning.N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
         pooled = noise * (np.median(noise) / noise) ** (tuning.POOLED_WEIGHT / (n + tuning.POOLED_WEIGHT))
-        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= tuning.MIN_VALUES)
+        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_LAYER_VALUES)
 
     def add(self, columns: NDArray[np.int64], values: Vector) -> None:
         """Add new values, which must be finite."""
@@ -325,7 +326,7 @@ class Stopped:
     def _all_zero(self, values: Mapping[str, float]) -> set[str]:
         """Return the layers that became exactly 0 while most others are not."""
         zero = {layer for layer, value in values.items() if value == 0}
-        alive = {layer for layer in values if self._seen.get(layer, 0) >= tuning.MIN_VALUES}
+        alive = {layer for layer in values if self._seen.get(layer, 0) >= MIN_LAYER_VALUES}
         for layer in self._zeros.keys() - zero:
             if layer in values and self._zeros.pop(layer) >= self._min_duration:
                 self._n_transients += 1

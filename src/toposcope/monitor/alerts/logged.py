@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from toposcope.integrity.finding import layers_text
+from toposcope.logs.tuning import MIN_RATES, MIN_SPIKE_VALUES
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
 from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, factor, number
@@ -70,7 +71,7 @@ class SpikeDetector:
                 self._recent.clear()
             return None
         self._recovered_below = None
-        spike = self._judge(step, gap, value) if self._n_values >= tuning.MIN_SPIKE_VALUES else None
+        spike = self._judge(step, gap, value) if self._n_values >= MIN_SPIKE_VALUES else None
         if spike is None:
             self._latch.normal()
             self._learn(step, value)
@@ -167,7 +168,7 @@ class RateJumps:
         speed = abs(rate - last) / gap
         rises = rate > last
         limit = tuning.MIN_SPEED_RATIO * self._fastest[rises]
-        is_judged = self._n_values >= tuning.MIN_RATES and gap <= tuning.MAX_RATE_INTERVAL * step and speed > limit
+        is_judged = self._n_values >= MIN_RATES and gap <= tuning.MAX_RATE_INTERVAL * step and speed > limit
         change = self._change(rate, last) if is_judged else None
         self._step, self._rate, self._n_values = step, rate, self._n_values + 1
         self._highest = max(highest, rate)

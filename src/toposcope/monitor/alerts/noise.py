@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 
+from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
 from toposcope.typing import Vector
 
-FALSE_ALARM_RATE = 1e-5
-"""False alarms per step of all checks together, on runs in which only noise changes: one in 100,000 steps."""
 SHARES = {
     "loss spike": 0.2,
     "gradient spike": 0.2,

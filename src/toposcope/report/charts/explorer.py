@@ -10,10 +10,9 @@ from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
 ROWS = alt.NamedData("rows")
 HEIGHT = 190
 MAX_MAP_HEIGHT = 640  # of the layer map, in pixels, unless it has hundreds of layers
+MAX_LABEL_WIDTH = 190  # of a layer's label, in pixels; none is cut
 ONE_VALUE = "datum.label === '0' && datum.value ? format(datum.value, '.3~g') : datum.label"
 """Labels of an axis: where there is one value only, Vega would round it to a whole number."""
-END_OF_NAME = "length(datum.label) > 28 ? '…' + slice(datum.label, -27) : datum.label"
-"""Labels of layers, which differ at their end."""
 _ZOOM = "wheel![event.shiftKey]"
 
 
@@ -25,26 +24,29 @@ def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> d
 
 def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str, dict[str, Any]]:
     figures = {
-        "explore-loss": _lines(runs, log_steps),
-        "explore-feature": _lines(runs, log_steps),
+        "explore-loss": lines(runs, log_steps),
+        "explore-feature": lines(runs, log_steps),
         "explore-raw": _scatter(runs, "feature", "loss"),
         "explore-given": _scatter(
             runs, "rank of the feature, covariates taken out", "rank of the loss, covariates taken out"
         ),
         "layer-map": _layer_map(n_layers),
-        "layer-lines": _lines(runs, log_steps),
+        "layer-lines": lines(runs, log_steps),
         "layer-diagram": _diagram(),
         "layer-bars": _bars(),
     }
-    specs = {name: figure.to_dict(validate=False) for name, figure in figures.items()}
-    return {name: {key: value for key, value in spec.items() if key != "config"} for name, spec in specs.items()}
+    return {name: specification(figure) for name, figure in figures.items()}
 
 
-def _lines(runs: list[str], log_steps: bool) -> Any:
+def specification(figure: Any) -> dict[str, Any]:
+    """Return the specification of a chart; the page has its own theme."""
+    return {key: value for key, value in figure.to_dict(validate=False).items() if key != "config"}
+
+
+def lines(runs: list[str], log_steps: bool, height: int = HEIGHT) -> Any:
     """Draw one line per run, with a cursor at one step."""
-    x = step_axis_of(log_steps)
     base = alt.Chart(ROWS).encode(
-        x=x if log_steps else x.scale(nice=False, padding=6),  # the mark of a forecast is at the end
+        x=step_axis_of(log_steps),
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=ONE_VALUE)),
         color=run_colour(runs),
     )
@@ -55,11 +57,9 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
     here = base.transform_filter(AT_CURSOR)
     # A run of one step is no line yet.
     alone = base.transform_joinaggregate(n="count()", groupby=["run"]).transform_filter("datum.n === 1")
-    # Rows may stand for several steps, or for where a run will end: only those of the live page do.
-    forecast = base.transform_filter("isValid(datum.forecast)")
     return alt.layer(
-        base.transform_filter("isValid(datum.low) && !isValid(datum.forecast)")
-        .mark_area(opacity=0.25, clip=True)
+        # A row of the live page may stand for several steps.
+        base.transform_filter("isValid(datum.low)").mark_area(opacity=0.25, clip=True)
         .encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")),
         base.mark_line(clip=True).add_params(zoom),
         alone.mark_point(size=30, filled=True, opacity=1, clip=True),
@@ -67,16 +67,8 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
         here.mark_rule(strokeDash=[4, 3]).encode(
             y=alt.value(0), y2=alt.value("height"), color=alt.ColorValue("gray")
         ),
-        here.mark_point(size=60, filled=True, opacity=1),
-        forecast.mark_rule(strokeWidth=3, clip=True).encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")),
-        forecast.mark_point(size=70, filled=True, opacity=1, clip=True).encode(
-            y=alt.Y("forecast:Q", title=None),
-            tooltip=[
-                alt.Tooltip("run:N"), alt.Tooltip("step:Q", title="last step"),
-                alt.Tooltip("forecast:Q"), alt.Tooltip("low:Q"), alt.Tooltip("high:Q"),
-            ],
-        ).add_params(alt.param(name="at", value=-1)),
-        height=HEIGHT,
+        here.mark_point(size=60, filled=True, opacity=1).add_params(alt.param(name="at", value=-1)),
+        height=height,
     )  # fmt: skip
 
 
@@ -106,7 +98,7 @@ def _layer_map(n_layers: int) -> Any:
     """Draw a quantity of every layer at every checkpoint; a click opens the layer at that step."""
     base = alt.Chart(ROWS).encode(
         x=alt.X("step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
-        y=alt.Y("layer:N", title=None, sort=None, axis=alt.Axis(labelExpr=END_OF_NAME, labelOverlap="greedy")),
+        y=alt.Y("label:N", title=None, sort=None, axis=alt.Axis(labelOverlap="greedy", labelLimit=MAX_LABEL_WIDTH)),
     )
     cells = base.mark_rect(cursor="pointer").encode(
         color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),

@@ -22,6 +22,7 @@ MADE_BY = ("altair", "vl-convert-python")
 SOURCES = (
     ("toposcope.report", "headline.py"),
     ("toposcope.report.charts", "explorer.py"),
+    ("toposcope.report.charts", "live.py"),
     ("toposcope.report.live", "making.py"),
     ("toposcope.charts", "training.py"),
     ("toposcope.charts", "vega.py"),

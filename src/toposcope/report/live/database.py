@@ -107,6 +107,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._version = -1
+        self.n_changes = 0  # that were noticed
 
     def has_changed(self) -> bool:
         """Return whether anything was written since the last call; this reads only the file's header."""
@@ -119,9 +120,11 @@ class Database:
             except (OSError, sqlite3.Error):
                 was_open = self._connection is not None
                 self.close()
+                self.n_changes += was_open
                 return was_open
             changed = version != self._version
             self._version = version
+            self.n_changes += changed
             return bool(changed)
 
     @contextmanager

@@ -1,50 +1,38 @@
 """Collects what a page is sent: new rows of its charts, and the status of the runs."""
 
-import math
 import sqlite3
 import threading
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
+from toposcope.report.live.facts import LayerFacts
+from toposcope.report.live.layer_map import LayerTable, layer_map
 from toposcope.report.live.mirror import LogMirror, MirroredLogs
+from toposcope.report.live.moves import Move, layer_facts, moves
 from toposcope.report.live.status import Status, status_of
-from toposcope.report.tuning import MAX_CELLS
+from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
+from toposcope.report.tuning import MAX_CELLS, MIN_RUN_ROWS
 
-LOG = "log"
-LOG_NAMES = {
-    "loss": "Training loss",
-    "validation_loss": "Validation loss",
-    "learning_rate": "Learning rate",
-    "grad_norm": "Gradient norm",
-    "weight_norm": "Weight norm",
+LOSS = f"{LOG} loss"
+LOGGED_CHARTS = {
+    "explore-loss": "loss",
+    "explore-validation": "validation_loss",
+    "live-rate": "learning_rate",
+    "live-gradient": "grad_norm",
 }
-LOSS = "log loss"
-TRAINING_NAMES = {
-    "training update_ratio": "Update / weight ratio",
-    "training gradient_norm": "Gradient norm, measured",
-    "training weight_norm": "Weight norm, measured",
-    "training update_norm": "Update norm",
-    "training dead_units": "Dead units (share)",
-    "training nonfinite": "Weights not finite",
-    "training nonfinite_gradients": "Gradients not finite",
-    "activations attention_logit_max": "Largest attention logit",
-    "activations attention_entropy": "Attention entropy (nats)",
-    "activations activation_kurtosis": "Kurtosis of activations",
-    "activations query_norm": "Query norm",
-    "activations key_norm": "Key norm",
-    "activations dead_experts": "Dead experts (share)",
-    "activations routing_entropy": "Routing entropy (nats)",
-}
-"""Quantities that a monitor measures at each step, in display order."""
+"""The columns of the log that every page draws; validation losses are drawn into the chart of the loss."""
+MEASURED_CHARTS = {"live-gradient": "training gradient_norm", "live-ratio": "training update_ratio"}
+"""The measured quantities that every page draws; a gradient norm only if none is logged."""
+SMALL_CHART_SHARE, MIN_SMALL_ROWS = 2, 40  # a small chart has the rows of a large one divided by this, at least so many
 BLOCKS = "activations"  # the probe that measures blocks instead of layers
+LAST = ("training nonfinite", "training nonfinite_gradients")
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
-MAX_STUDIES = 64  # studies of a folder on one page; the page says how many more there are
+MAX_STUDIES = 256  # studies of a folder on one page; the page says how many more there are
 MAX_MAP_STEPS = 48  # columns of the layer map; with more steps, neighbours share a column
 MAX_TABLES = 4
 
@@ -63,6 +51,18 @@ class View:
     layer: str = ""  # of that line
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a message has of one study."""
+
+    version: tuple[int, int]  # changes of the database when it was read, and studies on the page
+    statuses: list[Status]
+    catalogue: dict[str, Any]
+    lines: list[dict[str, Any]]
+    position: Position
+    moves: list[Move]
+
+
 class StudyFeed:
     """One study: its database, and a cache of its content."""
 
@@ -76,6 +76,10 @@ class StudyFeed:
         self._seen: dict[str, int] = {}
         self._quantities: dict[str, db.Quantity] = {}
         self._by_run: dict[str, list[str]] = {}
+        self._columns: dict[str, list[str]] = {}
+        self._layer_facts: dict[str, tuple[int, LayerFacts]] = {}
+        self._moves: tuple[tuple[str, int], list[Move]] = (("", -1), [])
+        self.seen: Part | None = None  # what the last message had of this study
 
     def catalogue(self, c: sqlite3.Connection, runs: Sequence[db.RunRow]) -> dict[str, Any]:
         """Return what can be selected: features of the network and of the log, and quantities of layers by run."""
@@ -88,11 +92,13 @@ class StudyFeed:
             names = [*db.layer_names(c, row.run), *db.block_names(c, row.run)]
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
-                layers[row.run] = {"names": names, "keys": keys}
-            for column in db.logged_columns(c, row.run):
+                titles = [feature_words(key) or self._assets.names.get(key, key) for key in keys]
+                layers[row.run] = {"names": names, "labels": layer_labels(names), "keys": keys, "titles": titles}
+            self._columns[row.run] = db.logged_columns(c, row.run)
+            for column in self._columns[row.run]:
                 key = f"{LOG} {column}"
                 self._quantities[key] = db.Quantity(LOG, "", column)
-                features.setdefault(key, {"key": key, "name": LOG_NAMES.get(column, column), "kind": LOG})
+                features.setdefault(key, {"key": key, "name": feature_words(key), "kind": LOG})
         return {"features": features, "layers": layers}
 
     def _look_at(self, c: sqlite3.Connection, run: str) -> None:
@@ -118,13 +124,13 @@ class StudyFeed:
         kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
         return {
             "key": key,
-            "name": self._assets.names.get(key) or TRAINING_NAMES.get(key, key),
+            "name": feature_words(key) or self._assets.names.get(key, key),
             "kind": kind[0] if kind else "control",
         }
 
     def _order(self, key: str) -> tuple[int, str]:
-        place = {name: i for i, name in enumerate([*self._assets.layer_quantities, *TRAINING_NAMES])}
-        return place.get(key, len(place)), key
+        place = {name: i for i, name in enumerate([*self._assets.layer_quantities, *MEASURED])}
+        return len(place) + 1 if key in LAST else place.get(key, len(place)), feature_words(key) or key
 
     # ---- Lines
 
@@ -140,20 +146,49 @@ class StudyFeed:
         log = known.get("log")
         is_continued = log is not None and db.log_is_continued(c, run, log)
         lines = [
-            self._logged(c, run, column, log if is_continued else None, position, at_most) | {"chart": chart}
-            for chart, column in self._logs_of(view)
+            self._logged(c, run, column, log if is_continued else None, position, _rows_in(chart, at_most))
+            | {"chart": chart}
+            for chart, column in self._logs_of(run, view, is_crowded=at_most <= MIN_RUN_ROWS)
         ]
         if not is_continued or known["measured"] != measured:
             first = self._first_new(c, run, known["measured"][0]) if is_continued else 0
             if first is not None:
                 lines += self._measured(c, run, shown, view, first, at_most)
-        return [line | {"run": shown} for line in lines], {"log": position, "measured": measured}
+        return [line | {"run": shown} for line in lines], {"log": list(position), "measured": measured}
 
-    def _logs_of(self, view: View) -> Iterator[tuple[str, str]]:
-        yield "explore-loss", "loss"
+    def _logs_of(self, run: str, view: View, *, is_crowded: bool) -> Iterator[tuple[str, str]]:
+        logged = self._columns[run]
+        for chart, column in LOGGED_CHARTS.items():
+            # Of many runs, no training losses are drawn behind the validation losses.
+            if column in logged and not (is_crowded and column == "loss" and "validation_loss" in logged):
+                yield chart, column
         quantity = self._quantities.get(view.feature)
         if quantity is not None and quantity.probe == LOG:
             yield "explore-feature", quantity.statistic
+
+    def status(self, c: sqlite3.Connection, row: db.RunRow, shown: str, at_most: int) -> Status:
+        """Return the status of a run."""
+        run, logged = row.run, self._columns[row.run]
+        position = db.log_position(c, run)
+        curves: dict[str, list[Row]] = {}
+        for column in ("loss", "validation_loss"):
+            if column in logged:
+                whole = self._whole(c, run, column, position, at_most)
+                curves[column] = whole + db.logged(c, run, column, position[0], 1 << 62, at_most)
+        return status_of(c, row, shown, self.database.written(), curves, logged, self._facts_on_layers(c, run))
+
+    def _facts_on_layers(self, c: sqlite3.Connection, run: str) -> LayerFacts:
+        n = int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0])
+        if self._layer_facts.get(run, (-1,))[0] != n:
+            self._layer_facts[run] = n, layer_facts(c, run, self._quantities, n)
+        return self._layer_facts[run][1]
+
+    def moves(self, c: sqlite3.Connection, run: str) -> list[Move]:
+        """Return the quantities of layers of a run that changed most."""
+        n = int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0])
+        if self._moves[0] != (run, n):
+            self._moves = (run, n), moves(c, run, self._quantities, self._by_run.get(f"layers {run}", ()))
+        return self._moves[1]
 
     def _logged(
         self,
@@ -189,17 +224,23 @@ class StudyFeed:
         self, c: sqlite3.Connection, run: str, shown: str, view: View, first: int, at_most: int
     ) -> Iterator[dict[str, Any]]:
         wanted = [("explore-feature", "network", view.feature)]
+        wanted += [(chart, "network", key) for chart, key in MEASURED_CHARTS.items() if self._is_measured(run, chart)]
         if shown == view.run:
             wanted.append(("layer-lines", view.layer, view.quantity))
-        # A line with more steps than rows is thinned again, so it is sent whole.
-        after = first - 1 if len(db.measured_steps(c, run)) <= at_most else -1
+        n = len(db.measured_steps(c, run))
         for chart, layer, key in wanted:
+            # A line with more steps than rows is thinned again, so it is sent whole.
+            after = first - 1 if n <= _rows_in(chart, at_most) else -1
             quantity = self._quantities.get(key)
             if quantity is not None and quantity.probe != LOG:
-                rows = self._rows_of(c, run, layer, quantity, after, at_most)
+                rows = self._rows_of(c, run, layer, quantity, after, _rows_in(chart, at_most))
                 yield {"chart": chart, "after": after, "rows": columns(rows)}
         if shown == view.run and view.quantity in self._quantities:
             yield {"chart": "layer-map", "after": -1, **self._map(c, run, view.quantity, first)}
+
+    def _is_measured(self, run: str, chart: str) -> bool:
+        """Return whether a chart of a measured quantity is not that of a logged one."""
+        return LOGGED_CHARTS.get(chart) not in self._columns[run]
 
     def _rows_of(
         self, c: sqlite3.Connection, run: str, layer: str, quantity: db.Quantity, after: int, at_most: int
@@ -235,7 +276,9 @@ class StudyFeed:
     ) -> dict[str, Any] | None:
         """Return the rows of a line from one step to another; None if the chart has no line of this run."""
         first, last = between
-        key = {"explore-loss": LOSS, "explore-feature": view.feature, "layer-lines": view.quantity}.get(chart, "")
+        key = f"{LOG} {LOGGED_CHARTS[chart]}" if chart in LOGGED_CHARTS else ""
+        if not key or (chart in MEASURED_CHARTS and self._is_measured(run, chart)):
+            key = {**MEASURED_CHARTS, "explore-feature": view.feature, "layer-lines": view.quantity}.get(chart, key)
         quantity = self._quantities.get(key) or (db.Quantity(LOG, "", "loss") if key == LOSS else None)
         if quantity is None:
             return None
@@ -245,6 +288,11 @@ class StudyFeed:
             layer = view.layer if chart == "layer-lines" else "network"
             rows = db.measured(c, run, layer, quantity, first - 1, at_most, last)
         return {"chart": chart, "rows": columns(rows)}
+
+
+def _rows_in(chart: str, at_most: int) -> int:
+    """Return the number of rows of a run in a chart."""
+    return max(min(at_most, MIN_SMALL_ROWS), at_most // SMALL_CHART_SHARE) if chart.startswith("live-") else at_most
 
 
 class Feed:
@@ -304,43 +352,49 @@ class Feed:
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
         """Return the message for a page with a view and a position, and the page's new position."""
-        lines: list[dict[str, Any]] = []
-        now: Position = {}
-        statuses: list[Status] = []
-        studies: dict[str, str] = {}
-        catalogue: dict[str, Any] = {"features": {}, "layers": {}}
+        parts: dict[str, Part] = {}
         faults = {fault: fault for fault in self._mirrored.faults}
         with self._lock:
             chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
             for study in chosen:
                 try:
-                    with study.database.reading() as c:
-                        rows = db.runs(c)
-                        names = self._shown(study, [row.run for row in rows])
-                        studies |= dict.fromkeys(names.values(), study.name)
-                        found = study.catalogue(c, rows)
-                        catalogue["features"] |= found["features"]
-                        catalogue["layers"] |= {names[run]: of for run, of in found["layers"].items()}
-                        at_most = rows_a_run(len(rows) * len(chosen))
-                        before = known.get(study.name, {})
-                        now[study.name] = {}
-                        for row in rows:
-                            new, now[study.name][row.run] = study.lines(
-                                c, row.run, names[row.run], view, before.get(row.run, {}), at_most
-                            )
-                            lines += new
-                        statuses += [status_of(c, row, names[row.run], study.database.written()) for row in rows]
+                    parts[study.name] = self._part(study, view, known.get(study.name, {}), len(chosen))
                 except sqlite3.Error as error:
                     faults[study.name] = f"{study.database.path}: cannot be read at the moment ({error})"
-        self.faults = faults
+        statuses = [status for part in parts.values() for status in part.statuses]
+        catalogue: dict[str, Any] = {"features": {}, "layers": {}}
+        for part in parts.values():
+            for name, of in catalogue.items():
+                of |= part.catalogue[name]
         return {
             "runs": [status.name for status in statuses],
-            "studies": {status.name: studies[status.name] for status in statuses},
+            "studies": {status.name: name for name, part in parts.items() for status in part.statuses},
             **self._ordered(catalogue),
-            "lines": lines,
+            "lines": [line for part in parts.values() for line in part.lines],
             "statuses": statuses,
+            "moves": [move for part in parts.values() for move in part.moves] if len(statuses) == 1 else [],
             "faults": faults,
-        }, now
+        }, {name: part.position for name, part in parts.items()}
+
+    def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int) -> Part:
+        """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
+        seen, version = study.seen, (study.database.n_changes, n_studies)
+        if seen is not None and seen.version == version and seen.position == known:
+            return replace(seen, lines=[])
+        with study.database.reading() as c:
+            rows = db.runs(c)
+            names = self._shown(study, [row.run for row in rows])
+            found = study.catalogue(c, rows)
+            at_most = rows_a_run(len(rows) * n_studies)
+            lines, position = [], {}
+            for row in rows:
+                new, position[row.run] = study.lines(c, row.run, names[row.run], view, known.get(row.run, {}), at_most)
+                lines += new
+            statuses = [study.status(c, row, names[row.run], at_most) for row in rows]
+            moved = study.moves(c, rows[0].run) if len(rows) == n_studies == 1 else []
+        catalogue = {**found, "layers": {names[run]: of for run, of in found["layers"].items()}}
+        study.seen = Part(version, statuses, catalogue, lines, position, moved)
+        return study.seen
 
     def detail(self, view: View, chart: str, between: tuple[int, int]) -> list[dict[str, Any]]:
         """Return the rows of a chart between two steps, for every run."""
@@ -356,8 +410,9 @@ class Feed:
                     for row in rows:
                         shown = names[row.run]
                         if chart != "layer-lines" or shown == view.run:
-                            of_run = study.detail(c, row.run, chart, view, between, rows_a_run(len(rows)))
-                            details += [of_run | {"run": shown}] if of_run else []
+                            for each in (chart, "explore-validation") if chart == "explore-loss" else (chart,):
+                                of_run = study.detail(c, row.run, each, view, between, rows_a_run(len(rows)))
+                                details += [of_run | {"run": shown}] if of_run else []
         return details
 
     def growth(self, name: str) -> tuple[int, int, int]:
@@ -380,58 +435,14 @@ class Feed:
         return {run: study.name if len(runs) == 1 else f"{study.name}/{run}" for run in runs}
 
     def _ordered(self, catalogue: Mapping[str, Any]) -> dict[str, Any]:
-        """Order features: the main ones first, then other measured ones, then the log."""
-        main = {name: i for i, name in enumerate([*self._assets.names, *TRAINING_NAMES])}
+        """Order features: the main ones first, then other measured ones, then the log; each says in which group."""
+        main = {name: i for i, name in enumerate([*self._assets.names, *MEASURED])}
 
-        def order(each: Mapping[str, str]) -> tuple[bool, int, int, str]:
+        def order(each: Mapping[str, str]) -> tuple[bool, int, bool, int, str]:
             kind = KINDS.index(each["kind"]) if each["kind"] in KINDS else len(KINDS)
-            return each["kind"] == LOG, main.get(each["key"], len(main)), kind, each["key"]
+            return each["kind"] == LOG, main.get(each["key"], len(main)), each["key"] in LAST, kind, each["name"]
 
-        features = catalogue["features"] or {LOSS: {"key": LOSS, "name": LOG_NAMES["loss"], "kind": LOG}}
-        return {"features": sorted(features.values(), key=order), "layers": catalogue["layers"]}
-
-
-class LayerTable:
-    """One quantity of every layer at every measured step, which grows with the run."""
-
-    def __init__(self, layers: Sequence[str]) -> None:
-        self.layers = list(layers)
-        self.steps = array("q")
-        self.values = array("f")
-
-    def extend(self, c: sqlite3.Connection, run: str, quantity: db.Quantity, steps: Sequence[int]) -> None:
-        """Append steps."""
-        for step in steps:
-            found = db.of_layers(c, run, step, quantity)
-            if found:
-                self.steps.append(step)
-                self.values.extend(found.get(layer, float("nan")) for layer in self.layers)
-
-    def cut(self, step: int) -> None:
-        """Remove a step and all later ones."""
-        kept = sum(1 for each in self.steps if each < step)
-        del self.steps[kept:]
-        del self.values[kept * len(self.layers) :]
-
-
-def layer_map(table: LayerTable, at_most: int) -> tuple[dict[str, list[Any]], int]:
-    """Return the cells of a layer map, and the number of steps per column.
-
-    A cell shows the value within its column that differs most from the layer's mean, so that a spike at one step stays
-    visible.
-    """
-    n, n_layers = len(table.steps), len(table.layers)
-    width = max(1, -(-n // at_most))
-    cells: dict[str, list[Any]] = {"layer": [], "step": [], "value": []}
-    ends = [min(start + width, n) for start in range(0, n, width)]
-    for place, layer in enumerate(table.layers):
-        values = table.values[place::n_layers]
-        known = [v for v in values if math.isfinite(v)]
-        mean = sum(known) / len(known) if known else 0.0
-        for start, end in zip(range(0, n, width), ends, strict=True):
-            inside = [v for v in values[start:end] if math.isfinite(v)]
-            value = max(inside, key=lambda v: abs(v - mean)) if inside else None
-            cells["layer"].append(layer)
-            cells["step"].append(table.steps[end - 1])
-            cells["value"].append(None if value is None else float(f"{value:.5g}"))
-    return cells, width
+        features = catalogue["features"] or {LOSS: {"key": LOSS, "name": feature_words(LOSS), "kind": LOG}}
+        ordered = sorted(features.values(), key=order)
+        grouped = [{**each, "group": "main" if each["key"] in main else each["kind"]} for each in ordered]
+        return {"features": grouped, "layers": catalogue["layers"]}

@@ -1,8 +1,9 @@
 // ---- The served page, which receives rows while it is open
 
-const live = page.live, got = parsed('{ "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }'), near = {}, looks = {}, pending = new Set(), fresh = new Set();
+const live = page.live, got = parsed('{ "explore-loss": {}, "explore-validation": {}, "live-rate": {}, "live-gradient": {}, "live-ratio": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }'), near = {}, looks = {}, pending = new Set(), fresh = new Set();
 const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
-const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? row : { run, ...row }));
+const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? { ...row, label: labelOf(run, row.layer) } : { run, ...row }));
+const labelOf = (run, layer) => explorer.layers[run]?.labels[explorer.layers[run].names.indexOf(layer)] ?? layer;
 let source, shownView, waits, heard, written, forecasts, touched = Date.now();
 
 // Rows of a line; where the chart is zoomed in, the detailed ones.
@@ -11,7 +12,10 @@ for (const name of keys(got)) sources[name] = () => {
     const closer = near[name]?.runs.get(run);
     return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
   });
-  return name === "explore-loss" ? [...lines, ...forecasts] : lines;
+  if (name !== "explore-loss") return lines;
+  const validated = got["explore-validation"], named = lines.map((row) => (validated[row.run]?.length ? { ...row, series: "training" } : row));
+  const all = [...named, ...sources["explore-validation"]().map((row) => ({ ...row, series: "validation" })), ...forecasts];
+  return all.map(({ run, step, value, series, low = null, high = null, forecast = null }) => ({ run, step, value, series, low, high, forecast }));
 };
 function take(message) {
   if (message.shape !== live.shape) return location.reload(); // the choices changed: a new run, layer or quantity
@@ -19,7 +23,7 @@ function take(message) {
     const { chart, run, after } = line, before = (got[chart][run] ?? []).filter((row) => row.step <= after);
     if (!keys(got[chart]).length && message !== live) fresh.add(chart);
     got[chart][run] = [...before, ...ofRun(line)];
-    pending.add(chart);
+    pending.add(chart === "explore-validation" ? "explore-loss" : chart);
     if (got[chart][run].length > live.most && message !== live) connect(); // reconnect to get them thinned
   }
   forecasts = message.forecasts;
@@ -31,6 +35,7 @@ function take(message) {
   const renewed = message.version !== live.version;
   byId("renew").hidden = !renewed;
   if (renewed && Date.now() - touched > 30000 && !all("details[open]").length) location.reload();
+  for (const place of all(".first-charts [data-chart^=live-]")) place.parentElement.hidden = !Object.values(got[place.dataset.chart]).some((rows) => rows.length);
   if (message === live) return tick(); // its rows are drawn when the page is
   waits ??= setTimeout(async () => {
     waits = undefined;
@@ -72,10 +77,10 @@ for (const name of ["pointermove", "keydown", "wheel"]) addEventListener(name, (
 byId("renew").onclick = () => location.reload();
 
 async function look(name, between) {
-  delete near[name];
+  for (const each of [name, name === "explore-loss" && "explore-validation"]) delete near[each];
   if (between?.length) {
     const [from, to] = [Math.floor(between[0]), Math.ceil(between[1])], answer = await fetch(`detail?${query({ chart: name, from, to })}`);
-    if (answer.ok) near[name] = { from, to, runs: new Map((await answer.json()).map((line) => [line.run, ofRun(line)])) };
+    for (const line of answer.ok ? await answer.json() : []) (near[line.chart] ??= { from, to, runs: new Map() }).runs.set(line.run, ofRun(line));
   }
   refresh([name]);
 }
@@ -93,7 +98,7 @@ draw = async (place) => {
 choose = (changes) => {
   plainChoose(changes);
   if (shownView === query()) return;
-  for (const name of keys(got)) if (name !== "explore-loss") got[name] = Object.create(null);
+  for (const name of ["explore-feature", "layer-lines", "layer-map"]) got[name] = Object.create(null);
   connect();
 };
 take(live);

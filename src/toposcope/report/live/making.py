@@ -22,12 +22,14 @@ def assets_without_vega() -> dict[str, Any]:
     """Return the assets without Vega, which takes longest to make."""
     from toposcope.probes import probe_types
     from toposcope.report.charts.explorer import MAX_MAP_HEIGHT, explorer_charts
+    from toposcope.report.charts.live import live_charts
     from toposcope.report.explorer import LAYER_QUANTITIES
     from toposcope.report.headline import HEADLINES
     from toposcope.report.page import page_chart
 
+    charts = {**explorer_charts([], log_steps=False), **live_charts()}
     return {
-        "charts": {name: page_chart(spec, []) for name, spec in explorer_charts([], log_steps=False).items()},
+        "charts": {name: page_chart(spec, []) for name, spec in charts.items()},
         "names": {headline.key: headline.name for headline in HEADLINES},
         "defaults": {name: _defaults(cls) for name, cls in probe_types().items()},
         "layer_quantities": list(LAYER_QUANTITIES),

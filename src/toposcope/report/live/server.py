@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import math
 import socket
 import sqlite3
 import time
@@ -25,10 +26,11 @@ from starlette.routing import Route
 from toposcope.errors import ToposcopeError
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
-from toposcope.report.live.feed import Feed, Position, View
+from toposcope.report.live.facts import silent_at
+from toposcope.report.live.feed import LOGGED_CHARTS, MEASURED_CHARTS, Feed, Position, View
 from toposcope.report.live.mirror import LogMirror
 from toposcope.report.live.security import Guard
-from toposcope.report.live.status import forecast_rows, words
+from toposcope.report.live.words import forecast_rows, loss_key, words
 from toposcope.report.page import live_parts, to_json, to_live_page
 from toposcope.report.tuning import MAX_LIVE_ROWS
 
@@ -127,7 +129,7 @@ class Stream:
         return True
 
 
-LINES = ("explore-loss", "explore-feature", "layer-lines")
+LINES = (*LOGGED_CHARTS, *MEASURED_CHARTS, "explore-feature", "layer-lines")
 N_PORTS = 20  # ports to try, from the default on, if none was chosen
 DEFAULT_PORT = 8473
 STOP_SECONDS = 1  # time for open streams to end when the server stops
@@ -135,6 +137,7 @@ LOG_ONLY = (
     "Only the log is known here. Topology, layers and phases need the weights: measure saved checkpoints with "
     "toposcope study, or attach a Monitor to the next run."
 )
+SILENT_SECONDS = 60  # time after which a page says anew how long a run has been silent
 THINNED = (
     "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; "
     "zoom in to see single steps."
@@ -149,11 +152,13 @@ class LivePage:
         self.feed = Feed(directory, assets, mirror)
         self.analyses = Analyses(self.feed)
         self.hub = Hub(self.refresh)
+        self._wake = math.inf  # time at which a run will be silent unless it writes
 
     def refresh(self, around: bool) -> bool:
         """Return whether anything is new; `around` also searches for new studies."""
         found = around and self.feed.discover()
-        return self.feed.has_changed() or found
+        is_silent, self._wake = time.time() > self._wake, math.inf if time.time() > self._wake else self._wake
+        return self.feed.has_changed() or found or is_silent
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
         """Return the message for a page with a view and a position, and its new position."""
@@ -161,10 +166,15 @@ class LivePage:
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
         statuses, faults = content.pop("statuses"), content.pop("faults")
+        moves = content.pop("moves")
         said = words(statuses, faults, self.feed.left_out, now, self._pages(view, content.pop("studies")))
+        said["moves"] = moves
+        silent = (silent_at(s.facts) for s in statuses)
+        self._wake = min([self._wake, *(at if at > now else now + SILENT_SECONDS for at in silent)])
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])
         parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}
+        parts["loss-key"] = str(escape(loss_key(statuses)))
         if not known:
             parts["thinned"] = str(escape(" ".join([*([THINNED] if is_thinned else []), *notes])))
         return {

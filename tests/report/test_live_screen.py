@@ -1,0 +1,85 @@
+"""The first live screen of a study on disk: its charts, what moves, and that it notices a run that falls silent."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_studies import LiveStudy, live_study
+
+from toposcope.report.live.assets import Assets
+from toposcope.report.live.database import Database, Quantity
+from toposcope.report.live.feed import View
+from toposcope.report.live.making import assets_without_vega
+from toposcope.report.live.moves import layer_facts, moves
+from toposcope.report.live.server import LivePage
+
+
+@pytest.fixture(scope="module")
+def assets() -> Assets:
+    return Assets(**assets_without_vega(), vega="")
+
+
+def screen(directory: Path, assets: Assets) -> dict[str, Any]:
+    page = LivePage(directory, assets, None)
+    page.refresh(around=True)
+    message, _ = page.message(View(), {})
+    return message
+
+
+def test_the_four_charts_need_no_choice(tmp_path: Path, assets: Assets) -> None:
+    study = live_study(tmp_path / "mine", steps=400, every=50)
+    study.store.append_log("mine", {step: {"validation_loss": study.loss(step)} for step in range(20, 401, 20)})
+    message = screen(study.directory, assets)
+    rows = {line["chart"]: len(line["rows"]["step"]) for line in message["lines"]}
+    assert rows == {"explore-loss": 400, "explore-validation": 20, "live-rate": 204, "live-gradient": 204}
+    start, end = message["forecasts"]
+    assert (start["step"], end["step"]) == (400, 2000)
+    assert (end["value"], end["low"], end["high"]) == pytest.approx((2.4, 2.06, 2.74))
+    assert "Healthy." in message["html"]["now"]
+    assert "Is it healthy?" in message["html"]["runs"]
+    names = [each["name"] for each in message["features"]]
+    assert names[:2] == ["Neural persistence, mean", "H0 total"]
+    assert {each["group"] for each in message["features"]} >= {"main", "log"}
+    assert message["layers"]["mine"]["labels"] == [f"layers.{i}.mlp" for i in range(4)]
+
+
+def test_what_moves_is_said_and_noise_is_not(tmp_path: Path) -> None:
+    study = live_study(tmp_path / "mine", steps=600, every=50)
+    still = LiveStudy(tmp_path / "still", last_step=600)
+    still.measure(10**6)
+    for step in range(10**6, 10**6 + 1200, 50):  # long after everything has settled
+        still.measure(step)
+    found = {}
+    for directory in (study.directory, still.directory):
+        database = Database(directory / "study.db")
+        with database.reading() as c:
+            (options,) = c.execute("SELECT DISTINCT options FROM measurements WHERE probe = 'controls'").fetchone()
+            known = {"controls stable_rank": Quantity("controls", options, "stable_rank")}
+            found[directory.name] = moves(c, directory.name, known, known)
+            assert layer_facts(c, directory.name, known, 5).n_layers == 0  # nothing is known of gradients
+        database.close()
+    assert found["still"] == []
+    assert len(found["mine"]) == 2
+    move = found["mine"][0]
+    assert move.layer == f"{move.label}.weight"
+    assert move.text.startswith("stable rank 0.")
+    assert "since step 300, rising in" in move.text
+
+
+def test_a_run_that_falls_silent_wakes_the_page(
+    tmp_path: Path, assets: Assets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = live_study(tmp_path / "mine", steps=100, every=50)
+    facts = {"step_seconds": 0.1, "updated": time.time(), "last_step": 2000}
+    study.store.set_meta("monitor mine", json.dumps(facts))
+    page = LivePage(study.directory, assets, None)
+    page.refresh(around=True)
+    assert "Healthy." in page.message(View(), {})[0]["html"]["now"]
+    assert not page.refresh(around=False)
+    later = time.time() + 130
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert page.refresh(around=False)
+    assert "Silent." in page.message(View(), {})[0]["html"]["now"]
+    assert not page.refresh(around=False)
