@@ -7,7 +7,7 @@ import pytest
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
-from toposcope.forecasting.headline import standing
+from toposcope.forecasting.headline import health_of, standing
 from toposcope.logs import Log
 from toposcope.logs.anomalies import Divergence
 
@@ -67,3 +67,9 @@ def test_the_curve_begins_at_the_present_level_and_ends_with_the_law(noise: floa
     for made in report.results.forecasts.values():
         assert made.curve[0] == pytest.approx(run.final_loss()[0])
         assert made.curve[-1] == pytest.approx(made.loss, rel=0.01)
+
+
+@pytest.mark.parametrize("n", [1, 2, 15])
+def test_a_few_losses_are_too_few_to_call_a_run_healthy(n: int) -> None:
+    short = Log("run", STEPS[:n], FALLING[:n], np.full(n, 1e-3), 2000, target="loss")
+    assert health_of(short).startswith(f"too short to be judged: {n} loss")

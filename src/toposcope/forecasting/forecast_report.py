@@ -319,9 +319,9 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
 
 
 def _learning_rate(log: Log, schedule: Schedule) -> str:
-    end = schedule.rates[-1] / schedule.peak
+    end = round(float(schedule.rates[-1] / schedule.peak), 5)  # cosines leave rests such as 3.58e-13%
     if schedule.is_held:
-        return "learning rate constant"
+        return "learning rate constant, as none was logged" if schedule.peak == 1 else "learning rate constant"
     # without a rate in log or plan the peak is 1 and means nothing
     peak = "" if schedule.peak == 1 else f", {schedule.peak:.3g},"
     return (

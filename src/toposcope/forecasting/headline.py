@@ -12,6 +12,7 @@ from toposcope.forecasting.stages import Stage
 from toposcope.logs import Log
 from toposcope.logs.anomalies import ROSE, spike_rows
 from toposcope.logs.log import FINAL_SHARE
+from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.wording import counted
 
 
@@ -22,17 +23,9 @@ def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stag
         return f"{_capital(str(log.diverged))}. It has no final loss."
     health = health_of(log, stage)
     if default is None:
-        loss, error = log.final_loss()
-        spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
-        rows = (
-            f"that of the last evaluation, at step {log.steps[-1]:,}"
-            if log.is_validation
-            else f"over the last {FINAL_SHARE:.0%} of its rows"
-        )
         of = f" of {last_step:,}" if last_step != log.last_seen else ""
         return (
-            f"{_best(log)}The run is complete, at step {log.last_seen:,}{of}: {kind_of(log)} loss ended at "
-            f"{loss:.{digits}f}{spread}{_unit(log)}, {rows}; it was {health}."
+            f"{_best(log)}The run is complete, at step {log.last_seen:,}{of}: {_ended(log, digits)}; it was {health}."
         )
     low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
     end = ", an estimated end" if any(ESTIMATED in remark for remark in schedule.remarks) else ""
@@ -40,6 +33,20 @@ def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stag
         f"{_best(log)}{_capital(kind_of(log))} loss ends at {default.loss:.{digits}f}{_unit(log)} "
         f"({LEVEL:.0%}: {low} to {high}) at step {last_step:,}{end}; the run is {health}."
     )
+
+
+def _ended(log: Log, digits: int) -> str:
+    """Return where the losses of a complete run ended: that of validation first, even where there are few."""
+    loss, error = log.final_loss()
+    spread = f" ± {error:.{digits}f}" if np.isfinite(error) and not log.is_validation else ""
+    training = (
+        f"training loss ended at {loss:.{digits}f}{spread}{_unit(log)}, over the last {FINAL_SHARE:.0%} of its rows"
+    )
+    if log.validation is None:
+        return training
+    steps, losses = log.validation
+    last = f"{losses[-1]:.{digits}f}{_unit(log)}, that of the last evaluation, at step {steps[-1]:,}"
+    return f"validation loss ended at {last}" + ("" if log.is_validation else f"; {training}")
 
 
 def standing(log: Log, error: ToposcopeError) -> str:
@@ -68,9 +75,17 @@ def health_of(log: Log, stage: Stage | None = None) -> str:
             return f"not healthy: {rose[0]}"
         if not is_learning(log):
             return "not learning: its loss is constant"
+        if (n := _n_losses(log)) < MIN_TREND_ROWS:
+            return f"too short to be judged: {counted(n, 'loss', 'losses')} of the {MIN_TREND_ROWS} that it takes"
     spikes = len(spike_rows(log.loss))
     healthy = f"healthy but for {counted(spikes, 'spike')} of the loss" if spikes else "healthy"
     return healthy if stage is None else f"{healthy}, in a {stage.brief}"
+
+
+def _n_losses(log: Log) -> int:
+    """Return how many losses were logged, of training or of validation, whichever is more often."""
+    columns = () if log.table is None else (log.table.values[name] for name in ("loss", "validation_loss"))
+    return max(len(log.loss), *(int(np.isfinite(column).sum()) for column in columns), 0)
 
 
 def kind_of(log: Log) -> str:

@@ -98,6 +98,7 @@ MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billio
 MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 
 # Alerts of a run in training, which its monitor raises and the live page explains
+MIN_TREND_ROWS = 16  # rows of a loss of which something is said about its course
 MIN_SPIKE_VALUES = 50  # logged values before any is judged
 MIN_RATES = 10  # learning rates before any is judged
 MIN_LAYER_VALUES = 8  # measurements of a layer before it is judged

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from toposcope.logs.overfitting import overfits
+from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.report.live.database import Row
 
 TRAINING, COMPLETE, DIVERGED, FAILED = "running", "complete", "diverged", "failed"
@@ -19,7 +20,6 @@ PASSING = ("loss spike", "gradient spike", "layer gradient spike", "learning rat
 MIN_SILENT_SECONDS, SILENT_ROWS = 120.0, 5
 """A run is silent after this time, and this many times the usual time between two rows; an evaluation takes a few."""
 MIN_UNKNOWN_SILENT_SECONDS = 900.0  # the same where the time between rows is unknown
-MIN_TREND_ROWS = 16  # rows of a loss of which something is said about its course
 HAS_DIVERGED = "the run diverged"  # with which a divergence begins; a loss that is NaN may still recover
 MIN_SINCE_BEST = 3  # evaluations since the best one from which the best is said to lie behind
 N_BLOCKS = 5  # blocks of a quarter of a run, whose means show the noise

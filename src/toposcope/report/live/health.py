@@ -11,7 +11,6 @@ from toposcope.report.live.facts import (
     FAILED,
     HAS_DIVERGED,
     MIN_SINCE_BEST,
-    MIN_TREND_ROWS,
     TRAINING,
     WATCHED,
     Facts,
@@ -100,7 +99,7 @@ def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
             "plain",
             7,
             "",
-            f"The checks need {MIN_TREND_ROWS} logged losses; {run.n_rows} so far.",
+            f"The checks need {tuning.MIN_TREND_ROWS} logged losses; {run.n_rows} so far.",
         )
     return "Healthy", "good", 8, "", ""
 

@@ -102,7 +102,7 @@ def status_of(
         updated=_number(monitor.get("updated"), float),
     )
     target = str(monitor.get("forecast_target") or "loss")
-    if not forecasts and facts.validation:
+    if facts.validation and not (forecasts and row.status == TRAINING):
         target = "validation_loss"
     return Status(
         name=shown,

@@ -61,7 +61,8 @@ function planOf({ name, lines: { y } }, lines, isFiltered) {
   const own = y.scale ?? {}, rows = lines.flat(), asked = get("y") || own.type || "linear";
   const type = asked === "log" && !rows.some((row) => row.value > 0) ? "linear" : asked, { to, from, has } = SCALES[type] ?? SCALES.linear;
   const seen = (row) => [row.low, row.high, row.forecast, row.value].filter(has).map(to);
-  const values = lines.map((line) => line.filter((row) => Number.isFinite(row.value)).flatMap(seen));
+  const byLayer = groupsOf(rows.filter((row) => Number.isFinite(row.value)).sort((a, b) => a.step - b.step), (row) => `${row.run}\n${row.layer}`);
+  const values = [...byLayer.values()].map((line) => line.flatMap(seen)); // training and validation of a run are one line: either is sparse
   const plan = { type, asked, nonPositive: asked === "log" ? rows.filter((row) => row.value <= 0 && row.value !== null).length : 0, outside: [] };
   let range = robustRange(values);
   if (!range) return plan;
