@@ -100,3 +100,19 @@ def test_steps_counted_from_0(last: int, complete: bool) -> None:
     steps = np.arange(last % 2, last + 1, 2) if last != 2990 else np.arange(0, last + 1, 2)
     log = Log("run", steps, np.asarray(2 + 3 * (steps + 1.0) ** -0.4), np.full(len(steps), 1e-3), 3000)
     assert (forecast(log).default is None) == complete
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_what_a_trainer_logged_after_its_last_checkpoint_counts_if_it_is_the_same_run(
+    shift: float, tmp_path: Path
+) -> None:
+    losses = {step: 2 + 3 * step**-0.4 + 0.01 * np.sin(step) for step in range(10, 601, 10)}
+    state = {"log_history": [{"step": s, "loss": x} for s, x in losses.items() if s <= 300], "max_steps": 1000}
+    (tmp_path / "checkpoint-300").mkdir()
+    (tmp_path / "checkpoint-300" / "trainer_state.json").write_text(json.dumps(state))
+    rows = [f"{step},{loss + shift}" for step, loss in losses.items()]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "log.csv").write_text("\n".join(["step,train/loss", *rows, ""]))
+    report = forecast(tmp_path)
+    assert report.log.last_seen == (300 if shift else 600)
+    assert report.schedule.last_step == 1000

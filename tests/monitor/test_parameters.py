@@ -11,8 +11,10 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from toposcope.checkpoints import Checkpoint
+from toposcope.errors import ToposcopeError
 from toposcope.family import ModelSize
 from toposcope.family.model import GPT
+from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.parameters import layout, unmeasured, unwrapped, watched
 
 FUSED_EXPERTS = {"mixtral"}
@@ -109,3 +111,10 @@ def test_what_cannot_be_measured_is_left_out_with_a_reason() -> None:
 
 def test_a_model_without_matrices_has_no_layers() -> None:
     assert layout(nn.LayerNorm(4)) == []
+
+
+@pytest.mark.parametrize("wanted", [7, ["mlp", 3], [None]])
+def test_what_is_no_name_is_refused_before_training(wanted: Any) -> None:
+    for keyword in ("layers", "activations"):
+        with pytest.raises(ToposcopeError, match=f"{keyword}: .* is neither a name nor a list of names"):
+            Monitor(**{keyword: wanted, "batch": torch.zeros(1)})

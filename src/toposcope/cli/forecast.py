@@ -102,10 +102,11 @@ def forecast(
         from toposcope.forecasting.forecast_report import read_siblings
         from toposcope.forecasting.forecaster import RefusedError
         from toposcope.forecasting.headline import standing
+        from toposcope.forecasting.siblings import with_events
         from toposcope.logs import read_log
 
         nonlocal complete
-        read = read_log(log, run=run_name, columns=names, unit=unit, pattern=pattern)
+        read = with_events(read_log(log, run=run_name, columns=names, unit=unit, pattern=pattern), log)
         if siblings is not None and complete is None:
             with bad_use():
                 complete = read_siblings(siblings, read, columns=names, unit=unit, pattern=pattern)

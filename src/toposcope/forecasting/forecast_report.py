@@ -16,7 +16,7 @@ from toposcope.forecasting.headline import headline
 from toposcope.forecasting.intervals import band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
+from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_events, with_family, without_itself
 from toposcope.forecasting.stages import Stage
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
@@ -256,7 +256,7 @@ def forecast(
     <ForecastReport of now: Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000; the run is healthy.>
     """
     if not isinstance(log, Log):
-        log = read_log(log, run=run, columns=columns, unit=unit)
+        log = with_events(read_log(log, run=run, columns=columns, unit=unit), Path(log))
     if siblings is not None and not isinstance(siblings, CompleteRuns):
         siblings = read_siblings(siblings, log, columns=columns, unit=unit)
     runs: tuple[LoggedRun, ...] = ()

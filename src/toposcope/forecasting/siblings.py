@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,9 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
-from toposcope.logs import Log, Logs
+from toposcope.logs import Log, Logs, read_logs
+from toposcope.logs.finding import find_sources
+from toposcope.logs.formats import trainer_state
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 
@@ -37,6 +41,29 @@ def is_same_run(one: Log, other: Log) -> bool:
     # of one name, to agree is enough
     max_chance = 1.0 if one.name == other.name else tuning.MAX_CHANCE
     return any(_agree(one, other, shift, max_chance) for shift in shifts)
+
+
+def with_events(log: Log, path: Path) -> Log:
+    """Return the log of a Trainer's folder with what it wrote after its last checkpoint, where TensorBoard has it."""
+    if not path.is_dir() or not trainer_state.states(path):
+        return log
+    for source in find_sources(path).sources:
+        if source.path != path and not source.is_text and path in source.path.parents:
+            with suppress(ToposcopeError):  # of what else lies there, the log says nothing
+                for other in read_logs(source.path).logs:
+                    if other.last_seen > log.last_seen and is_same_run(log, replace(other, name=log.name)):
+                        log = replace(merged(log, other), source=log.source)
+    return log
+
+
+def merged(log: Log, other: Log) -> Log:
+    """Return what two logs say of one run: the longer one, and what only the other has."""
+    longer, shorter = (log, other) if log.last_seen >= other.last_seen else (other, log)
+    assert longer.table is not None
+    assert shorter.table is not None
+    plans = [step for step in (longer.last_step, shorter.last_step) if step is not None and step >= longer.last_seen]
+    table = longer.table.filled_from(shorter.table)
+    return replace(longer, name=log.name, last_step=plans[0] if plans else None, table=table)
 
 
 def ends_alike(one: Log, other: Log) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.roles import role_of
 from toposcope.errors import ToposcopeError, choices, message_of
-from toposcope.monitor.parameters import unwrapped
+from toposcope.monitor.parameters import names_of, unwrapped
 from toposcope.monitor.preserved import evaluating
 from toposcope.monitor.sinks.terminal import echo
 from toposcope.probes.activations import (
@@ -171,10 +171,10 @@ def moved(batch: Any, device: "torch.device") -> Any:
 
 def check_statistics(chosen: str | Sequence[str] | None) -> frozenset[str]:
     """Return the chosen statistics of a fixed batch: all of them by default."""
-    names = STATISTICS if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    names = STATISTICS if chosen is None else names_of("activations", chosen)
     for name in names:
         if name not in STATISTICS:
-            raise ToposcopeError(f"activations: {name!r}: {choices(str(name), STATISTICS)}")
+            raise ToposcopeError(f"activations: {name!r}: {choices(name, STATISTICS)}")
     return frozenset(names)
 
 

@@ -198,19 +198,9 @@ def _one_run(whole: ReadLog, part: ReadLog) -> Log | None:
         other = replace(other, name=log.name)  # to agree is enough
     elif not (part.source.is_text and part.source.path.parent in whole.source.path.parents):
         return None
-    from toposcope.forecasting.siblings import is_same_run  # takes long, and few logs lie like this
+    from toposcope.forecasting.siblings import is_same_run, merged  # takes long, and few logs lie like this
 
     return merged(log, other) if is_same_run(log, other) else None
-
-
-def merged(log: Log, other: Log) -> Log:
-    """Return what two logs say of one run: the longer one, and what only the other has."""
-    longer, shorter = (log, other) if log.last_seen >= other.last_seen else (other, log)
-    assert longer.table is not None
-    assert shorter.table is not None
-    plans = [step for step in (longer.last_step, shorter.last_step) if step is not None and step >= longer.last_seen]
-    table = longer.table.filled_from(shorter.table)
-    return replace(longer, name=log.name, last_step=plans[0] if plans else None, table=table)
 
 
 def run_names(root: Path, paths: Sequence[Path]) -> list[str]:

@@ -17,7 +17,7 @@ from toposcope.monitor.activations import FixedBatch, check_statistics
 from toposcope.monitor.adapters import innermost
 from toposcope.monitor.budget import Clock, Due, interval_at, schedule
 from toposcope.monitor.monitored_run import MonitoredRun, measuring_probes, n_parameters, parameter_ids, steps_made
-from toposcope.monitor.parameters import choose, layout, unmeasured
+from toposcope.monitor.parameters import choose, layout, names_of, unmeasured
 from toposcope.monitor.ranks import Follower, RankGroup
 from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.sinks.opening import open_sinks
@@ -141,7 +141,8 @@ class Monitor:
         # The loop may change the working directory later.
         self.directory, self.step = Path(directory).absolute(), 0
         self._every, self._due, self._share = every, schedule(every), budget
-        self._probes, self._layers, self._batch = measuring_probes(probes), layers, batch
+        self._probes, self._batch = measuring_probes(probes), batch
+        self._layers = None if layers is None else names_of("layers", layers)
         if batch is None and activations is not None:
             raise ToposcopeError("activations: there is nothing to measure them on; give a small batch, as batch=...")
         self._activations = check_statistics(activations)

@@ -1,6 +1,6 @@
 """The parameters of a model in training, under the names and in the layout of a saved checkpoint."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -46,12 +46,20 @@ def layout(model: "Module") -> list[Layer]:
     return [layer for layer in _layers(model) if layer.tensor and layer.role not in roles.NOT_ANALYSED]
 
 
+def names_of(keyword: str, wanted: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names that an argument gives; refuse what is neither a name nor names."""
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted) if isinstance(wanted, Iterable) else (wanted,)
+    if not all(isinstance(name, str) for name in names):
+        raise ToposcopeError(f"{keyword}: {wanted!r} is neither a name nor a list of names")
+    return names
+
+
 def choose(layers: Sequence[Layer], wanted: str | Sequence[str] | None) -> list[Layer]:
     """Return the layers with these names, patterns of names (``*.mlp.*``), roles (``attn.q``) or roles (``attn``)."""
     if wanted is None:
         return list(layers)
-    patterns, chosen = [wanted] if isinstance(wanted, str) else list(wanted), dict[str, Layer]()
-    for pattern in patterns:
+    chosen = dict[str, Layer]()
+    for pattern in names_of("layers", wanted):
         found = [x for x in layers if _is_chosen(x, pattern)]
         if not found:
             raise ToposcopeError(f"layers: no layer is named {pattern!r} or has that role; {_near(layers, pattern)}")
