@@ -228,7 +228,7 @@ def test_the_time_of_a_pattern_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_text_without_a_loss_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match=r"none of its 2 lines states a loss.*--pattern"):
+    with pytest.raises(ToposcopeError, match=r"no loss, .* in its 2 lines; .*--pattern"):
         read(tmp_path, "torch==2.13\nnumpy>=2\n", "requirements.txt")
 
 

@@ -24,6 +24,7 @@ from toposcope.files import write_text
 from toposcope.logs import Log, read_logs
 from toposcope.logs.finding import FoundLogs, LogSource, Version, find_sources
 from toposcope.logs.formats import format_of
+from toposcope.logs.formats.console import PATTERN_HINT
 from toposcope.logs.raw import one_line
 from toposcope.wording import counted
 
@@ -114,7 +115,7 @@ class Mirror:
             read.logs, read.fault = read_logs(read.source.path).logs, ""
             self._store(read)
         except (ToposcopeError, OSError, sqlite3.Error) as error:
-            read.fault = one_line(str(error), 500)
+            read.fault = one_line(str(error).removesuffix(PATTERN_HINT), 500)  # the page has no such option
         finally:
             self._busy.unlink()
         read.next_time = time.monotonic() + (time.process_time() - begin) / MAX_SHARE

@@ -29,6 +29,7 @@ ENDINGS = (".ipynb",)
 TEXTS = (".log", ".out", ".txt", ".err")
 """Endings of the files of a folder that are looked into, where it has no other log."""
 SURE = True
+PATTERN_HINT = "; say where it is with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
 HEAD = 100  # lines by which a table without names is recognised
 MAX_LINE = 50_000  # characters of a line; what takes longer to match than to print is none of a log
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
@@ -209,10 +210,8 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         without_words = [line for line in lines[:HEAD] if not any(c.isalpha() and c not in "eE" for c in line)]
         if len(without_words) > len(lines[:HEAD]) / 2:
             return tables.parse(content, source)
-        raise ToposcopeError(
-            f"none of its {len(lines)} lines states a loss as in 'step 10: loss 4.2', and none is a table with a "
-            "header; say how it does with --pattern 'REGEX' with groups (?P<step>...) and (?P<loss>...)"
-        )
+        n = plural(len(lines), "line", "lines")
+        raise ToposcopeError(f"no loss, as in 'step 10: loss 4.2', and no table with a header in its {n}{PATTERN_HINT}")
     if _n_losses(found) == 1 and len(lines) > 1:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
     remarks = (*lost, *cut, *found.remarks)
