@@ -59,6 +59,11 @@ def test_only_what_was_checked_is_said() -> None:
     assert not health(Facts(kind="series", status="complete"), NOW).checks
 
 
+def test_nothing_good_is_said_of_the_course_of_a_loss_that_diverged() -> None:
+    lost = health(replace(GOOD, diverged="the run diverged at step 900: the loss is 1e+07"), NOW)
+    assert not [check for check in lost.checks if "loss spike" in check.text or "Training loss" in check.text]
+
+
 def test_an_alert_is_a_line_and_says_whether_it_is_over() -> None:
     noticed = replace(GOOD, alerts=[alert("loss spike", 500), alert("loss spike", 100)])
     (line,) = [check for check in health(noticed, NOW).checks if check.mark != "good"]

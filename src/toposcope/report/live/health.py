@@ -106,7 +106,8 @@ def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
 
 def _checks(run: Facts) -> Iterator[Check]:
     """Yield a line for everything that was really checked."""
-    yield from _course(run)
+    if not run.diverged:  # of the losses before, it would say what no longer holds
+        yield from _course(run)
     yield from _forecast_check(run)
     if run.kind in WATCHED:
         yield from _alert_checks(run)
@@ -173,7 +174,8 @@ def _alert_checks(run: Facts) -> Iterator[Check]:
     for alert in run.alerts:
         by_check.setdefault(alert["check"], []).append(alert)
     for check, (text, column, least) in LOG_CHECKS.items():
-        if check not in by_check and column in run.columns and run.n_rows > least:
+        is_judged = column in run.columns and run.n_rows > least and not (column == "loss" and run.diverged)
+        if check not in by_check and is_judged:
             yield Check(GOOD, text.format(n=run.n_rows - least, least=least))
     for check, alerts in by_check.items():
         stands = any(alert in standing for alert in alerts)
