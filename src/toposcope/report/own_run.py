@@ -92,11 +92,11 @@ def _first(data: StudyData, run: OwnRun) -> str:
         return f"No loss of {run.name} is known; {uncapitalised(_checkpoints(data))}."
     if run.log.diverged is not None:
         return f"Diverged at step {run.log.diverged.step:,}."
-    words, kind = _health(data, run, run.log), f"{kind_of(run.log)} loss"
+    words = _health(data, run, run.log)
     if words != PAST_BEST:
-        return f"{words}. {_end(run, run.log)}, {kind}."
+        return f"{words}. {_end(run, run.log)}."
     step, best = run.log.best
-    return f"{words}. {_end(run, run.log)}, {kind}; its best, {_loss(best)}, was at step {step:,}."
+    return f"{words}. {_end(run, run.log)}; its best, {_loss(best)}, was at step {step:,}."
 
 
 def _health(data: StudyData, run: OwnRun, log: Log) -> str:
@@ -109,13 +109,15 @@ def _health(data: StudyData, run: OwnRun, log: Log) -> str:
 
 
 def _end(run: OwnRun, log: Log) -> str:
-    report = run.forecast
+    report, which = run.forecast, f"{kind_of(log)} loss"
     if report is None:
-        return f"At {_loss(log.final_loss()[0])} now"
+        return f"At {_loss(log.final_loss()[0])} now, {which}"
     if report.default is None:
-        return f"Ended at {_loss(report.loss)}"
+        if log.validation is not None:  # as on the live page, however few there are
+            return f"Ended at {_loss(log.validation[1][-1])}, validation loss"
+        return f"Ended at {_loss(report.loss)}, {which}"
     final, low, high = (_loss(value, report.digits) for value in (report.loss, *report.interval))
-    return f"Ends at {final} ({low} to {high})"
+    return f"Ends at {final} ({low} to {high}), {which}"
 
 
 def _second(data: StudyData, run: OwnRun) -> Iterator[str]:
