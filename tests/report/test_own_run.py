@@ -17,6 +17,7 @@ from read_page import Element, read
 from toposcope.analysis.table import association_table
 from toposcope.cli.report import in_two_columns
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting import forecast
 from toposcope.logs import Log, read_log
 from toposcope.report.composing import Page
 from toposcope.report.first_screen import first_screen, headline_table
@@ -68,6 +69,15 @@ def test_the_first_sentence_is_about_the_run(
     assert [name for name, _ in top.facts.items][-1] == "Topology"
     assert top.then is not None
     assert "opology" in top.then.answer.first
+
+
+def test_a_complete_run_with_few_evaluations_ends_at_the_last_of_them_here_and_in_the_terminal(tmp_path: Path) -> None:
+    rows = [f"{s},{2 + 3 * s**-0.4},{2.2 + 3 * s**-0.4 if s % 500 == 0 else ''},2000" for s in range(20, 2001, 20)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,loss,val_loss,max_steps", *rows]))
+    log = read_log(tmp_path / "log.csv")
+    first = opening(dataclasses.replace(study("nothing", RUNS[:1]), read_log=lambda: log), {}).answer.first
+    assert first == "Healthy. Ended at 2.343, validation loss."
+    assert "validation loss ended at 2.343" in forecast(log).headline()
 
 
 def test_a_run_without_a_log_says_so_and_several_runs_ask_about_topology() -> None:
