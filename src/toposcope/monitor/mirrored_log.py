@@ -14,6 +14,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.schedules.planned import UnknownEndError
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
 from toposcope.logs import Log, Logs, LogTable
@@ -126,7 +127,7 @@ class MirroredRun:
             self.no_forecast = f"No forecast here: the loss is in {log.unit}. See `toposcope forecast {self.path}`."
             return None
         self.forecast_at = log.last_seen
-        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval, target=_target(log))
+        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval, target=f"{kind_of(log)} loss")
 
     def _forecast_is_due(self) -> bool:
         """Return whether there is none, the log has grown, or it may have come to its end."""
@@ -135,10 +136,6 @@ class MirroredRun:
         return (
             is_near_end or self.log.finished or self.forecast_at < 0 or self.log.last_seen >= self.forecast_at + every
         )
-
-
-def _target(log: Log) -> str:
-    return f"{'validation' if log.is_validation else 'training'} loss"
 
 
 def _usable(log: Log, others: Sequence[Log]) -> CompleteRuns | None:
@@ -204,7 +201,7 @@ class MirroredLog:
         facts = {
             "last_step": run.last_step,
             "diverged": None if run.log.diverged is None else str(run.log.diverged),
-            "forecast_target": _target(run.log),
+            "forecast_target": f"{kind_of(run.log)} loss",
             "no_forecast": run.no_forecast,
             "step_seconds": run.step_seconds(),
             "updated": round(self.written, 1),

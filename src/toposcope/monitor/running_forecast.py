@@ -15,6 +15,7 @@ from toposcope.forecasting.decision.decision import reasons
 from toposcope.forecasting.forecast_report import is_complete
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
+from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.scaling.points import points_of
 from toposcope.forecasting.schedules.planned import UnknownEndError, planned
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
@@ -150,7 +151,7 @@ class RunningForecast:
             return None, f"the loss is in {log.unit}"
         if log.diverged is not None:
             return None, str(log.diverged)
-        kind = "validation" if log.is_validation else "training"
+        kind = kind_of(log)
         if len(log.steps) < tuning.MIN_FORECAST_ROWS:
             self._n_losses = len(log.steps), f"{kind} loss"
             return None, ""

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.sections.landscape import SPREAD_TITLES
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
+from toposcope.wording import sentence
 
 
 def write_landscape(folder: Path, report: LandscapeReport) -> Path:
