@@ -166,10 +166,8 @@ def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tupl
 
 def _loss_words(log: Log) -> str:
     (step, best), now = log.best, log.final_loss()[0]
-    words = f"{kind_of(log)} loss {loss_words(now)} at step {log.steps[-1]:,}, {log.unit} per token"
-    words = (
-        words if log.unit == "nats" else f"{kind_of(log)} loss {loss_words(now)} {log.unit} at step {log.steps[-1]:,}"
-    )
+    unit, per_token = ("", ", nats per token") if log.unit == "nats" else (f" {log.unit}", "")
+    words = f"{kind_of(log)} loss {loss_words(now)}{unit} at step {log.steps[-1]:,}{per_token}"
     which = "validation loss" if log.validation is not None else "loss"
     return f"{words}; lowest {which} {loss_words(best)} at step {step:,}"
 
