@@ -12,6 +12,7 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.schedules.recognised import DIGIT_ROUNDING
 from toposcope.logs import Log, Logs
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
@@ -19,7 +20,6 @@ from toposcope.wording import counted
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
 MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
-DIGIT_ROUNDING = 1e-6  # of the last digit
 MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
 MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
 MAX_REMARKS = 3  # remarks of one kind that are written out
