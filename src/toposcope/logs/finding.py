@@ -61,7 +61,7 @@ class FoundLogs:
     cut: str = ""  # a sentence if only a part was searched
 
 
-def find_sources(root: Path, *, max_seconds: float = MAX_SECONDS, max_entries: int = MAX_ENTRIES) -> FoundLogs:
+def find_sources(root: Path, *, max_entries: int = MAX_ENTRIES) -> FoundLogs:
     """Return where the logs at a path lie, without reading them.
 
     Hidden files are passed over, links to folders are not followed, and studies, which are no logs, are left out.
@@ -70,7 +70,7 @@ def find_sources(root: Path, *, max_seconds: float = MAX_SECONDS, max_entries: i
     if not root.is_dir():
         found.sources = [LogSource(root, is_certain=True)] if root.exists() else []
         return found
-    deadline = monotonic() + max_seconds
+    deadline = monotonic() + MAX_SECONDS
     folders, n = [(root, 0)], 0
     while folders:
         folder, depth = folders.pop(0)
