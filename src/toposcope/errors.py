@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from json import JSONDecodeError
 from types import FunctionType
@@ -111,6 +112,14 @@ def choices(name: str, known: Iterable[str]) -> str:
         return f"did you mean {meant!r}? Choose from {listed}"
     advice = ABSENT.get(name.lower().replace("-", "_"))
     return f"{advice}; leave it out. Choose from {listed}" if advice else f"choose from {listed}"
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the caller's own code, however many functions of this library lie in between."""
+    frame, level = sys._getframe(1), 2  # noqa: SLF001 - what the standard library walks too
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "toposcope":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def checks_arguments(function: _AnyCallable) -> _AnyCallable:

@@ -131,7 +131,7 @@ def test_a_long_table_is_plain_and_whole(tmp_path: Path) -> None:
     )
     with cpu_time_below(5):
         lines = invoke("layers", str(tmp_path / "a.safetensors")).splitlines()
-    assert [line.split()[0] for line in lines[1:2501]] == [f"l.{i}.w" for i in range(2500)]
+    assert [line.split()[0] for line in lines[2:2502]] == [f"l.{i}.w" for i in range(2500)]
 
 
 def loop(folder: Path) -> None:
@@ -386,7 +386,7 @@ def test_large_and_deep_logs_are_bounded(what: str, tmp_path: Path) -> None:
         printed = invoke("forecast", str(file), "--steps", "1000")
     assert "recursion" not in printed
     assert "Exceeds the limit" not in printed
-    assert what.startswith("among") == printed.startswith("final")
+    assert what.startswith("among") == (" ends at " in printed)
 
 
 @pytest.mark.parametrize("what", ["deep pickle", "deep tuples", "deep dictionaries", "marks"])

@@ -64,3 +64,9 @@ def compiled_probes() -> None:
 def _small_computations_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests pretend that there is little memory, and compute little."""
     monkeypatch.setattr("toposcope.homology.memory.MIN_CHECKED_BYTES", 0)
+
+
+@pytest.fixture(autouse=True)
+def _tables_are_as_wide_as_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest's workers say that they have a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "200")

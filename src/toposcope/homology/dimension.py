@@ -1,7 +1,6 @@
 """Dimension of a set of points: from two nearest neighbours, and from the sums of its H0 bars."""
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -9,7 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, warn_caller
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, as_distances
 from toposcope.homology.rips import rips
@@ -303,7 +302,7 @@ def ph_dimension(
             logs[:, i, k] = _log_power_sums(lifetimes, alphas, cloud.shape)
     estimates = tuple(_estimate(a, np.log(chosen), logs[j]) for j, a in enumerate(alphas))
     if message := _warning(estimates):
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warn_caller(message)
     return PHDimension(estimates, chosen, logs.mean(axis=2).T.copy(), len(cloud), n_draws)
 
 

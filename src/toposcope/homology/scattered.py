@@ -1,12 +1,11 @@
 """Scattered points: graphs on them, and the sublevel persistence of a function known there."""
 
-import warnings
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, warn_caller
 from toposcope.homology.arrays import as_count, as_float_matrix
 from toposcope.homology.point_cloud import Euclidean
 from toposcope.homology.sublevel import Sublevel, as_vertex_values, sublevel_graph
@@ -62,10 +61,9 @@ def sublevel_points(
     found = sublevel_graph(function, nearest_neighbour_edges(cloud, k))
     n_found, n_expected = _n_minima(found), _n_minima(triangulated)
     if n_found != n_expected:
-        warnings.warn(
+        warn_caller(
             f"the graph of the {k} nearest neighbours of {len(function)} points has {n_found} minima where their "
             f"Delaunay triangulation has {n_expected}; its counts are artefacts: use graph='delaunay'",
-            stacklevel=2,
         )
     return found
 
@@ -161,10 +159,9 @@ def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Indices:
     graph = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
     n_components = int(connected_components(graph, directed=False, return_labels=False))
     if n_components > 1:
-        warnings.warn(
+        warn_caller(
             f"the graph of the {k} nearest neighbours of {n} points falls into {n_components} components, each with a "
             "minimum that never dies; a larger k joins them",
-            stacklevel=2,
         )
     return edges
 
