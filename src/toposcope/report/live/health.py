@@ -94,13 +94,8 @@ def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
         detail = f"A reason to stop: it has risen by {loss_words(rise)} since, beyond its noise."
         return "Past its best", "warn", 5, reason, detail
     if run.n_rows < tuning.MIN_SPIKE_VALUES and _course_word(run) in ("", "unclear"):
-        return (
-            "Too early to say",
-            "plain",
-            7,
-            "",
-            f"The checks need {MIN_TREND_ROWS} logged losses; {run.n_rows} so far.",
-        )
+        detail = f"The checks need {MIN_TREND_ROWS} logged losses; {run.n_rows} so far."
+        return "Too early to say", "plain", 7, "", detail
     return "Healthy", "good", 8, "", ""
 
 
