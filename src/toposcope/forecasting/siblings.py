@@ -207,6 +207,14 @@ def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRun
     return CompleteRuns(complete.runs, tuple(remarks))
 
 
+def siblings_if_any(log: Log, logs: Sequence[Log]) -> CompleteRuns:
+    """Return the complete runs that a forecast of a log may borrow from; none where none is in its unit."""
+    try:
+        return siblings_among(log, Logs(tuple(logs), ()))
+    except ToposcopeError:
+        return CompleteRuns((), ())
+
+
 def without_itself(log: Log, siblings: CompleteRuns) -> CompleteRuns:
     """Leave the run of the log out of its siblings."""
     same = [run for run in siblings.runs if is_same_run(log, run.log)]

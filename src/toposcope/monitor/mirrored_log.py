@@ -16,8 +16,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.schedules.planned import UnknownEndError
-from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
-from toposcope.logs import Log, Logs, LogTable
+from toposcope.forecasting.siblings import siblings_if_any, without_itself
+from toposcope.logs import Log, LogTable
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged
@@ -106,7 +106,8 @@ class MirroredRun:
         if log.diverged is not None:
             return None
         try:
-            report = forecast(thinned(log, MAX_FORECAST_ROWS), siblings=_usable(log, siblings))
+            others = without_itself(log, siblings_if_any(log, siblings))
+            report = forecast(thinned(log, MAX_FORECAST_ROWS), siblings=others)
         except UnknownEndError:
             self.no_forecast = (
                 "No forecast: the number of planned steps is unknown. "
@@ -136,17 +137,6 @@ class MirroredRun:
         return (
             is_near_end or self.log.finished or self.forecast_at < 0 or self.log.last_seen >= self.forecast_at + every
         )
-
-
-def _usable(log: Log, others: Sequence[Log]) -> CompleteRuns | None:
-    """Return the runs that a forecast may borrow from; None if there is none."""
-    if not others:
-        return None
-    try:
-        siblings = without_itself(log, siblings_among(log, Logs(tuple(others), ())))
-    except ToposcopeError:  # none is in the unit of the run
-        return None
-    return siblings if siblings.runs else None
 
 
 def _is_continued(old: LogTable | None, new: LogTable | None, n: int) -> bool:
