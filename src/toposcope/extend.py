@@ -141,7 +141,7 @@ if TYPE_CHECKING:
     from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
-    from toposcope.report.document import Block, Picture, csv, csv_link, details, folded, paragraph, say, sentence
+    from toposcope.report.document import Block, Picture, csv, csv_link, details, folded, paragraph, say
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
         NP,
@@ -179,7 +179,7 @@ if TYPE_CHECKING:
     from toposcope.study.published import SPECTRAL_QUANTITIES, Law, Published, Trace, is_quantity
     from toposcope.study.study import Study
     from toposcope.typing import Indices, Matrix, Steps, Vector
-    from toposcope.wording import counted, examples, joined
+    from toposcope.wording import counted, examples, joined, sentence
 
 # So that a package that adds one small thing does not import torch, numba or altair for all others.
 __getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -10,6 +10,24 @@ def joined(parts: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def capitalised(text: str) -> str:
+    """Write a text with a capital first."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def sentence(text: str) -> str:
+    """Make a sentence of a text: a capital first, a full stop last; nothing of an empty one."""
+    text = text.strip().rstrip(".")
+    return f"{capitalised(text)}." if text else ""
+
+
+def loss_words(value: float | None, digits: int = 3) -> str:
+    """Write a loss with as many digits as a reader needs."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits}f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
+
+
 def counted(count: int, one: str, more: str = "") -> str:
     """Write a count with its noun."""
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"

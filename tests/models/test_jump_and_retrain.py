@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from function_loss import as_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from torch import Tensor
 
 from toposcope.models.jump_and_retrain import jump_and_retrain
-from toposcope.models.summed_loss import SummedLoss
 
 EIGENVALUES = torch.tensor([1.0, 4.0, 9.0], dtype=torch.float64)
 ZERO = torch.zeros(3, dtype=torch.float64)
@@ -23,7 +23,7 @@ def quadratic(w: Tensor) -> Tensor:
 
 
 def test_the_known_answers() -> None:
-    (found,) = jump_and_retrain(SummedLoss.of_function(quadratic, ZERO), [torch.ones_like(ZERO)], rate=0.1, steps=5)
+    (found,) = jump_and_retrain(as_loss(quadratic, ZERO), [torch.ones_like(ZERO)], rate=0.1, steps=5)
     assert found.offset.tolist() == pytest.approx([0.59049, 0.07776, 1e-5], rel=1e-9)
     assert (found.loss, found.jumped) == (0.0, 7.0)
     assert found.retrained == pytest.approx(float(quadratic(found.offset)))
@@ -44,7 +44,7 @@ def test_any_quadratic_from_any_point(seed: int, n: int, steps: int, rate: float
     def loss(w: Tensor) -> Tensor:
         return 0.5 * w @ hessian @ w + slope @ w
 
-    (found,) = jump_and_retrain(SummedLoss.of_function(loss, point), [jump], rate, steps)
+    (found,) = jump_and_retrain(as_loss(loss, point), [jump], rate, steps)
     step = torch.eye(n, dtype=torch.float64) - rate * hessian
     contracted = torch.linalg.matrix_power(step, steps) @ jump
     assert found.separation == pytest.approx(float(contracted.norm() / jump.norm()), rel=1e-6, abs=1e-9)
@@ -58,11 +58,11 @@ def test_any_quadratic_from_any_point(seed: int, n: int, steps: int, rate: float
 
 def test_a_jump_that_lowers_the_loss_has_no_share_that_returns() -> None:
     point = torch.ones_like(ZERO)
-    up, down = jump_and_retrain(SummedLoss.of_function(quadratic, point), [point, -point], rate=0.1, steps=3)
+    up, down = jump_and_retrain(as_loss(quadratic, point), [point, -point], rate=0.1, steps=3)
     assert 0 < up.loss_return < 2
     assert math.isnan(down.loss_return)
 
 
 def test_a_descent_that_diverges_is_not_finite() -> None:
-    (found,) = jump_and_retrain(SummedLoss.of_function(quadratic, ZERO), [torch.ones_like(ZERO)], rate=1e6, steps=60)
+    (found,) = jump_and_retrain(as_loss(quadratic, ZERO), [torch.ones_like(ZERO)], rate=1e6, steps=60)
     assert not math.isfinite(found.retrained)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from function_loss import as_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -92,7 +93,7 @@ def test_weights_that_cannot_move() -> None:
 
 def test_eigenvectors_are_scaled_to_one_nat() -> None:
     curvatures = torch.tensor([8.0, -2.0, 0.5], dtype=torch.float64)
-    loss = SummedLoss.of_function(lambda w: (curvatures * w**2).sum() / 2, torch.zeros(3, dtype=torch.float64))
+    loss = as_loss(lambda w: (curvatures * w**2).sum() / 2, torch.zeros(3, dtype=torch.float64))
     directions = eigenvector_directions([8.0, -2.0], torch.eye(3, dtype=torch.float64)[:2])
     found = evaluate(loss, directions, grid_sample((3, 3), 1.0)).values.reshape(3, 3)
     np.testing.assert_allclose(found, [[0, 1, 0], [-1, 0, -1], [0, 1, 0]], atol=1e-14)
@@ -233,7 +234,7 @@ def test_a_plane_is_never_transposed() -> None:
     def uneven(w: Tensor) -> Tensor:
         return (w[0] - 1) ** 2 + 10 * w[1] + w[0] * w[1] ** 3
 
-    loss = SummedLoss.of_function(uneven, torch.tensor([0.5, -0.25], dtype=torch.float64))
+    loss = as_loss(uneven, torch.tensor([0.5, -0.25], dtype=torch.float64))
     sample = grid_sample((4, 7), (2.0, 3.0))
     found = evaluate(loss, torch.eye(2, dtype=torch.float64), sample).values.reshape(4, 7)
     x = 0.5 + np.linspace(-2, 2, 4)[:, None]
@@ -300,10 +301,10 @@ def test_twice_is_the_same_and_progress_is_reported() -> None:
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:
-    loss = SummedLoss.of_function(lambda w: w.sum(), torch.ones(2), sequences=2)
+    loss = as_loss(lambda w: w.sum(), torch.ones(2), sequences=2)
     with pytest.raises(ToposcopeError, match="3 batches of 2 sequences"):
         evaluate(loss, torch.eye(2), grid_sample((3, 3), 1.0), batches=3)
-    broken = SummedLoss.of_function(lambda w: w.sum() * torch.nan, torch.ones(2))
+    broken = as_loss(lambda w: w.sum() * torch.nan, torch.ones(2))
     with pytest.raises(ToposcopeError, match="is nan"):
         evaluate(broken, torch.eye(2), grid_sample((3, 3), 1.0))
 
@@ -321,7 +322,7 @@ def test_a_slice_does_not_see_the_scale_of_relu_units() -> None:
     plain = point_of(1, 64)
     scaled = plain * torch.tensor([10.0] * 40 + [0.1] * 24, dtype=torch.float64)
     surfaces = [
-        evaluate(SummedLoss.of_function(mse, p, blocks), random_directions(p, blocks, 0), grid_sample((11, 11), 1.0))
+        evaluate(as_loss(mse, p, blocks), random_directions(p, blocks, 0), grid_sample((11, 11), 1.0))
         for p in (plain, scaled)
     ]
     a, b = (surface.values for surface in surfaces)

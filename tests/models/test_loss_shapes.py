@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from function_loss import as_loss
 from once_differentiable import cube
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from toposcope.models.loss_planes import (
 from toposcope.models.loss_planes.directions import hessian_directions
 from toposcope.models.loss_planes.landscape import slice_curvature
 from toposcope.models.loss_planes.shape import distances_between
-from toposcope.models.summed_loss import SummedLoss, text_loss
+from toposcope.models.summed_loss import text_loss
 from toposcope.models.texts import TokenSequence
 from toposcope.progress import Progress
 
@@ -46,7 +47,7 @@ def himmelblau(w: Tensor) -> Tensor:
 
 
 def plane_surface(function: object, shape: tuple[int, int], span: float) -> Surface:
-    loss = SummedLoss.of_function(function, torch.zeros(2, dtype=torch.float64))  # type: ignore[arg-type]
+    loss = as_loss(function, torch.zeros(2, dtype=torch.float64))  # type: ignore[arg-type]
     return evaluate(loss, torch.eye(2, dtype=torch.float64), grid_sample(shape, span))
 
 
@@ -109,7 +110,7 @@ def test_losses_that_are_not_finite_are_a_plateau() -> None:
 
 
 def test_scattered_points_find_the_minima_that_a_grid_finds() -> None:
-    loss = SummedLoss.of_function(himmelblau, torch.zeros(2, dtype=torch.float64))
+    loss = as_loss(himmelblau, torch.zeros(2, dtype=torch.float64))
     found = evaluate(loss, torch.eye(2, dtype=torch.float64), scattered_sample(10_000, 6.0, 0, "uniform"))
     shape = shape_of(found)
     deep = shape.tree.diagram.lifetimes > 5
@@ -160,7 +161,7 @@ def test_spreads_are_those_of_the_planes_batches_and_resolutions() -> None:
 
 def test_the_height_of_the_checkpoint_has_its_change_at_every_resolution() -> None:
     """Of 7 points the checkpoint is the fourth, and not one of every second."""
-    loss = SummedLoss.of_function(himmelblau, torch.zeros(2, dtype=torch.float64))
+    loss = as_loss(himmelblau, torch.zeros(2, dtype=torch.float64))
     for side in (7, 9):
         plane = measure_plane(loss, Axes(torch.eye(2, dtype=torch.float64)), grid_sample((side, side), 6.0))
         lowest = [surface.values.min() for surface in (plane.surface, plane.surface.half())]
@@ -190,7 +191,7 @@ def test_an_interrupted_plane_goes_on_where_it_was(stop: int, tmp_path: Path, mo
         evaluated[0] += 1
         return himmelblau(w)
 
-    loss = SummedLoss.of_function(counted, torch.zeros(2, dtype=torch.float64), sequences=3)
+    loss = as_loss(counted, torch.zeros(2, dtype=torch.float64), sequences=3)
     directions, sample = torch.eye(2, dtype=torch.float64), grid_sample((30, 30), 6.0)
     whole = evaluate(loss, directions, sample, batches=3, together=7).totals
     kept = Unfinished(tmp_path / "kept", "a text")
@@ -211,7 +212,7 @@ def test_an_interrupted_plane_goes_on_where_it_was(stop: int, tmp_path: Path, mo
 def test_points_of_other_weights_planes_or_texts_are_not_taken(tmp_path: Path) -> None:
     point, sample = torch.zeros(2, dtype=torch.float64), grid_sample((5, 5), 6.0)
     directions, kept = torch.eye(2, dtype=torch.float64), Unfinished(tmp_path, "a text")
-    evaluate(SummedLoss.of_function(himmelblau, point), directions, sample, unfinished=kept)
+    evaluate(as_loss(himmelblau, point), directions, sample, unfinished=kept)
     assert kept.points(point, directions, sample, 1).known.all()
     for other in (
         kept.points(point + 1e-9, directions, sample, 1),
@@ -231,7 +232,7 @@ def test_points_of_other_weights_planes_or_texts_are_not_taken(tmp_path: Path) -
 
 
 def test_eigenvectors_are_kept(tmp_path: Path) -> None:
-    loss = SummedLoss.of_function(himmelblau, torch.zeros(2, dtype=torch.float64))
+    loss = as_loss(himmelblau, torch.zeros(2, dtype=torch.float64))
     kept = Unfinished(tmp_path, "a text")
     made = kept.axes(loss.point, "hessian", lambda: hessian_directions(loss, 0))
     found = kept.axes(loss.point, "hessian", lambda: pytest.fail("it is there"))
@@ -241,7 +242,7 @@ def test_eigenvectors_are_kept(tmp_path: Path) -> None:
 
 def test_second_derivatives_within_a_plane() -> None:
     matrix = torch.tensor([[4.0, 1, 0], [1, 3, 2], [0, 2, -1]], dtype=torch.float64)
-    loss = SummedLoss.of_function(lambda w: w @ matrix @ w / 2, torch.zeros(3, dtype=torch.float64))
+    loss = as_loss(lambda w: w @ matrix @ w / 2, torch.zeros(3, dtype=torch.float64))
     directions = torch.tensor([[1.0, 0, 0], [0, 0.5, 0]], dtype=torch.float64)
     plane = measure_plane(loss, Axes(directions), grid_sample((5, 5), 1.0))
     np.testing.assert_allclose(plane.curvature, [[4, 0.5], [0.5, 0.75]], rtol=1e-12)
@@ -258,8 +259,8 @@ def test_second_derivatives_by_differences_have_their_error(seed: int) -> None:
         torch.linspace(-1, 2, 12),
         torch.from_numpy(np.random.default_rng(seed + 9).normal(size=(2, 12))),
     )
-    found, error = slice_curvature(SummedLoss.of_function(lambda w: cube(torch.sin(mix @ w)).sum(), point), directions)
-    wide = SummedLoss.of_function(lambda w: (torch.sin(mix.double() @ w) ** 3).sum(), point.double())
+    found, error = slice_curvature(as_loss(lambda w: cube(torch.sin(mix @ w)).sum(), point), directions)
+    wide = as_loss(lambda w: (torch.sin(mix.double() @ w) ** 3).sum(), point.double())
     exact, rounding = slice_curvature(wide, directions)
     wrong = np.abs(np.linalg.eigvalsh(found) - np.linalg.eigvalsh(exact)).max()
     assert rounding < 1e-10 < wrong <= error < 0.1 * np.abs(exact).max()
@@ -267,7 +268,7 @@ def test_second_derivatives_by_differences_have_their_error(seed: int) -> None:
 
 def test_planes_along_eigenvectors_have_eigenvalues_with_residuals() -> None:
     matrix = torch.tensor([[4.0, 1, 0], [1, 3, 2], [0, 2, -1]], dtype=torch.float64)
-    loss = SummedLoss.of_function(lambda w: w @ matrix @ w / 2, torch.zeros(3, dtype=torch.float64))
+    loss = as_loss(lambda w: w @ matrix @ w / 2, torch.zeros(3, dtype=torch.float64))
     axes = hessian_directions(loss, 0)
     assert axes.converged
     found = estimates([measure_plane(loss, axes, grid_sample((5, 5), 1.0))])

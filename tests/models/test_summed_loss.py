@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from function_loss import as_loss
 from once_differentiable import cube
 from small_models import SIZE, characters, family_model, save, some_lines
 from tiny_models import CONTEXT, byte_tokenizer, made, opened, saved
@@ -20,7 +21,7 @@ from toposcope.models import Origin, TokenSequence, load_model, token_losses
 from toposcope.models import summed_loss as module
 from toposcope.models.family_model import FamilyModel
 from toposcope.models.hessian_products import HessianProduct
-from toposcope.models.summed_loss import Block, SummedLoss, text_loss
+from toposcope.models.summed_loss import Block, text_loss
 from toposcope.models.texts import passage
 from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes.needs import RunContext, needs
@@ -189,7 +190,7 @@ def test_a_model_of_transformers_has_the_names_of_its_checkpoint(tmp_path: Any) 
 def test_renamed_layers_of_equal_weights_are_told_apart_by_the_ends_of_their_names() -> None:
     blocks = {f"model.h.{k}.{part}": Block(4 * k + 8 * i, 4 * k + 8 * i + 4, (2, 2))
               for i, part in enumerate(("up", "down")) for k in range(2)}  # fmt: skip
-    loss = SummedLoss.of_function(lambda w: w.sum(), torch.zeros(16), blocks)
+    loss = as_loss(lambda w: w.sum(), torch.zeros(16), blocks)
 
     def names_of(*layers: str) -> dict[str, str]:
         made = [Layer(name, "other", False, "memory", in_memory(name, torch.zeros(2, 2))) for name in layers]
@@ -218,8 +219,8 @@ def test_filters_are_the_incoming_weights_of_neurons() -> None:
 def test_without_a_second_derivative_differences_show_their_error(dtype: torch.dtype, tolerance: float) -> None:
     point = torch.linspace(-1, 2, 12, dtype=dtype)
     mix = torch.from_numpy(np.random.default_rng(0).normal(size=(12, 12))).to(dtype)
-    loss = SummedLoss.of_function(lambda w: cube(torch.sin(mix @ w)).sum(), point)
-    exact = SummedLoss.of_function(lambda w: (torch.sin(mix @ w) ** 3).sum(), point)
+    loss = as_loss(lambda w: cube(torch.sin(mix @ w)).sum(), point)
+    exact = as_loss(lambda w: (torch.sin(mix @ w) ** 3).sum(), point)
     by_difference, by_backward = HessianProduct(loss, point), HessianProduct(exact, point)
     vector = torch.from_numpy(np.random.default_rng(1).normal(size=12))
     vector /= vector.norm()
@@ -232,17 +233,17 @@ def test_without_a_second_derivative_differences_show_their_error(dtype: torch.d
 
 
 def test_what_is_linear_in_the_weights_has_no_curvature() -> None:
-    loss = SummedLoss.of_function(lambda w: w.sum(), torch.ones(3))
+    loss = as_loss(lambda w: w.sum(), torch.ones(3))
     assert HessianProduct(loss, loss.point)(torch.ones(3)).tolist() == [0, 0, 0]
 
 
 def test_other_errors_are_not_taken_for_a_missing_derivative() -> None:
-    loss = SummedLoss.of_function(nn.Identity(), torch.ones(3))
+    loss = as_loss(nn.Identity(), torch.ones(3))
     with pytest.raises(RuntimeError, match="scalar"):
         HessianProduct(loss, loss.point)(torch.ones(3))
 
 
 def test_weights_out_of_range_are_named() -> None:
-    loss = SummedLoss.of_function(lambda w: w.sum(), torch.tensor([torch.nan]))
+    loss = as_loss(lambda w: w.sum(), torch.tensor([torch.nan]))
     with pytest.raises(ToposcopeError, match="function: the loss is nan"):
         loss.value_at_checkpoint()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import called
+from function_loss import as_loss
 from numpy.testing import assert_allclose
 from once_differentiable import cube
 from small_models import family_model, save, some_lines
@@ -28,7 +29,7 @@ FLOAT64 = torch.float64
 
 def hessian_of(function: Any, point: Any, blocks: Any = None) -> tuple[SummedLoss, Matrix]:
     """A loss and its whole Hessian, column by column."""
-    loss = SummedLoss.of_function(function, torch.as_tensor(point, dtype=FLOAT64), blocks)
+    loss = as_loss(function, torch.as_tensor(point, dtype=FLOAT64), blocks)
     product = HessianProduct(loss, loss.point)
     return loss, np.array([product(e).numpy() for e in torch.eye(len(loss.point), dtype=FLOAT64)])
 
@@ -80,7 +81,7 @@ def rescaled() -> tuple[SummedLoss, SummedLoss]:
     """A network, and the same function with one matrix ten times as large and the other a tenth."""
     point = torch.from_numpy(np.random.default_rng(4).normal(size=56))
     factor = torch.cat([torch.full((35,), 10.0), torch.full((21,), 0.1)]).double().round(decimals=1)
-    return (SummedLoss.of_function(relu_loss, point, BLOCKS), SummedLoss.of_function(relu_loss, point * factor, BLOCKS))
+    return (as_loss(relu_loss, point, BLOCKS), as_loss(relu_loss, point * factor, BLOCKS))
 
 
 def test_rescaling_changes_sharpness_and_not_that_of_the_filter_normalised_loss() -> None:
@@ -107,7 +108,7 @@ def test_rescaling_changes_sharpness_and_not_that_of_the_filter_normalised_loss(
 def test_what_has_not_converged_is_absent() -> None:
     """Of a band without gaps few eigenvalues are told apart; none is printed that is not one."""
     scales = torch.linspace(0, 1, 5000, dtype=FLOAT64)
-    loss = SummedLoss.of_function(lambda w: 0.5 * (scales * w * w).sum(), torch.ones(5000, dtype=FLOAT64))
+    loss = as_loss(lambda w: 0.5 * (scales * w * w).sum(), torch.ones(5000, dtype=FLOAT64))
     found = curvature_of(loss, top=10)
     names = ["sharpness", *(f"eigenvalue_{i}" for i in range(2, 11))]
     for i, name in enumerate(names):
@@ -184,7 +185,7 @@ def by_layer(probe: CurvatureProbe, checkpoint: Checkpoint) -> dict[str, Measure
 
 
 def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss = SummedLoss.of_function(lambda w: (w**2).sum(), torch.ones(10**6))
+    loss = as_loss(lambda w: (w**2).sum(), torch.ones(10**6))
     subject = ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length, dtype=None: loss})
     monkeypatch.setattr("toposcope.homology.memory.free_memory", lambda: 10**8)
     (refused,) = CurvatureProbe().measure(subject)
@@ -204,7 +205,7 @@ def test_without_second_derivatives_the_error_is_reported() -> None:
     scales = torch.arange(1.0, 31)
 
     def load(sequences: int, length: int, dtype: torch.dtype = torch.float32) -> SummedLoss:
-        return SummedLoss.of_function(lambda w: (scales.to(w) * cube(w)).sum() / 6, torch.ones(30, dtype=dtype))
+        return as_loss(lambda w: (scales.to(w) * cube(w)).sum() / 6, torch.ones(30, dtype=dtype))
 
     (found,) = CurvatureProbe(top=3).measure(ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": load}))
     assert isinstance(found, Measurement)
@@ -223,7 +224,7 @@ def test_differences_stay_in_float32_where_an_operation_has_no_float64() -> None
         return value
 
     def load(sequences: int, length: int, dtype: torch.dtype = torch.float32) -> SummedLoss:
-        return SummedLoss.of_function(total, torch.ones(30, dtype=dtype))
+        return as_loss(total, torch.ones(30, dtype=dtype))
 
     (found,) = CurvatureProbe(top=3).measure(ProbeInput([], frozenset([NETWORK]), inputs={"text_loss": load}))
     assert isinstance(found, Measurement)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 from commands import called
+from function_loss import as_loss
 from small_models import family_model, save, some_lines
 from tiny_models import byte_tokenizer, saved
 from torch import Tensor
@@ -38,7 +39,7 @@ def measured(probe: Probe, loss: SummedLoss) -> Measurement:
 
 @pytest.mark.slow
 def test_the_estimate_of_a_quadratic_loss_in_units_of_the_weights() -> None:
-    found = measured(DegeneracyProbe(localisation=500.0), SummedLoss.of_function(bowl, POINT, sequences=N_TOKENS))
+    found = measured(DegeneracyProbe(localisation=500.0), as_loss(bowl, POINT, sequences=N_TOKENS))
     pull = N_TOKENS / math.log(N_TOKENS) * 4 * CURVATURE
     expected = float((pull / (pull + 500) / 2).sum())
     error = found.statistics["learning_coefficient.noise"]
@@ -54,7 +55,7 @@ def test_the_estimate_of_a_quadratic_loss_in_units_of_the_weights() -> None:
 
 @pytest.mark.slow
 def test_a_slope_has_no_estimate_and_says_so() -> None:
-    loss = SummedLoss.of_function(lambda w: 0.1 * w.sum(), POINT, sequences=N_TOKENS)
+    loss = as_loss(lambda w: 0.1 * w.sum(), POINT, sequences=N_TOKENS)
     found = measured(DegeneracyProbe(), loss)
     assert found.flag.startswith("no estimate: chains left for a lower loss")
     assert found.statistics["convergence@negative_share"] == 1
@@ -64,7 +65,7 @@ def test_a_slope_has_no_estimate_and_says_so() -> None:
 
 def test_a_jump_contracts_by_the_powers_of_the_curvature() -> None:
     probe = JumpAndRetrainProbe(rate=0.02, steps=5, jumps=40)
-    found = measured(probe, SummedLoss.of_function(bowl, POINT)).statistics
+    found = measured(probe, as_loss(bowl, POINT)).statistics
     # The rate of the weights as they are is 4 times as large; all directions are equally likely.
     expected = float(((1 - 0.08 * CURVATURE) ** 10).mean().sqrt())
     assert found["separation"] == pytest.approx(expected, rel=0.05)
@@ -74,17 +75,17 @@ def test_a_jump_contracts_by_the_powers_of_the_curvature() -> None:
 
 
 def test_a_share_of_the_rise_that_is_undefined_or_above_one_is_flagged() -> None:
-    hill = measured(JumpAndRetrainProbe(jumps=2), SummedLoss.of_function(lambda w: -bowl(w) * 1e-9, POINT))
+    hill = measured(JumpAndRetrainProbe(jumps=2), as_loss(lambda w: -bowl(w) * 1e-9, POINT))
     assert "loss_return" not in hill.statistics
     assert hill.flag == "no estimate: the loss did not rise in 2 of 2 jumps; take a longer jump"
-    beside = measured(JumpAndRetrainProbe(rate=0.02, jumps=2), SummedLoss.of_function(lambda w: bowl(w - 1), POINT))
+    beside = measured(JumpAndRetrainProbe(rate=0.02, jumps=2), as_loss(lambda w: bowl(w - 1), POINT))
     assert beside.statistics["loss_return"] > 1
     assert beside.flag == "no minimum: 2 of 2 descents end below the checkpoint"
-    assert measured(JumpAndRetrainProbe(rate=0.02), SummedLoss.of_function(bowl, POINT)).flag == ""
+    assert measured(JumpAndRetrainProbe(rate=0.02), as_loss(bowl, POINT)).flag == ""
 
 
 def test_a_rate_that_diverges_is_said() -> None:
-    found = measured(JumpAndRetrainProbe(rate=1e6, steps=60), SummedLoss.of_function(bowl, POINT))
+    found = measured(JumpAndRetrainProbe(rate=1e6, steps=60), as_loss(bowl, POINT))
     assert found.flag == "no estimate: the descent diverges; take a smaller rate"
     assert found.statistics.keys() == {"jumped_loss", "jumped_loss.noise"}  # a row, so that the flag is seen
 
@@ -92,7 +93,7 @@ def test_a_rate_that_diverges_is_said() -> None:
 def test_a_descent_that_diverges_without_a_jump_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Retraining(1.0, 2.0, 1.5, 0.5, 0.5, math.nan, POINT)
     monkeypatch.setattr("toposcope.models.jump_and_retrain.jump_and_retrain", lambda *_: [nothing, nothing])
-    found = measured(JumpAndRetrainProbe(jumps=2), SummedLoss.of_function(bowl, POINT))
+    found = measured(JumpAndRetrainProbe(jumps=2), as_loss(bowl, POINT))
     assert found.statistics == {"jumped_loss": 2.0, "jumped_loss.noise": 0.0}
     assert found.flag == "no estimate: the descent diverges; take a smaller rate"
 

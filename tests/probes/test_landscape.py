@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from function_loss import as_loss
 from small_models import family_model, save, some_lines
 from tiny_models import byte_tokenizer, saved
 from torch import Tensor
@@ -14,7 +15,7 @@ from toposcope import measure, series
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
-from toposcope.models.summed_loss import Block, SummedLoss
+from toposcope.models.summed_loss import Block
 from toposcope.probes.landscape import LandscapeProbe, points_of
 from toposcope.probes.probe import Weights
 
@@ -83,7 +84,7 @@ def test_the_plane_of_the_path_so_far(tmp_path: Path) -> None:
 def test_points_of_earlier_checkpoints() -> None:
     blocks = {"a.weight": Block(0, 6, (2, 3)), "b.weight": Block(6, 12, (3, 2), transposed=True)}
     blocks["bias"] = Block(12, 14, (2,))
-    loss = SummedLoss.of_function(lambda w: w.sum(), torch.zeros(14, dtype=torch.float64), blocks)
+    loss = as_loss(lambda w: w.sum(), torch.zeros(14, dtype=torch.float64), blocks)
     weights = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.arange(6.0, 12).reshape(3, 2)}
 
     def layers() -> dict[str, Layer]:
@@ -118,7 +119,7 @@ def test_what_is_undefined_is_absent_and_said() -> None:
     def bowl(w: Tensor) -> Tensor:
         return (w - point).square().sum()
 
-    found = LandscapeProbe(resolution=9).measure_loss(SummedLoss.of_function(bowl, point, blocks))
+    found = LandscapeProbe(resolution=9).measure_loss(as_loss(bowl, point, blocks))
     assert found.statistics.keys().isdisjoint({"average_persistence", "smad"})
     assert found.statistics["minima"] == 1
     assert found.statistics["centre_height"] == 0
@@ -130,9 +131,9 @@ def test_what_is_undefined_is_absent_and_said() -> None:
         return w.sum()
 
     assert "lowest point on the border in 3 of 3" in (
-        LandscapeProbe(resolution=9).measure_loss(SummedLoss.of_function(slope, point, blocks)).flag
+        LandscapeProbe(resolution=9).measure_loss(as_loss(slope, point, blocks)).flag
     )
-    still = LandscapeProbe().measure_loss(SummedLoss.of_function(bowl, 0 * point, blocks))
+    still = LandscapeProbe().measure_loss(as_loss(bowl, 0 * point, blocks))
     assert (still.statistics, still.flag) == ({}, "degenerate")
 
 
@@ -144,6 +145,6 @@ def test_losses_that_are_not_finite_are_flagged() -> None:
         square = (w - point).square().sum()
         return torch.where(square < 30, square, torch.nan)
 
-    found = LandscapeProbe(resolution=9).measure_loss(SummedLoss.of_function(cliff, point, blocks))
+    found = LandscapeProbe(resolution=9).measure_loss(as_loss(cliff, point, blocks))
     assert "losses that are not finite in 3 of 3 planes" in found.flag
     assert found.statistics["range"] < 30

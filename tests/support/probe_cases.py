@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from function_loss import as_loss
 from numpy.testing import assert_array_equal
 from torch import Tensor
 
@@ -228,7 +229,7 @@ def loss_of(weights: Weights, sequences: int) -> SummedLoss:
         return share[place] @ kurtosis
 
     point = torch.cat([weight.double().flatten() for weight in weights.values()])
-    return SummedLoss.of_function(loss, point, blocks, sequences)
+    return as_loss(loss, point, blocks, sequences)
 
 
 CONTENTS = itertools.count()

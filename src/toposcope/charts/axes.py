@@ -45,3 +45,10 @@ def decade_ticks(low: float, high: float) -> list[float]:
 def _axis(field: str, title: str, low: float, high: float, label: str) -> alt.X:
     axis = alt.Axis(labelExpr=label, values=decade_ticks(low, high))
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+
+
+def with_field(axis: Any, field: str) -> Any:
+    """Return an axis with another field."""
+    renamed = axis.copy()
+    renamed["shorthand"] = f"{field}:Q"
+    return renamed

@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from toposcope.charts.axes import with_field
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.training import apart
@@ -68,7 +69,7 @@ def forecast_chart(
     layers.append(lines(smooth, SEEN, point=len(smooth) == 1))
     if curve is not None:
         band = alt.Chart(curve).mark_area(opacity=0.22, clip=True)
-        band = band.encode(x, _renamed(y, "low"), alt.Y2("high:Q"))
+        band = band.encode(x, with_field(y, "low"), alt.Y2("high:Q"))
         layers.append(band.encode(color=coloured(predicted)))
         layers.append(lines(curve, predicted, strokeDash=[6, 4]).encode(tooltip=["step", "loss", "low", "high"]))
     if ends is not None:
@@ -111,13 +112,6 @@ def _names_width(ends: pl.DataFrame | None) -> int:
     return LEADER_WIDTH + LETTER_WIDTH * (longest + 2) if longest else 0
 
 
-def _renamed(y: alt.Y, field: str) -> alt.Y:
-    """Return the axis with another field."""
-    renamed = y.copy()
-    renamed["shorthand"] = f"{field}:Q"
-    return renamed
-
-
 def _ends(
     ends: pl.DataFrame,
     chosen: str,
@@ -138,7 +132,7 @@ def _ends(
     ]
     ends = ends.with_columns(label=pl.Series(names, dtype=pl.String), place=pl.Series(low + places * (high - low)))
     base = alt.Chart(ends).encode(x=alt.XDatum(last_step, scale=x["scale"]), tooltip=["forecaster:N", "loss:Q"])
-    at, place = _renamed(y, "at"), _renamed(y, "place")
+    at, place = with_field(y, "at"), with_field(y, "place")
     name_x = alt.value(alt.ExprRef(f"width - {_names_width(ends) - LEADER_WIDTH}"))
     return [
         base.mark_rule(color=MUTED, strokeWidth=0.6).encode(y=at, y2="place:Q", x2=name_x),

@@ -130,9 +130,9 @@ def _stops(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("step").is_in(steps.gather_every(every).implode()))
 
 
-def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
+def step_axis(rows: pl.DataFrame) -> alt.X:
     """Return the horizontal axis of training: logarithmic where checkpoints are spaced so."""
-    return step_axis_of(is_log_spaced(rows.get_column("step").unique().sort().to_numpy()), title)
+    return step_axis_of(is_log_spaced(rows.get_column("step").unique().sort().to_numpy()))
 
 
 def step_axis_of(log: bool, title: str = "training step") -> alt.X:

@@ -13,14 +13,14 @@ from toposcope.logs import Log
 from toposcope.logs.anomalies import ROSE, spike_rows
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.logs.tuning import MIN_TREND_ROWS
-from toposcope.wording import counted
+from toposcope.wording import capitalised, counted
 
 
 def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int) -> str:
     """Return the first line; each kind of run has its own. A run without a default forecast is complete or diverged."""
     last_step = schedule.last_step
     if log.diverged is not None:
-        return f"{_capital(str(log.diverged))}. It has no final loss."
+        return f"{capitalised(str(log.diverged))}. It has no final loss."
     health = health_of(log, stage)
     if default is None:
         of = f" of {last_step:,}" if last_step != log.last_seen else ""
@@ -30,7 +30,7 @@ def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stag
     low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
     end = ", an estimated end" if any(ESTIMATED in remark for remark in schedule.remarks) else ""
     return (
-        f"{_best(log)}{_capital(kind_of(log))} loss ends at {default.loss:.{digits}f}{_unit(log)} "
+        f"{_best(log)}{capitalised(kind_of(log))} loss ends at {default.loss:.{digits}f}{_unit(log)} "
         f"({LEVEL:.0%}: {low} to {high}) at step {last_step:,}{end}; the run is {health}."
     )
 
@@ -54,7 +54,7 @@ def standing(log: Log, error: ToposcopeError) -> str:
 
     Of a loss that no law describes, such as that of a policy, falling and rising say nothing about health.
     """
-    now = f"{_capital(kind_of(log))} loss is {log.final_loss()[0]:.4g}{_unit(log)} at step {log.steps[-1]:,}"
+    now = f"{capitalised(kind_of(log))} loss is {log.final_loss()[0]:.4g}{_unit(log)} at step {log.steps[-1]:,}"
     if not isinstance(error, RefusedError):
         now = f"{_best(log)}{now}; the run is {health_of(log)}"
     return f"{now}. Where it ends cannot be predicted."
@@ -106,7 +106,3 @@ def _best(log: Log) -> str:
 
 def _unit(log: Log) -> str:
     return "" if log.unit == "nats" else f" {log.unit}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

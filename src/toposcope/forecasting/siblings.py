@@ -14,6 +14,7 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.schedules.recognised import DIGIT_ROUNDING
 from toposcope.logs import Log, Logs, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
@@ -23,7 +24,6 @@ from toposcope.wording import counted
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
 MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
-DIGIT_ROUNDING = 1e-6  # of the last digit
 MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
 MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
 MAX_REMARKS = 3  # remarks of one kind that are written out
@@ -232,6 +232,14 @@ def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRun
     if not complete.runs:
         raise ToposcopeError("; ".join(["no sibling can be used", *remarks]))
     return CompleteRuns(complete.runs, tuple(remarks))
+
+
+def siblings_if_any(log: Log, logs: Sequence[Log]) -> CompleteRuns:
+    """Return the complete runs that a forecast of a log may borrow from; none where none is in its unit."""
+    try:
+        return siblings_among(log, Logs(tuple(logs), ()))
+    except ToposcopeError:
+        return CompleteRuns((), ())
 
 
 def without_itself(log: Log, siblings: CompleteRuns) -> CompleteRuns:

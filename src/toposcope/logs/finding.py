@@ -22,21 +22,11 @@ Version = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, order=True)
 class LogSource:
-    """A file or folder that holds a log.
+    """A file or folder that holds a log."""
 
-    Attributes
-    ----------
-    path : Path
-        As `toposcope.logs.read_logs` takes it.
-    is_certain : bool
-        Whether nothing but a log has its name; a table or JSON may hold anything.
-    is_text : bool
-        Whether it is a text, which is a log only if it states losses.
-    """
-
-    path: Path
-    is_certain: bool = False
-    is_text: bool = False
+    path: Path  # as `toposcope.logs.read_logs` takes it
+    is_certain: bool = False  # whether nothing but a log has its name; a table or JSON may hold anything
+    is_text: bool = False  # whether it is a text, which is a log only if it states losses
 
     def version(self) -> tuple[Version, float]:
         """Return what changes when the log does, and when it was last written, in seconds since 1970."""
@@ -64,23 +54,14 @@ class LogSource:
 
 @dataclass
 class FoundLogs:
-    """The logs of a folder.
-
-    Attributes
-    ----------
-    sources : list of LogSource
-    faults : dict
-        By path, why something there is not read.
-    cut : str
-        A sentence if only a part was searched; else empty.
-    """
+    """The logs of a folder."""
 
     sources: list[LogSource] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
-    cut: str = ""
+    faults: dict[str, str] = field(default_factory=dict)  # by path, why something there is not read
+    cut: str = ""  # a sentence if only a part was searched
 
 
-def find_sources(root: Path, *, max_seconds: float = MAX_SECONDS, max_entries: int = MAX_ENTRIES) -> FoundLogs:
+def find_sources(root: Path, *, max_entries: int = MAX_ENTRIES) -> FoundLogs:
     """Return where the logs at a path lie, without reading them.
 
     Hidden files are passed over, links to folders are not followed, and studies, which are no logs, are left out.
@@ -89,7 +70,7 @@ def find_sources(root: Path, *, max_seconds: float = MAX_SECONDS, max_entries: i
     if not root.is_dir():
         found.sources = [LogSource(root, is_certain=True)] if root.exists() else []
         return found
-    deadline = monotonic() + max_seconds
+    deadline = monotonic() + MAX_SECONDS
     folders, n = [(root, 0)], 0
     while folders:
         folder, depth = folders.pop(0)

@@ -39,8 +39,7 @@ class SummedLoss:
     """The mean loss (nats per token) of a causal model on fixed sequences, as a function of its parameters.
 
     Losses are summed over tokens and divided once, so that neither the lengths of the sequences nor how many are read
-    together matter. Made by `text_loss` of a language model, by `own_loss` of a function of any module, by
-    `of_function` of a function of a flat point.
+    together matter. Made by `text_loss` of a language model, by `own_loss` of a function of any module.
     """
 
     point: Tensor
@@ -53,23 +52,6 @@ class SummedLoss:
     location: str
     one_by_one: bool = False  # whether only one point at a time can be evaluated, as Python code that is not ours is
     rounding: float = 0.0  # about how far a value may be wrong, relative to it; 0 if that follows from the dtype
-
-    @classmethod
-    def of_function(
-        cls,
-        function: Callable[[Tensor], Tensor],
-        point: Tensor,
-        blocks: Mapping[str, Block] | None = None,
-        sequences: int = 1,
-    ) -> SummedLoss:
-        """Return a differentiable function of a flat point, shape (p,), as the loss on each of some sequences."""
-
-        def total(parameters: Sequence[Tensor], places: Sequence[int]) -> Tensor:
-            return len(places) * function(torch.cat([parameter.flatten() for parameter in parameters]))
-
-        blocks = blocks or {"point": Block(0, len(point), (len(point),))}
-        every = tuple(range(sequences))
-        return cls(point.detach(), blocks, (1,) * sequences, total, (every,), (8 * len(point),), {}, "function")
 
     @property
     def n_tokens(self) -> int:

@@ -14,9 +14,10 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.schedules.planned import UnknownEndError
-from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
-from toposcope.logs import Log, Logs, LogTable
+from toposcope.forecasting.siblings import siblings_if_any, without_itself
+from toposcope.logs import Log, LogTable
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged
@@ -105,7 +106,8 @@ class MirroredRun:
         if log.diverged is not None:
             return None
         try:
-            report = forecast(thinned(log, MAX_FORECAST_ROWS), siblings=_usable(log, siblings))
+            others = without_itself(log, siblings_if_any(log, siblings))
+            report = forecast(thinned(log, MAX_FORECAST_ROWS), siblings=others)
         except UnknownEndError:
             self.no_forecast = (
                 "No forecast: the number of planned steps is unknown. "
@@ -126,7 +128,7 @@ class MirroredRun:
             self.no_forecast = f"No forecast here: the loss is in {log.unit}. See `toposcope forecast {self.path}`."
             return None
         self.forecast_at = log.last_seen
-        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval, target=_target(log))
+        return Forecasted(log.last_seen, self.last_step, report.loss, *report.interval, target=f"{kind_of(log)} loss")
 
     def _forecast_is_due(self) -> bool:
         """Return whether there is none, the log has grown, or it may have come to its end."""
@@ -135,21 +137,6 @@ class MirroredRun:
         return (
             is_near_end or self.log.finished or self.forecast_at < 0 or self.log.last_seen >= self.forecast_at + every
         )
-
-
-def _target(log: Log) -> str:
-    return f"{'validation' if log.is_validation else 'training'} loss"
-
-
-def _usable(log: Log, others: Sequence[Log]) -> CompleteRuns | None:
-    """Return the runs that a forecast may borrow from; None if there is none."""
-    if not others:
-        return None
-    try:
-        siblings = without_itself(log, siblings_among(log, Logs(tuple(others), ())))
-    except ToposcopeError:  # none is in the unit of the run
-        return None
-    return siblings if siblings.runs else None
 
 
 def _is_continued(old: LogTable | None, new: LogTable | None, n: int) -> bool:
@@ -204,7 +191,7 @@ class MirroredLog:
         facts = {
             "last_step": run.last_step,
             "diverged": None if run.log.diverged is None else str(run.log.diverged),
-            "forecast_target": _target(run.log),
+            "forecast_target": f"{kind_of(run.log)} loss",
             "no_forecast": run.no_forecast,
             "step_seconds": run.step_seconds(),
             "updated": round(self.written, 1),

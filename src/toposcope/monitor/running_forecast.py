@@ -15,10 +15,11 @@ from toposcope.forecasting.decision.decision import reasons
 from toposcope.forecasting.forecast_report import is_complete
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
+from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.scaling.points import points_of
 from toposcope.forecasting.schedules.planned import UnknownEndError, planned
-from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
-from toposcope.logs import Log, Logs, LogTable
+from toposcope.forecasting.siblings import CompleteRuns, siblings_if_any, with_family, without_itself
+from toposcope.logs import Log, LogTable
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
@@ -150,7 +151,7 @@ class RunningForecast:
             return None, f"the loss is in {log.unit}"
         if log.diverged is not None:
             return None, str(log.diverged)
-        kind = "validation" if log.is_validation else "training"
+        kind = kind_of(log)
         if len(log.steps) < tuning.MIN_FORECAST_ROWS:
             self._n_losses = len(log.steps), f"{kind} loss"
             return None, ""
@@ -203,10 +204,7 @@ class RunningForecast:
         read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
         logs = tuple(other for other in read if other.is_validation == log.is_validation)
         if logs != self._complete[0]:  # what was computed of a run is found again as long as it is one object
-            try:
-                self._complete = logs, siblings_among(log, Logs(logs, ()))
-            except ToposcopeError:  # no sibling has a loss in the unit of this run
-                self._complete = logs, CompleteRuns((), ())
+            self._complete = logs, siblings_if_any(log, logs)
         return without_itself(log, self._complete[1]).runs
 
     def _advice(self, log: Log, last_step: int, siblings: Sequence[Log]) -> str:

@@ -20,7 +20,7 @@ from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.composing import render_all, rendering_engine
-from toposcope.report.document import Block, Document, Picture, csv_link, details, paragraph, section, sentence
+from toposcope.report.document import Block, Document, Picture, csv_link, details, paragraph, section
 from toposcope.report.headline import HEADLINES, TARGETS, named, uncapitalised
 from toposcope.report.own_run import opening
 from toposcope.report.sections.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
@@ -43,7 +43,7 @@ from toposcope.report.tables import (
 from toposcope.report.writing import PAGE, study_page, write_document
 from toposcope.study import Study
 from toposcope.typing import Vector
-from toposcope.wording import joined
+from toposcope.wording import capitalised, joined, sentence
 
 Both = list[tuple[Trajectory, Trajectory, Vector, Vector]]
 MAX_CHARTS = 10
@@ -79,7 +79,7 @@ def quantities(pairs: Sequence[Pair]) -> list[Quantity]:
     """Return the loss, then the quantities that the report names, as far as both studies have them."""
     targets = list(dict.fromkeys(name for a, _ in pairs for name in a.targets))
     found = [
-        Quantity(target, _capital(TARGETS[target]), f"{TARGETS[target]} (nats per token)",
+        Quantity(target, capitalised(TARGETS[target]), f"{TARGETS[target]} (nats per token)",
                  [(a, b, a.targets[target], b.targets[target]) for a, b in pairs
                   if target in a.targets and target in b.targets])
         for target in targets
@@ -149,10 +149,6 @@ def answer(names: Names, found: Sequence[Quantity]) -> list[str]:
         sentence(losses[0]) if losses else "The losses of the two studies cannot be compared: no pair of runs has one."
     )
     return [first, *([f"The same at every common checkpoint: {joined(same)}."] if same else [])]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 SAME_RUN = "the same run: not two samples"

@@ -29,12 +29,12 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
 from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Table, fixed, number_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
-from toposcope.wording import counted, short
+from toposcope.wording import counted, sentence, short
 
 
 def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -> Chart:

@@ -13,12 +13,12 @@ from toposcope.charts.theme import FAULT, MUTED, RUNS
 from toposcope.charts.training import step_axis
 from toposcope.integrity import Diagnosis
 from toposcope.integrity.finding import CHECKS, Finding, short_steps
-from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
+from toposcope.report.document import Block, Picture, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.sections.doctor import FINDING_SPECS
 from toposcope.report.tables import Column, table, text_of, whole
 from toposcope.report.writing import write_sections
-from toposcope.wording import counted
+from toposcope.wording import counted, sentence
 
 EXAMINED = "examined"
 LOOKS = {

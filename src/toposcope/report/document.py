@@ -217,11 +217,6 @@ def paragraph(*parts: Inline, note: bool = False) -> Paragraph:
     return Paragraph(parts, note)
 
 
-def sentence(text: str) -> str:
-    """Make a sentence of a text: a capital first, a full stop last."""
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
-
-
 def section(anchor: str, title: str, *blocks: Block | None, finding: str = "") -> Section | None:
     """Return a section of the blocks that are not None; None without any."""
     present = tuple(block for block in blocks if block is not None)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph, sentence
+from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.sections.landscape import SPREAD_TITLES
 from toposcope.report.tables import number_of, plain, table, text_of, whole
 from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
+from toposcope.wording import sentence
 
 
 def write_landscape(folder: Path, report: LandscapeReport) -> Path:
@@ -23,14 +24,12 @@ Data = ReportData[LandscapeReport]
 
 def estimates_frame(report: LandscapeReport) -> pl.DataFrame:
     """Return ``statistic, name, mean, planes, noise_planes, noise_batches, noise_resolution, noise_numerical``."""
-    rows = [
-        (name, STATISTIC_NAMES[name], each.mean, each.n_planes, each.planes, each.batches, each.resolution, each.error)
-        for name, each in report.estimates.items()
-    ]
+    found = report.to_dict()["statistics"]
+    rows = [{"statistic": name, "name": STATISTIC_NAMES[name], **each} for name, each in found.items()]
     names = ("noise_planes", "noise_batches", "noise_resolution", "noise_numerical")
     noise = dict.fromkeys(names, pl.Float64)
     schema = {"statistic": pl.String, "name": pl.String, "mean": pl.Float64, "planes": pl.Int64, **noise}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=schema)
 
 
 def losses_frame(report: LandscapeReport) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.charts.series import first_last, in_order, in_words, short_names
-from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms, sentence
+from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms
 from toposcope.report.first_screen import (
     doctor_chip,
     failures_chip,
@@ -33,7 +33,7 @@ from toposcope.report.headline import NP, TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import percent
 from toposcope.report.verdict import study_verdict
-from toposcope.wording import counted, joined
+from toposcope.wording import capitalised, counted, joined, loss_words, sentence
 
 PAST_BEST = "Past its best"
 MAX_MOVED = 3  # layers that are named
@@ -96,7 +96,7 @@ def _first(data: StudyData, run: OwnRun) -> str:
     if words != PAST_BEST:
         return f"{words}. {_end(run, run.log)}."
     step, best = run.log.best
-    return f"{words}. {_end(run, run.log)}; its best, {_loss(best)}, was at step {step:,}."
+    return f"{words}. {_end(run, run.log)}; its best, {loss_words(best)}, was at step {step:,}."
 
 
 def _health(data: StudyData, run: OwnRun, log: Log) -> str:
@@ -105,18 +105,18 @@ def _health(data: StudyData, run: OwnRun, log: Log) -> str:
     health = health_of(log, run.forecast.stage if run.forecast else None).split(": it began")[0]
     if health.startswith("healthy") and len(data.alerts):
         return f"Look at this: {counted(len(data.alerts), 'alert')}"
-    return f"{health[:1].upper()}{health[1:]}"
+    return capitalised(health)
 
 
 def _end(run: OwnRun, log: Log) -> str:
     report, which = run.forecast, f"{kind_of(log)} loss"
     if report is None:
-        return f"At {_loss(log.final_loss()[0])} now, {which}"
+        return f"At {loss_words(log.finalloss_words()[0])} now, {which}"
     if report.default is None:
         if log.validation is not None:  # as on the live page, however few there are
-            return f"Ended at {_loss(log.validation[1][-1])}, validation loss"
-        return f"Ended at {_loss(report.loss)}, {which}"
-    final, low, high = (_loss(value, report.digits) for value in (report.loss, *report.interval))
+            return f"Ended at {loss_words(log.validation[1][-1])}, validation loss"
+        return f"Ended at {loss_words(report.loss)}, {which}"
+    final, low, high = (loss_words(value, report.digits) for value in (report.loss, *report.interval))
     return f"Ends at {final} ({low} to {high}), {which}"
 
 
@@ -168,10 +168,10 @@ def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tupl
 
 def _loss_words(log: Log) -> str:
     (step, best), now = log.best, log.final_loss()[0]
-    words = f"{kind_of(log)} loss {_loss(now)} at step {log.steps[-1]:,}, {log.unit} per token"
-    words = words if log.unit == "nats" else f"{kind_of(log)} loss {_loss(now)} {log.unit} at step {log.steps[-1]:,}"
+    unit, per_token = ("", ", nats per token") if log.unit == "nats" else (f" {log.unit}", "")
+    words = f"{kind_of(log)} loss {loss_words(now)}{unit} at step {log.steps[-1]:,}{per_token}"
     which = "validation loss" if log.validation is not None else "loss"
-    return f"{words}; lowest {which} {_loss(best)} at step {step:,}"
+    return f"{words}; lowest {which} {loss_words(best)} at step {step:,}"
 
 
 def _alerts(data: StudyData) -> str:
@@ -233,7 +233,3 @@ def run_chart(data: StudyData) -> Chart | None:
     title = f"{kind_of(run.log).capitalize()} loss" + ("" if run.forecast.default is None else ", and where it ends")
     chart = run.forecast.plot()
     return replace(chart, name="run", title=title)
-
-
-def _loss(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"

@@ -10,7 +10,8 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
-from toposcope.report.document import Block, Picture, paragraph, sentence
+from toposcope.report.document import Block, Picture, paragraph
+from toposcope.wording import sentence
 
 Report = TypeVar("Report")
 Result = TypeVar("Result")

@@ -14,11 +14,11 @@ from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation, TranslationReport
-from toposcope.report.document import Block, Picture, csv_link, paragraph, sentence
+from toposcope.report.document import Block, Picture, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
 from toposcope.report.writing import write_sections
-from toposcope.wording import counted
+from toposcope.wording import counted, sentence
 
 MAX_POINTS = 400  # held-out runs that are drawn in a panel; of more, evenly chosen ones
 

@@ -22,7 +22,6 @@ _SCHEMES = (
     packed_integers.bitnet,
 )
 _PLAIN = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool"})
-_STATE = ".quant_state.bitsandbytes__"
 _BY_NAME: dict[str, tuple[str, tuple[str, ...]]] = {
     "W_q": ("HQQ or SINQ", ("zero", "meta")),
     "codes": ("AQLM", ("codebooks",)),
@@ -84,7 +83,7 @@ def dequantised(entries: Sequence[Entry], quantisation: Mapping[str, Any]) -> De
     unpacked: dict[str, Unpacked] = {}
     for entry in candidates:
         # Codes of bitsandbytes may be stored as any dtype; what describes them is always of bytes.
-        name = entry.name.partition(_STATE)[0]
+        name = entry.name.partition(scaled.STATE)[0]
         if name in stored and name not in unpacked and name not in decoded.refused:
             _unpack(Packed(stored[name], stored, quantisation), unpacked, decoded)
     _refuse_rest(candidates, Packed(candidates[0], stored, quantisation), unpacked, decoded)
@@ -139,7 +138,7 @@ def _refuse(packed: Packed, reason: str, shape: tuple[int, ...] | None, decoded:
     scheme = reason.partition(",")[0].partition(";")[0]
     attached = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", "_scale", "_scale_inv", "_scales")
     beside = [packed.sibling(tail) for tail in _BESIDE] + [packed.attached(suffix) for suffix in attached]
-    states = [packed.attached(_STATE + kind) for kind in ("nf4", "fp4")]
+    states = [packed.attached(scaled.STATE + kind) for kind in ("nf4", "fp4")]
     for part in (*beside, *states):
         if part is not None and part.name != name:
             decoded.parts[part.name] = scheme

@@ -40,7 +40,7 @@ _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E2M1 = np.array([*_MAGNITUDES, *(-x for x in _MAGNITUDES)], np.float32)
 _PAIRS = np.array([(low, high) for high, low in product(_E2M1, _E2M1)], np.float32)
 """The two numbers of each byte, the low half first."""
-_STATE = ".quant_state.bitsandbytes__"
+STATE = ".quant_state.bitsandbytes__"
 MAX_STATE_BYTES = 1 << 16
 
 
@@ -222,7 +222,7 @@ class _State(NamedTuple):
 
 def bitsandbytes_4bit(packed: Packed) -> Unpacked | None:
     """Return a weight of ``Linear4bit``: codes of a table, and the largest magnitude of each block."""
-    stored = {kind: packed.attached(_STATE + kind) for kind in ("nf4", "fp4")}
+    stored = {kind: packed.attached(STATE + kind) for kind in ("nf4", "fp4")}
     kind, described = next(((k, e) for k, e in stored.items() if e is not None), ("", None))
     absmax, table = packed.attached(".absmax"), packed.attached(".quant_map")
     if described is None or absmax is None or table is None:

@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.charts.axes import budget_axis
+from toposcope.charts.axes import budget_axis, with_field
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.theme import MUTED, RUNS
@@ -146,7 +146,7 @@ def _link_panel(found: Sequence[TaskPrediction], colours: _Colours) -> alt.Layer
         faint.encode(x, y, color=colours.sizes),
         alt.Chart(curve).mark_line(color=MUTED, clip=True).encode(x, y),
         alt.Chart(ends).mark_point(**DOT).encode(x, y, color=colours.sizes, tooltip=tooltip),
-        reach.encode(_as(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.models),
+        reach.encode(with_field(x, "loss_low"), alt.X2("loss_high:Q"), y, color=colours.models),
         *_diamonds(predicted, x, y, colours, number),
     ])  # fmt: skip
 
@@ -157,7 +157,7 @@ def _diamonds(predicted: pl.DataFrame, x: alt.X, y: alt.Y, colours: _Colours, nu
     with_interval = alt.Chart(predicted.filter(pl.col("low").is_finite()))
     diamonds = alt.Chart(predicted).mark_point(shape="diamond", size=110, filled=True, opacity=1)
     return [
-        with_interval.mark_rule(strokeWidth=2).encode(x, _as(y, "low"), alt.Y2("high:Q"), color=colours.models),
+        with_interval.mark_rule(strokeWidth=2).encode(x, with_field(y, "low"), alt.Y2("high:Q"), color=colours.models),
         diamonds.encode(x, y, color=colours.models, tooltip=tooltip),
     ]
 
@@ -223,13 +223,6 @@ def _predicted(prediction: TaskPrediction) -> str:
 
 def _compute(N: float, D: float) -> float:
     return FLOPS * float(N) * float(D)
-
-
-def _as(axis: Any, field: str) -> Any:
-    """Return an axis with another field."""
-    renamed = axis.copy()
-    renamed["shorthand"] = f"{field}:Q"
-    return renamed
 
 
 def scores_figure(tasks: Sequence[TaskScores]) -> Chart | None:

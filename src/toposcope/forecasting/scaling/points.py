@@ -18,6 +18,7 @@ from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
 from toposcope.logs.raw import join_names, numbers, plural
 from toposcope.logs.sizes import with_sizes
+from toposcope.logs.tuning import MIN_LARGEST
 from toposcope.typing import Vector
 from toposcope.wording import joined
 
@@ -29,7 +30,6 @@ TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "
 COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
 FAMILY = ("source", "dataset", "corpus", "group")
 """Names of totals of a run, in addition to those of `toposcope.logs.columns.NAMES`."""
-MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 MIN_COMPLETE_SHARE = 0.98  # share of the planned steps after which a log is complete
 
 

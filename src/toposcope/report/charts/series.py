@@ -1,6 +1,5 @@
 """Rows of charts over training, and what their titles say about many runs and layers."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from toposcope.analysis.phases import Move
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
+from toposcope.checkpoints.roles import block_of
 from toposcope.probes.feature import Feature
 from toposcope.report.study_data import StudyData
 from toposcope.typing import Vector
@@ -173,15 +173,12 @@ def choose_runs(trajectories: Sequence[Trajectory], runs: pl.DataFrame, max_runs
     ], f" {max_runs} of {len(trajectories)} runs are shown, by size."
 
 
-BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
-
-
 def in_order(trajectory: Trajectory) -> list[str]:
     """Return the layers by block, the head last; checkpoint files may hold them in another order."""
 
     def place(layer: str) -> tuple[bool, int]:
-        block = BLOCK.search(layer)
-        return trajectory.roles.get(layer) == "head", int(block.group(1)) if block else -1
+        block = block_of(layer)
+        return trajectory.roles.get(layer) == "head", -1 if block is None else block
 
     return sorted(trajectory.layers, key=place)
 
@@ -190,9 +187,8 @@ def short_names(names: Sequence[str], roles: dict[str, str]) -> list[str]:
     """Return the number of a layer's block and its role, or the layer's own name where that is not unique."""
     labels = []
     for name in names:
-        block = BLOCK.search(name)
-        role = roles.get(name) or "other"
-        labels.append(f"{block.group(1)} {role}" if block else role)
+        block, role = block_of(name), roles.get(name) or "other"
+        labels.append(role if block is None else f"{block} {role}")
     counts = Counter(labels)
     return [label if counts[label] == 1 else name for label, name in zip(labels, names, strict=True)]
 

@@ -45,24 +45,15 @@ def thinned(rows: Sequence[Row], at_most: int) -> list[Row]:
 
 def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
     """Return rows as columns for the page, with the range only if a row stands for several steps."""
-    if all(row.n == 1 for row in rows):
-        return {"step": [row.step for row in rows], "value": [_short(row.value) for row in rows]}
-    return {
-        "step": [row.step for row in rows],
-        "value": [_short(row.value) for row in rows],
-        "low": [_short(row.low) for row in rows],
-        "high": [_short(row.high) for row in rows],
-    }
+    names = ("value", "low", "high") if any(row.n > 1 for row in rows) else ("value",)
+    values = {name: [float(f"{getattr(row, name):.6g}") for row in rows] for name in names}
+    return {"step": [row.step for row in rows], **values}
 
 
 def _merged(rows: Sequence[Row]) -> Row:
     n = sum(row.n for row in rows)
     mean = sum(row.value * (row.n / n) for row in rows)
     return Row(rows[-1].step, mean, min(row.low for row in rows), max(row.high for row in rows), n)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 TAIL = 8  # rows at the end of a log that are read again, since values may be added to them
@@ -251,6 +242,11 @@ def along(c: sqlite3.Connection, run: str, axis: str, after: int) -> dict[str, l
 def measured_steps(c: sqlite3.Connection, run: str, after: int = -1) -> list[int]:
     """Return the measured steps of a run."""
     return [s for (s,) in c.execute(_STEPS + "SELECT step FROM s WHERE step IS NOT NULL", {"run": run, "after": after})]
+
+
+def n_measured(c: sqlite3.Connection, run: str) -> int:
+    """Return how many steps of a run were measured."""
+    return int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0])
 
 
 def measured(

@@ -177,13 +177,6 @@ def judged_loss(run: Facts) -> tuple[str, Sequence[Row]]:
     return "Training loss", run.training
 
 
-def loss_words(value: float | None) -> str:
-    """Write a loss with as many digits as a reader needs."""
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
-
-
 def duration(seconds: float) -> str:
     """Write a time in words."""
     for unit, size, until in (("second", 1, 90), ("minute", 60, 5400), ("hour", 3600, 172800), ("day", 86400, 0)):

@@ -92,7 +92,7 @@ class StudyFeed:
             names = [*db.layer_names(c, row.run), *db.block_names(c, row.run)]
             keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
             if names and keys:
-                titles = [feature_words(key) or self._assets.names.get(key, key) for key in keys]
+                titles = [self._name(key) for key in keys]
                 layers[row.run] = {"names": names, "labels": layer_labels(names), "keys": keys, "titles": titles}
             self._columns[row.run] = db.logged_columns(c, row.run)
             for column in self._columns[row.run]:
@@ -124,9 +124,12 @@ class StudyFeed:
         kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
         return {
             "key": key,
-            "name": feature_words(key) or self._assets.names.get(key, key),
+            "name": self._name(key),
             "kind": kind[0] if kind else "control",
         }
+
+    def _name(self, key: str) -> str:
+        return feature_words(key) or self._assets.names.get(key, key)
 
     def _order(self, key: str) -> tuple[int, str]:
         place = {name: i for i, name in enumerate([*self._assets.layer_quantities, *MEASURED])}
@@ -141,7 +144,7 @@ class StudyFeed:
         position = db.log_position(c, run)
         measured = [
             int(c.execute("SELECT COALESCE(MAX(id), 0) FROM measurements").fetchone()[0]),
-            int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0]),
+            db.n_measured(c, run),
         ]
         log = known.get("log")
         is_continued = log is not None and db.log_is_continued(c, run, log)
@@ -181,14 +184,14 @@ class StudyFeed:
         return status_of(c, row, shown, self.database.written(), curves, logged, self._facts_on_layers(c, run))
 
     def _facts_on_layers(self, c: sqlite3.Connection, run: str) -> LayerFacts:
-        n = int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0])
+        n = db.n_measured(c, run)
         if self._layer_facts.get(run, (-1,))[0] != n:
             self._layer_facts[run] = n, layer_facts(c, run, self._quantities, n)
         return self._layer_facts[run][1]
 
     def moves(self, c: sqlite3.Connection, run: str) -> list[Move]:
         """Return the quantities of layers of a run that changed most."""
-        n = int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0])
+        n = db.n_measured(c, run)
         if self._moves[0] != (run, n):
             self._moves = (run, n), moves(c, run, self._quantities, self._by_run.get(f"layers {run}", ()))
         return self._moves[1]

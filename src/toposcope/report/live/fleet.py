@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, loss_words, past_best
+from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, past_best
 from toposcope.report.live.health import Health
 from toposcope.report.live.status import Status
+from toposcope.wording import loss_words
 
 PHRASES = {
     "Healthy": ("is healthy", "are healthy"),

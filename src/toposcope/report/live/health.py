@@ -17,7 +17,6 @@ from toposcope.report.live.facts import (
     course,
     duration,
     judged_loss,
-    loss_words,
     past_best,
     recent_change,
     row_seconds,
@@ -25,7 +24,7 @@ from toposcope.report.live.facts import (
     since_best,
     standing_alerts,
 )
-from toposcope.wording import counted, examples
+from toposcope.wording import capitalised, counted, examples, loss_words, sentence
 
 STALLED = "A reason to stop, unless the learning rate is about to change."
 GOOD, BAD, OPEN = "good", "bad", "open"
@@ -70,23 +69,23 @@ def health(run: Facts, now: float) -> Health:
 def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
     """Return word, tone, rank, reason and detail; the checks of a healthy run may still say otherwise."""
     if run.status == DIVERGED or run.diverged.startswith(HAS_DIVERGED):
-        return "Diverged", "bad", 0, _capital(run.diverged.removeprefix(HAS_DIVERGED)), ""
+        return "Diverged", "bad", 0, sentence(run.diverged.removeprefix(HAS_DIVERGED)), ""
     if run.diverged or not run.is_finite:
-        return "Look at this", "bad", 1, _capital(run.diverged or "the loss is NaN or infinite"), ""
+        return "Look at this", "bad", 1, sentence(run.diverged or "the loss is NaN or infinite"), ""
     if run.status == FAILED:
         at = f" at step {run.step:,}" if run.step is not None else ""
         return "Failed", "bad", 2, f"Training ended with an error{at}.", ""
     if run.status != TRAINING:
-        return ("Finished" if run.status == COMPLETE else _capital(run.status, "")), "plain", 9, "", ""
+        return ("Finished" if run.status == COMPLETE else capitalised(run.status)), "plain", 9, "", ""
     if (age := silence(run, now)) is not None:
         usual = row_seconds(run)
         before = f", where a row came every {duration(usual)}" if usual else ""
         detail = "Training may have been stopped, or it evaluates."
         return "Silent", "warn", 3, f"Nothing was written for {duration(age)}{before}.", detail
     if standing := standing_alerts(run):
-        named = [f"{_capital(a['check'], '')} {_when(a)}" for a in standing]
+        named = [f"{capitalised(a['check'])} {_when(a)}" for a in standing]
         more = f", and {len(named) - 2} more alerts" if len(named) > 2 else ""
-        return "Look at this", "warn", 4, f"{', '.join(named[:2])}{more}.", _capital(standing[0]["message"])
+        return "Look at this", "warn", 4, f"{', '.join(named[:2])}{more}.", sentence(standing[0]["message"])
     if turned := past_best(run):
         step, value, rise = turned
         ago = f", {run.step - step:,} steps ago" if run.step else ""
@@ -94,13 +93,8 @@ def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
         detail = f"A reason to stop: it has risen by {loss_words(rise)} since, beyond its noise."
         return "Past its best", "warn", 5, reason, detail
     if run.n_rows < tuning.MIN_SPIKE_VALUES and _course_word(run) in ("", "unclear"):
-        return (
-            "Too early to say",
-            "plain",
-            7,
-            "",
-            f"The checks need {tuning.MIN_TREND_ROWS} logged losses; {run.n_rows} so far.",
-        )
+        detail = f"The checks need {tuning.MIN_TREND_ROWS} logged losses; {run.n_rows} so far."
+        return "Too early to say", "plain", 7, "", detail
     return "Healthy", "good", 8, "", ""
 
 
@@ -180,7 +174,7 @@ def _alert_checks(run: Facts) -> Iterator[Check]:
     for check, alerts in by_check.items():
         stands = any(alert in standing for alert in alerts)
         n = f"{len(alerts)} times, the last " if len(alerts) > 1 else ""
-        yield Check(BAD if stands else OPEN, f"{_capital(check, '')} {n}{_when(alerts[0])}{'' if stands else '; over'}")
+        yield Check(BAD if stands else OPEN, f"{capitalised(check)} {n}{_when(alerts[0])}{'' if stands else '; over'}")
 
 
 def _finite_check(run: Facts) -> Iterator[Check]:
@@ -214,8 +208,3 @@ def _layer_checks(run: Facts) -> Iterator[Check]:
 def _when(alert: Mapping[str, Any]) -> str:
     place = f" of {alert['place']}" if alert["place"] else ""
     return f"at step {alert['step']:,}{place}"
-
-
-def _capital(text: str, end: str = ".") -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}{end}" if text else ""

@@ -23,20 +23,11 @@ LONG_SECONDS = 120  # of work after which a process that ended counts as one tha
 
 @dataclass(frozen=True)
 class MirroredLogs:
-    """What the process found so far.
+    """What the process found so far."""
 
-    Attributes
-    ----------
-    studies : dict
-        Folder of the database by the name of each log.
-    faults : list of str
-    refused : str
-        Why the file that was named is none that can be shown; else empty.
-    """
-
-    studies: dict[str, str] = field(default_factory=dict)
+    studies: dict[str, str] = field(default_factory=dict)  # folder of the database by the name of each log
     faults: list[str] = field(default_factory=list)
-    refused: str = ""
+    refused: str = ""  # why the file that was named is none that can be shown
 
 
 class LogMirror:

@@ -10,7 +10,6 @@ from toposcope.report.live.facts import (
     WATCHED,
     Facts,
     duration,
-    loss_words,
     past_best,
     silence,
     since_best,
@@ -18,7 +17,7 @@ from toposcope.report.live.facts import (
 from toposcope.report.live.fleet import end_of, fleet_answer, interval_words, range_words
 from toposcope.report.live.health import Health, health
 from toposcope.report.live.status import Status
-from toposcope.wording import counted
+from toposcope.wording import counted, loss_words, sentence
 
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
 MAX_ALERTS = 20  # alerts on the page; the database has all
@@ -62,7 +61,7 @@ def words(
     only = judged[0] if len(judged) == 1 else None
     answer, tone, rest = _of_one(*only) if only else fleet_answer(judged)
     sentences = _support(*only, now) if only else _fleet_support(statuses, alerts)
-    sentences += [_sentence(fault) for fault in faults.values()]
+    sentences += [sentence(fault) for fault in faults.values()]
     if left_out:
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
     rows = sorted(judged, key=lambda each: (each[1].rank, end_of(each[0]) or float("inf"), each[0].name))
@@ -121,9 +120,9 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
         sentences.append(f"Forecast: {range_words(status.forecast)}, {status.target}.")
     if of.is_healthy:
         advice = status.forecast["advice"] if status.forecast is not None else ""
-        sentences.append(_sentence(advice) or _best_behind(facts) or "No reason to stop.")
+        sentences.append(sentence(advice) or _best_behind(facts) or "No reason to stop.")
     if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
-        sentences.append(_sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
+        sentences.append(sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -210,11 +209,6 @@ def _row(status: Status, of: Health) -> list[tuple[str, str]]:
         (loss_words(forecast["loss"]), interval_words(forecast)) if forecast else ("–", ""),
         (f"{facts.n_alerts:,}", ""),
     ]
-
-
-def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _chip(number: str, text: str, tone: str = "plain") -> dict[str, str]:

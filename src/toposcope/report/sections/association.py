@@ -289,7 +289,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     batch = data.tables["association"].filter(
         pl.col("group") == NETWORK,
         pl.col("target") == "batch_loss",
-        ~pl.col("run").is_in(_with_target(rows, "batch_loss")),
+        ~pl.col("run").is_in(rows.filter(target="batch_loss").get_column("run").unique().to_list()),
     )
     return (
         *pictures,
@@ -327,10 +327,6 @@ def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
             full,
         )
     ]
-
-
-def _with_target(rows: pl.DataFrame, target: str) -> list[str]:
-    return rows.filter(pl.col("target") == target).get_column("run").unique().to_list()
 
 
 def _retitled(content: Table | None, name: str, caption: str) -> Table | None:

@@ -7,13 +7,13 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.logs.anomalies import divergence
+from toposcope.logs.log import FINAL_SHARE
 from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, table, text_of
 from toposcope.wording import counted, examples
 
-FINAL_SHARE = 0.02  # share of the planned steps at the end whose mean loss is the final loss, as forecasts define it
 MAX_ALERTS_SHOWN = 100
 
 
