@@ -80,6 +80,15 @@ def test_a_complete_run_with_few_evaluations_ends_at_the_last_of_them_here_and_i
     assert "validation loss ended at 2.343" in forecast(log).headline()
 
 
+def test_a_run_whose_end_is_not_planned_says_where_its_loss_is(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["step,loss", *(f"{s},{2 + 3 * s**-0.4}" for s in range(20, 2001, 20))])
+    )
+    log = read_log(tmp_path / "log.csv")
+    first = opening(dataclasses.replace(study("nothing", RUNS[:1]), read_log=lambda: log), {}).answer.first
+    assert re.fullmatch(r"Healthy\. At 2\.14\d now, training loss\.", first)
+
+
 def test_a_run_without_a_log_says_so_and_several_runs_ask_about_topology() -> None:
     one = study("nothing", RUNS[:1])
     assert opening(one, {}).answer.first.startswith("No loss of small is known; ")

@@ -111,7 +111,7 @@ def _health(data: StudyData, run: OwnRun, log: Log) -> str:
 def _end(run: OwnRun, log: Log) -> str:
     report, which = run.forecast, f"{kind_of(log)} loss"
     if report is None:
-        return f"At {loss_words(log.finalloss_words()[0])} now, {which}"
+        return f"At {loss_words(log.final_loss()[0])} now, {which}"
     if report.default is None:
         if log.validation is not None:  # as on the live page, however few there are
             return f"Ended at {loss_words(log.validation[1][-1])}, validation loss"
