@@ -227,7 +227,8 @@ def test_a_section_and_a_chart(work: Path) -> None:
     """Also: a study measures again only what an input that changed belongs to."""
     with (work / "study.toml").open("a") as declaration:
         declaration.write('[[probes]]\nname = "activation_mean"\n')
-    assert "of the weights of checkpoints are small" in run("study run", "--workers", "1")
+    run("study run", "--workers", "1")
+    assert "of the weights of checkpoints are small" in (work / "study/report/report.md").read_text()
     assert "Share of small weights over training" in (work / "study/report/index.html").read_text()
     assert (work / "study/report/tables/small_share.csv").read_text().startswith("run,step,value\ncheckpoints,0,")
     assert (work / "study/report/figures/small-share.svg").is_file()
