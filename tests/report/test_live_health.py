@@ -49,9 +49,13 @@ def test_one_word(changes: dict[str, Any], word: str) -> None:
 
 def test_only_what_was_checked_is_said() -> None:
     lines = {check.text for check in health(GOOD, NOW).checks}
-    assert "All 13 layers learn; none dead, none stalled" in lines
+    assert "All 13 measured layers learn; none dead, none stalled" in lines
     assert "No loss spike in 950 losses after the first 50" in lines
     assert {check.mark for check in health(GOOD, NOW).checks} == {"good"}
+    few = replace(GOOD, judged=("loss",), layers=replace(GOOD.layers, n_updated=4))
+    lines = {check.text for check in health(few, NOW).checks}
+    assert "Gradient norm within its noise" not in lines, "too few gradient norms were logged to judge them"
+    assert "All 13 measured layers have a gradient; none dead" in lines, "updates of 4 of 13 were measured"
     unwatched = " ".join(check.text for check in health(replace(GOOD, kind="family", layers=LayerFacts()), NOW).checks)
     assert "spike" not in unwatched
     assert "layers" not in unwatched

@@ -23,8 +23,8 @@ def alert(check: str, step: int, place: str = "") -> dict[str, Any]:
 
 
 GOOD = Facts(
-    step=1000, last_step=2000, training=rows(power_law(1000)), n_rows=1000, columns=("loss", "grad_norm"),
+    step=1000, last_step=2000, training=rows(power_law(1000)), n_rows=1000, judged=("loss", "grad_norm"),
     layers=LayerFacts(n_layers=13, n_updated=13, n_measured=20), step_seconds=0.5, updated=NOW - 1,
 )  # fmt: skip
-FEW: dict[str, Any] = {"training": rows(power_law(3)), "n_rows": 3, "step": 3, "layers": LayerFacts()}
+FEW: dict[str, Any] = {"training": rows(power_law(3)), "n_rows": 3, "step": 3, "judged": (), "layers": LayerFacts()}
 TURNED = rows([3.0, 2.5, 2.2, 2.0, 1.92, *(1.92 + 0.03 * i for i in range(1, 9))], every=75)

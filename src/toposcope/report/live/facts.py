@@ -55,7 +55,7 @@ class Facts:
     alerts: Sequence[Mapping[str, Any]] = ()  # newest first: ``step``, ``since``, ``check``, ``place``, ``message``
     n_alerts: int = 0
     forecasts: Sequence[Mapping[str, Any]] = ()  # ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``
-    columns: Sequence[str] = ()  # of the log
+    judged: Sequence[str] = ()  # columns of the log with as many values as its checks need
     layers: LayerFacts = field(default_factory=LayerFacts)
     n_examined: int = 0  # saved checkpoints that the doctor examined
     n_faults: int = 0  # faults that it found

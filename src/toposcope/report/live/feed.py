@@ -181,7 +181,7 @@ class StudyFeed:
             if column in logged:
                 whole = self._whole(c, run, column, position, at_most)
                 curves[column] = whole + db.logged(c, run, column, position[0], 1 << 62, at_most)
-        return status_of(c, row, shown, self.database.written(), curves, logged, self._facts_on_layers(c, run))
+        return status_of(c, row, shown, self.database.written(), curves, self._facts_on_layers(c, run))
 
     def _facts_on_layers(self, c: sqlite3.Connection, run: str) -> LayerFacts:
         n = db.n_measured(c, run)

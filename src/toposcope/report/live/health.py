@@ -150,13 +150,13 @@ def _forecast_check(run: Facts) -> Iterator[Check]:
     n = len(run.forecasts) - 1
     mark = GOOD if 2 * len(inside) >= n else OPEN
     earlier = "the earlier forecast" if n == 1 else f"{len(inside)} of {n} earlier forecasts"
-    text = f"Loss falls as forecast: {earlier} held" if inside else f"The forecast moved outside {earlier}"
+    text = f"The forecast is steady: {earlier} held the present one" if inside else f"The forecast left {earlier}"
     yield Check(mark, text)
 
 
 LOG_CHECKS = {
     "loss spike": ("No loss spike in {n:,} losses after the first {least}", "loss", tuning.MIN_SPIKE_VALUES),
-    "gradient spike": ("Gradient norm within its noise in {n:,} rows", "grad_norm", tuning.MIN_SPIKE_VALUES),
+    "gradient spike": ("Gradient norm within its noise", "grad_norm", tuning.MIN_SPIKE_VALUES),
     "learning rate jump": ("Learning rate without a jump", "learning_rate", tuning.MIN_RATES),
 }
 """Checks of the log: what it shows if there is no alert, the column that it needs, and the rows before the first."""
@@ -168,7 +168,7 @@ def _alert_checks(run: Facts) -> Iterator[Check]:
     for alert in run.alerts:
         by_check.setdefault(alert["check"], []).append(alert)
     for check, (text, column, least) in LOG_CHECKS.items():
-        is_judged = column in run.columns and run.n_rows > least and not (column == "loss" and run.diverged)
+        is_judged = column in run.judged and not (column == "loss" and run.diverged)
         if check not in by_check and is_judged:
             yield Check(GOOD, text.format(n=run.n_rows - least, least=least))
     for check, alerts in by_check.items():
@@ -185,7 +185,7 @@ def _finite_check(run: Facts) -> Iterator[Check]:
     elif run.n_nan:
         yield Check(OPEN, f"{run.n_nan:,} logged losses are NaN; the last ones are numbers")
     elif run.n_rows:
-        weights = ", none in weights and gradients" if run.layers.n_measured else ""
+        weights = ", none in the weights and gradients that were measured" if run.layers.n_measured else ""
         yield Check(GOOD, f"No NaN in {run.n_rows:,} logged losses{weights}")
 
 
@@ -197,8 +197,10 @@ def _layer_checks(run: Facts) -> Iterator[Check]:
     if layers.idle:
         yield Check(OPEN, f"{len(layers.idle)} of {layers.n_layers} layers do not change: {examples(layers.idle)}")
     elif not any(a["check"] in ("dead layer", "frozen layer", "dead units") for a in run.alerts):
-        stalled = ", none stalled" if layers.n_updated == layers.n_layers else ""
-        yield Check(GOOD, f"All {layers.n_layers} layers learn; none dead{stalled}")
+        learn = (
+            "learn; none dead, none stalled" if layers.n_updated == layers.n_layers else "have a gradient; none dead"
+        )
+        yield Check(GOOD, f"All {layers.n_layers} measured layers {learn}")
     if layers.n_measured >= tuning.MIN_LAYER_VALUES and not any(
         a["place"] and a["check"] not in LOG_CHECKS for a in run.alerts
     ):

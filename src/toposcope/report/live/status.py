@@ -10,6 +10,7 @@ from toposcope.databases import has_table
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.report.live import database as db
 from toposcope.report.live.facts import TRAINING, Facts, LayerFacts
+from toposcope.report.live.health import LOG_CHECKS
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
@@ -56,7 +57,6 @@ def status_of(
     shown: str,
     written: float,
     curves: Mapping[str, Sequence[db.Row]],
-    columns: Sequence[str],
     layers: LayerFacts,
 ) -> Status:
     """Return the status of a run; facts that its writer did not store are missing."""
@@ -94,7 +94,7 @@ def status_of(
         alerts=alerts,
         n_alerts=n_alerts,
         forecasts=forecasts,
-        columns=columns,
+        judged=[name for _, name, least in LOG_CHECKS.values() if db.has_more(c, row.run, name, least)],
         layers=layers,
         n_examined=n_examined,
         n_faults=n_faults,
