@@ -116,3 +116,16 @@ def test_what_a_trainer_logged_after_its_last_checkpoint_counts_if_it_is_the_sam
     report = forecast(tmp_path)
     assert report.log.last_seen == (300 if shift else 600)
     assert report.schedule.last_step == 1000
+    said = f"what follows the last checkpoint, at step 300, is read from {tmp_path / 'runs'}"
+    assert any(remark.startswith(said) for remark in report.remarks) == (not shift)
+
+
+def test_events_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+    state = {"log_history": [{"step": s, "loss": 2 + 3 * s**-0.4} for s in range(10, 301, 10)], "max_steps": 1000}
+    (tmp_path / "checkpoint-300").mkdir()
+    (tmp_path / "checkpoint-300" / "trainer_state.json").write_text(json.dumps(state))
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "events.out.tfevents.1.host").write_bytes(b"garbage")
+    report = forecast(tmp_path)
+    assert report.log.last_seen == 300
+    assert any(remark.startswith(f"not used: {tmp_path / 'runs'}") for remark in report.remarks)

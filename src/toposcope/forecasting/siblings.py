@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -48,11 +47,17 @@ def with_events(log: Log, path: Path) -> Log:
     if not path.is_dir() or not trainer_state.states(path):
         return log
     for source in find_sources(path).sources:
-        if source.path != path and not source.is_text and path in source.path.parents:
-            with suppress(ToposcopeError):  # of what else lies there, the log says nothing
-                for other in read_logs(source.path).logs:
-                    if other.last_seen > log.last_seen and is_same_run(log, replace(other, name=log.name)):
-                        log = replace(merged(log, other), source=log.source)
+        if source.path == path or source.is_text or path not in source.path.parents:
+            continue
+        try:
+            others = read_logs(source.path).logs
+        except ToposcopeError as error:
+            log = replace(log, remarks=(*log.remarks, f"not used: {error}"))
+            continue
+        for other in others:
+            if other.last_seen > log.last_seen and is_same_run(log, replace(other, name=log.name)):
+                remark = f"what follows the last checkpoint, at step {log.last_seen:,}, is read from {source.path}"
+                log = replace(merged(log, other), source=log.source, remarks=(*log.remarks, remark))
     return log
 
 
