@@ -124,7 +124,7 @@ def make_old(path: Path) -> None:
 def status(directory: Path) -> Status:
     database = Database(directory / "study.db")
     with database.reading() as c:
-        found = status_of(c, runs(c)[0], "run", 0.0, {}, (), LayerFacts())
+        found = status_of(c, runs(c)[0], "run", 0.0, {}, LayerFacts())
     database.close()
     return found
 
