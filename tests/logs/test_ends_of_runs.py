@@ -14,6 +14,7 @@ from property_examples import examples
 from toposcope.logs import Log, read_log
 from toposcope.logs.anomalies import divergence
 from toposcope.logs.cleaning import clean_log
+from toposcope.logs.overfitting import overfits
 from toposcope.logs.raw import RawLog
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
@@ -173,11 +174,14 @@ def test_overfitting_is_no_divergence(n: int, turn: float, rise: float, noise: f
     assert log.best == (int(log.steps[np.argmin(losses)]), losses.min())
 
 
-@examples(100)
-@given(shape=shapes)
-def test_a_validation_loss_that_scatters_does_not_overfit(shape: dict[str, float]) -> None:
-    log = log_of(step=np.arange(1.0, shape["n"] + 1), eval_loss=learning(**{**shape, "noise": 0.2 * shape["noise"]}))  # type: ignore[arg-type]
-    assert not log.overfits
+def test_a_validation_loss_that_scatters_hardly_ever_overfits() -> None:
+    """By its noise alone, about one in 7,000 such losses is taken to rise; 3 in 1,000 would be a fault."""
+    rng = np.random.default_rng(0)
+    n_wrong = 0
+    for seed in range(1000):
+        level, size, exponent, noise = rng.uniform([0.05, 0.5, 0.1, 0.0], [5, 8, 1, 0.02])
+        n_wrong += overfits(learning(int(rng.integers(20, 401)), level, size, exponent, noise, seed))
+    assert n_wrong < 3
 
 
 def state(rows: list[dict[str, float]], **facts: object) -> bytes:
