@@ -19,6 +19,7 @@ __all__ = [
     "landscape",
     "layer_topology",
     "measure",
+    "merge",
     "neural_persistence",
     "plot_series",
     "rips",
@@ -28,6 +29,7 @@ __all__ = [
 if TYPE_CHECKING:
     from toposcope import homology
     from toposcope.checkpoints import series
+    from toposcope.checkpoints.merging import merge
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
     from toposcope.forecasting.cooldown_reading import cooldown
