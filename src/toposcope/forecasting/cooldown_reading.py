@@ -131,7 +131,7 @@ def cooldown(
             refused[length] = str(error)
     if steps is None and asked not in chosen and chosen:
         asked = max(chosen)
-    if not chosen:
+    if asked not in chosen:
         return CoolDownReport(seen, "", (), refused, asked, course, (), None, tuple(remarks))
     needed = sorted({tuple(each) for found in chosen.values() for each in found}, key=len, reverse=True)
     raw = _spread([checkpoint for checkpoint in seen if checkpoint.step >= now / 2], N_RAW)
@@ -195,20 +195,19 @@ def _logged(
         known = np.isfinite(values) & (values > 0)
         losses = ByStep(table.steps[known], unit * values[known])
     if not len(losses.steps):
-        losses = ByStep(losses.steps, losses.values)
         remarks.append("no training loss in nats was logged: the law of the run is that of its checkpoints on the text")
     if constant:
         return losses, None, [*remarks, "the learning rate is taken to be constant, as declared"]
     rates = None if table is None else _rates(table)
     if rates is None:
         raise ToposcopeError(
-            f"{series.spec}: no learning rates with it; name a log that has them with --log FILE (log=...), or say that "
-            "the rate was held with --constant (constant=True)"
+            f"{series.spec}: no learning rates with it; name a log that has them with --log FILE (log=...), or say "
+            "that the rate was held with --constant (constant=True)"
         )
     if rates.steps[-1] < (1 - MAX_UNLOGGED) * now:
         raise ToposcopeError(
-            f"{series.spec}: learning rates are logged up to step {rates.steps[-1]:,.0f}, and the last checkpoint is of "
-            f"step {now:,}; give the whole log, or a checkpoint before its end with --at STEP (at=...)"
+            f"{series.spec}: learning rates are logged up to step {rates.steps[-1]:,}, and the last checkpoint is "
+            f"of step {now:,}; give the whole log, or a checkpoint before its end with --at STEP (at=...)"
         )
     return losses, rates, remarks
 
@@ -217,7 +216,7 @@ def _rates(table: LogTable) -> ByStep | None:
     """Return the learning rates of a log, without slips; None if none was logged."""
     found = logged_rates(Log("log", np.array([1]), np.ones(1), np.ones(1), table=table)) if len(table.steps) else None
     known = found is not None and np.isfinite(table.values["learning_rate"]).any()
-    return ByStep(found.steps, found.rates) if found is not None and known else None
+    return ByStep(found.steps.astype(np.int64), found.rates) if found is not None and known else None
 
 
 def _real(series: Series, now: int, rates: ByStep) -> Checkpoint | None:
