@@ -49,6 +49,7 @@ COMMANDS = {
             "--json",
             "--ladder",
             "--loss",
+            "--measured",
             "--out",
             "--pattern",
             "--recipe",
