@@ -18,6 +18,7 @@ __all__ = [
     "landscape",
     "layer_topology",
     "measure",
+    "merge",
     "neural_persistence",
     "plot_series",
     "rips",
@@ -27,6 +28,7 @@ __all__ = [
 if TYPE_CHECKING:
     from toposcope import homology
     from toposcope.checkpoints import series
+    from toposcope.checkpoints.merging import merge
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
     from toposcope.forecasting.downstream import downstream
