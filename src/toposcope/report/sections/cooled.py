@@ -1,6 +1,7 @@
 """Association with the cooled loss, of features of raw and of merged weights."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -9,6 +10,7 @@ from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.cooled import cooled_phase_table, cooled_table
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.real_cooldowns import LOSS, real_cool_downs, real_table, stand_in_table
+from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
@@ -16,11 +18,19 @@ from toposcope.report.headline import H0, NP, named, uncapitalised
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, feature_of, number_of, p_value, signed, table, text_of, whole
+from toposcope.study.kinds import feature_named
 from toposcope.wording import counted
 
-SHOWN = (NP.key, H0.key, "controls frobenius_norm")
+SHOWN = {(feature.probe, feature.statistic) for feature in (NP.feature, H0.feature, WEIGHT_NORM)}
 COMPARED = "rho_given_step"
 MIN_RUNS = 6  # flipped signs of fewer differences have no p below .05
+
+
+def shown(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of the loss and of the few features that the section is about."""
+    features = (feature_named(row["feature"]) if row["kind"] != LOSS else None for row in frame.to_dicts())
+    places = [feature is None or (feature.probe, feature.statistic) in SHOWN for feature in features]
+    return frame.filter(pl.Series(places, dtype=pl.Boolean)).to_dicts()
 
 
 def compared(frame: pl.DataFrame) -> pl.DataFrame:
@@ -32,7 +42,7 @@ def compared(frame: pl.DataFrame) -> pl.DataFrame:
         ``feature, kind, runs``; the medians of the absolute partial correlation given the step, ``raw`` and ``cooled``;
         ``more``, the runs where that of merged weights is larger; and ``p`` by flipping the signs of the differences.
     """
-    strengths = frame.filter(pl.col("kind") != "loss").with_columns(
+    strengths = frame.filter(pl.col("kind") != LOSS).with_columns(
         # not defined where the step determines the feature, which then says nothing beyond it
         raw=pl.col(f"{COMPARED}_raw").abs().fill_nan(0.0),
         cooled=pl.col(f"{COMPARED}_cooled").abs().fill_nan(0.0),
@@ -50,7 +60,7 @@ def compared(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sentences(frame: pl.DataFrame) -> Iterable[str]:
-    for row in compared(frame).filter(pl.col("feature").is_in(SHOWN)).to_dicts():
+    for row in shown(compared(frame)):
         yield (
             f"Given the step, {uncapitalised(named(row['feature']))} of merged weights goes with the cooled loss at "
             f"|ρ| {row['cooled']:.2f} and that of raw weights at {row['raw']:.2f}, medians over "
@@ -63,7 +73,6 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     frame = data.tables["cooled"]
     if not len(frame):
         return ()
-    shown = frame.filter((pl.col("kind") == "loss") | pl.col("feature").is_in(SHOWN)).to_dicts()
     specs: list[Spec] = [text_of("run", "run", names_row=True), feature_of(), number_of("checkpoints", "n", whole)]
     for side in ("raw", "cooled"):
         group = "raw weights" if side == "raw" else "merged weights"
@@ -76,7 +85,9 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
             "checkpoints; neighbouring averages share checkpoints, so that their numbers are far from independent."
         ),
         *(paragraph(each) for each in _sentences(frame)),
-        folded(table("cooled", "Association with the cooled loss", specs, shown), "Association with the cooled loss"),
+        folded(
+            table("cooled", "Association with the cooled loss", specs, shown(frame)), "Association with the cooled loss"
+        ),
         paragraph("All: ", csv_link("cooled"), "; phases of both: ", csv_link("cooled_phases"), ".", note=True),
         *_real_blocks(data),
     )
@@ -88,7 +99,6 @@ def _real_blocks(data: StudyData) -> list[Block | None]:
     if not len(frame):
         return []
     n_runs, n = (data.tables["real_cooldowns"][name].n_unique() for name in ("run", "cooled_run"))
-    rows = frame.filter((pl.col("kind") == LOSS) | pl.col("feature").is_in(SHOWN)).to_dicts()
     specs: list[Spec] = [
         feature_of(),
         number_of("change off", "off", group="before the cool-down"),
@@ -109,7 +119,7 @@ def _real_blocks(data: StudyData) -> list[Block | None]:
             "cooled ones, as a share of how far raw ones are (median), and the correlation of the two changes; then "
             "how the quantity before the cool-down goes with the loss after it, across runs of one size and start."
         ),
-        table("stand-ins", "Merged weights and really cooled ones", specs, rows),
+        table("stand-ins", "Merged weights and really cooled ones", specs, shown(frame)),
         paragraph("All: ", csv_link("stand_ins"), "; by cool-down: ", csv_link("real_cooldowns"), ".", note=True),
     ]
 
