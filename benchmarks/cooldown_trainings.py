@@ -67,16 +67,13 @@ PACKS = (
     Pack("19k", (0.1, 0.3, 1.0), "SGD", kind="SGD"),
     Pack("19k", (2e-2, 4e-2), kind="hot"),
     Pack("47k"),
-    Pack("19k", (3e-3, 1e-2), course="falling", kind="falling rate"),
-    Pack("19k", (1e-3, 3e-3, 1e-2), "Muon", kind="Muon"),
-    Pack("47k", (3e-3, 1e-2), data_share=0.012, kind="overfitting"),
-    Pack("94k"),
     Pack("6k", (2e-3, 6e-3), corpus="python-source", kind="other corpus", seed=2),
-    Pack("47k", (2e-3, 6e-3), corpus="python-source", kind="other corpus", seed=2),
+    Pack("19k", (3e-3, 1e-2), course="falling", kind="falling rate"),
+    Pack("47k", (5e-3,), data_share=0.012, kind="overfitting"),
+    Pack("19k", (1e-3, 3e-3), "Muon", kind="Muon"),
+    Pack("94k", (3e-3, 6e-3)),
+    Pack("47k", (4e-3,), corpus="python-source", kind="other corpus", seed=3),
     Pack("6k", (2e-2, 4e-2), kind="hot"),
-    Pack("47k", (0.1, 0.3, 1.0), "SGD", kind="SGD"),
-    Pack("47k", (1e-3, 3e-3), "Muon", kind="Muon"),
-    Pack("94k", (3e-3, 6e-3), corpus="python-source", kind="other corpus", seed=3),
 )
 
 

@@ -27,6 +27,7 @@ MEAN_RATES: Mapping[Decay, float] = {"linear": 1 / 2, "1-sqrt": 1 / 3, "cosine":
 """Mean of the rate over a cool-down, as a share of the rate before it."""
 MIN_MERGED, FEW_MERGED = 3, 5  # checkpoints in the window: fewer are refused, or said to be few
 SHORTER = (1, 2, 4)  # parts of the length of the cool-down over which checkpoints are merged
+MIN_LINE = 5  # raw checkpoints of the last half of the steps, for a slope of their own
 MIN_WARM_UPS = 10  # steps seen, in warm-ups
 
 
@@ -131,24 +132,33 @@ class Course:
         seen = self.training.steps <= self.now
         steps, losses = self.training.steps[seen], self.training.values[seen]
         log = Log("training loss", steps, losses, np.full(len(steps), np.nan))
-        late = window(log, self.schedule, tuning.LATE_SHARE)
+        late = window(log, self.schedule, tuning.COOL_DOWN_LATE_SHARE)
         return fit_power_law(self.schedule.progress(late.steps), late.loss, late.weight)
 
     @cached_property
-    def _level(self) -> float:
-        """The loss on the text now, of a line in ln(step) through those of the last half of the steps."""
+    def _level(self) -> tuple[float, float]:
+        """The loss on the text now, and its change over that of the training loss, by a line through the late ones."""
         steps, losses = self.held_out
         late = steps >= self.now / 2
-        if late.sum() < 3:
-            return float(losses[-1])
-        return float(np.polyfit(np.log(steps[late] / self.now), losses[late], 1)[1])
+        training = self.law(self.schedule.progress(steps[late])) - self.law(self._progress)[0]
+        if late.sum() < MIN_LINE or not np.ptp(training) > 0:
+            return float((losses[late] - training).mean()), 1.0
+        slope, level = np.polyfit(training, losses[late], 1)
+        return float(level), float(slope)
+
+    @property
+    def _progress(self) -> Vector:
+        return self.schedule.progress(np.array([self.now]))
 
     def held(self, ahead: float) -> float:
-        """Return the loss on the text after so many more steps at the rate of now; before now where negative."""
-        progress = self.schedule.progress(np.array([self.now]))[0]
+        """Return the loss on the text after so many more steps at the rate of now; before now where negative.
+
+        It changes as the law of the training loss does, times the mean of 1 and of what raw checkpoints show.
+        """
+        level, slope = self._level
         rate = self.schedule.rates[-1] / self.schedule.peak
-        ends: Vector = self.law(np.array([progress, progress + ahead * rate]))
-        return self._level + float(ends[1] - ends[0])
+        change = float(self.law(self._progress + ahead * rate)[0] - self.law(self._progress)[0])
+        return level + (1 + slope) / 2 * change
 
 
 def text_noise(tokens: int) -> float:
@@ -233,9 +243,8 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             f"{noise:.4f} of a text of {course.tokens:,} tokens: give a longer text, or ask for a longer cool-down"
         )
     best = merged[int(np.argmax(gains))]
-    few = best.effective < tuning.MANY_EFFECTIVE
-    growth = tuning.GAIN_GROWTH[decay] * length / course.now
-    factor = best.effective / (best.effective - 1) if few else 1 + growth
+    longer = 1 + tuning.GAIN_GROWTH[decay] * length / course.now
+    factor = longer * (1 + tuning.GAIN_OF_FEW / (best.effective - 1))
     loss = course.held(MEAN_RATES[decay] * length) - factor * gain
     half_width = tuning.COOL_DOWN_ERROR + tuning.COOL_DOWN_ERROR_SHARE * gain
     notes = []

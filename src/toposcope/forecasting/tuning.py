@@ -108,6 +108,8 @@ MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
 MAX_RATE_CHANGE = 0.05  # of the learning rate over the window that is merged
 TEXT_NOISE = 0.5  # nats times the root of the tokens: of the difference of two models on one text
 MAX_WINDOW_LOSS = 0.002  # nats; a window that gains less than its half by more has drifted
-GAIN_GROWTH = {"linear": 2 / 3, "1-sqrt": 1.0, "cosine": 2 / 3}  # of the gain, times the length over the steps so far
-MANY_EFFECTIVE = 8.0  # checkpoints, effective, from which none are missed
+COOL_DOWN_LATE_SHARE = 0.5  # of the training losses that the law is fitted to
+GAIN_GROWTH = {"linear": 1.0, "1-sqrt": 1.25, "cosine": 1.0}
+"""Of the gain over that of merging, times the length over the steps so far; that of a cosine was not measured."""
+GAIN_OF_FEW = 0.6  # over the effective checkpoints less one: what merging few of them misses of the gain
 COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.01, 0.2  # nats, and share of the merged gain: the half width
