@@ -54,6 +54,7 @@ COMMANDS = {
             "--json",
             "--ladder",
             "--loss",
+            "--measured",
             "--out",
             "--pattern",
             "--recipe",

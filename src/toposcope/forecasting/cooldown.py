@@ -50,6 +50,8 @@ class CoolDown:
 
     Attributes
     ----------
+    step : int
+        At which it would start: now.
     length : int
         Its steps.
     decay : "linear", "1-sqrt" or "cosine"
@@ -60,6 +62,8 @@ class CoolDown:
         On the text after as many steps at the rate of now.
     now : float
         On the text, of the last checkpoint; read off a line through several.
+    beyond : float
+        By how much the loss is below that of as much progress, the sum of the rates, at the rate of now.
     merged : Merged
         The best average of checkpoints, as a model at hand.
     at_least : tuple of str
@@ -68,6 +72,7 @@ class CoolDown:
         What else there is to know, a sentence each.
     """
 
+    step: int
     length: int
     decay: Decay
     loss: float
@@ -75,6 +80,7 @@ class CoolDown:
     high: float
     held: float
     now: float
+    beyond: float
     merged: Merged
     at_least: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -260,6 +266,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             "surer, and more of the gain is at hand"
         )
     return CoolDown(
+        step=course.now,
         length=length,
         decay=decay,
         loss=loss,
@@ -267,6 +274,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         high=loss + half_width,
         held=course.held(length),
         now=course.held(0),
+        beyond=factor * gain,
         merged=min(merged, key=lambda each: each.loss),
         notes=tuple(notes),
     )
