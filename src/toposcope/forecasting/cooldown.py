@@ -111,12 +111,15 @@ class Course:
         Predicted tokens of the text.
     rates : ByStep or None
         Logged learning rates; None where the rate is declared to be constant.
+    sgd : bool
+        Whether its optimizer is SGD, with or without momentum.
     """
 
     training: ByStep
     held_out: ByStep
     tokens: int
     rates: ByStep | None = None
+    sgd: bool = False
 
     @property
     def now(self) -> int:
@@ -253,6 +256,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
     factor = longer * (1 + tuning.GAIN_OF_FEW / (best.effective - 1))
     loss = course.held(MEAN_RATES[decay] * length) - factor * gain
     half_width = tuning.COOL_DOWN_ERROR + tuning.COOL_DOWN_ERROR_SHARE * gain
+    at_least = ("its optimizer is SGD",) if course.sgd else ()
     notes = []
     if len(gains) > 1 and gains[0] < gains[1] - tuning.MAX_WINDOW_LOSS:
         half_width *= 2
@@ -270,11 +274,12 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         length=length,
         decay=decay,
         loss=loss,
-        low=loss - half_width,
+        low=loss - half_width - (tuning.AT_LEAST_SHARE * gain if at_least else 0),
         high=loss + half_width,
         held=course.held(length),
         now=course.held(0),
         beyond=factor * gain,
         merged=min(merged, key=lambda each: each.loss),
+        at_least=at_least,
         notes=tuple(notes),
     )
