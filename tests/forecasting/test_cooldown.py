@@ -85,13 +85,12 @@ def planted() -> Planted:
 
 
 @pytest.mark.parametrize("decay", ["linear", "1-sqrt", "cosine"])
-@pytest.mark.parametrize("length", [100, 200, 400])
+@pytest.mark.parametrize("length", [60, 100, 200])
 def test_a_planted_cool_down_is_foretold(planted: Planted, length: int, decay: Decay) -> None:
     found = cool_down_forecast(planted.course, planted.merged(length), length, decay)
     truth = planted.cooled(length, decay)
     assert found.low < truth < found.high
-    # of a quadratic a cool-down gains less over merging than of the networks that the rule was tuned on
-    assert found.loss == pytest.approx(truth, abs=0.016)
+    assert found.loss == pytest.approx(truth, abs=0.012)
     assert found.held == pytest.approx(
         float(floor(planted.now + length)) + found.now - float(floor(planted.now)), abs=0.01
     )
@@ -193,8 +192,8 @@ def test_the_first_sentence(planted: Planted) -> None:
     )
     worse = replace(found, held=3.01)
     assert report_of(planted, worse, text="other.txt").headline() == (
-        "Cooling down over the next 200 steps would bring the loss on other.txt to 3.020 (2.990 to 3.050), no lower than "
-        "holding the rate: 3.010."
+        "Cooling down over the next 200 steps would bring the loss on other.txt to 3.020 (2.990 to 3.050), no lower "
+        "than holding the rate: 3.010."
     )
     assert report_of(planted, found, asked=900, refused={900: "too long"}).headline() == "No answer: too long."
 

@@ -77,9 +77,9 @@ class CoolDownReport:
             return f"No answer: {self.refused[self.asked]}."
         loss, low, high, gain = (f"{each:.{self.digits}f}" for each in (found.loss, found.low, found.high, found.gain))
         begin = f"Cooling down over the next {found.length:,} steps would bring the {self._loss_words} to "
-        less, least, why = " or less", "at least ", f", as {joined(found.at_least)}"
-        if not found.at_least:
-            less = least = why = ""
+        less = least = why = ""
+        if found.at_least:
+            less, least, why = " or less", "at least ", f", as {joined(found.at_least)}"
         ends = f"{begin}{loss}{less} ({low} to {high})"
         if found.gain <= 0:
             return f"{ends}, no lower than holding the rate{why}: {found.held:.{self.digits}f}."
