@@ -108,10 +108,7 @@ def _rounding(values: NDArray[np.float64], scale: Scale) -> Vector:
 
 
 def control_basis(controls: Matrix, strata: Indices, scale: Scale) -> Matrix:
-    """Return an orthonormal basis of the powers of controls, shape (n, terms).
-
-    All controls enter linearly; then squares, then cubes, in their order, while there are three runs for each term.
-    """
+    """Return an orthonormal basis of controls, then squares, then cubes, with three runs or more for each term."""
     linear = scores(controls, strata, scale)
     sizes = np.abs(linear).max(axis=1, initial=0.0)
     varied = sizes > _rounding(controls, scale)
@@ -178,10 +175,7 @@ def correlate_at_steps(
 
 
 def exceedances(mean: Vector, largest: Vector) -> int:
-    """Count the permutations whose smaller p of the two statistics is as small as that of the first one.
-
-    p of a permutation is its place among all of them.
-    """
+    """Count the permutations whose smaller p of the two statistics is as small as that of the first one."""
     smaller = min(int((statistic >= statistic[0] - TOLERANCE).sum()) for statistic in (mean, largest))
     either = np.zeros(len(mean), dtype=bool)
     for statistic in (mean, largest):

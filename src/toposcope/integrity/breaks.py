@@ -162,10 +162,7 @@ def _excess(values: Vector, rounding: float) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=8)
 def _windows(count: int) -> tuple[Indices, Indices, Indices, Indices]:
-    """Return the indices of the values on either side of each of several, -1 where there are none.
-
-    And where, in ascending order, the two in the middle and the last of them stand.
-    """
+    """Return the indices of the values on either side, -1 where none, and the ranks of two medians and the last."""
     adjacent = [offset for offset in range(-tuning.NEARBY, tuning.NEARBY + 1) if offset]
     near = np.arange(count)[:, None] + adjacent
     near = np.where((near >= 0) & (near < count), near, -1)
@@ -218,10 +215,7 @@ def branched(histories: Sequence[History]) -> list[Suspect]:
 
 
 def _candidates(histories: Sequence[History], count: int) -> list[int]:
-    """Return the places of checkpoints to which the median matrix jumps about far enough, where all else is looked at.
-
-    Sums in another order differ in the last digits, for which the threshold is a little lower here.
-    """
+    """Return the places of checkpoints to which the median matrix jumps far enough, where all else is looked at."""
     moves = [history.squared_moves for history in histories]
     places = []
     for k in range(tuning.MIN_BEFORE_FORK + 2, count - 1):

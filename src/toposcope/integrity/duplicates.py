@@ -43,10 +43,7 @@ def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSumma
 def stale_vectors(
     same: Mapping[str, Sequence[Sequence[CheckpointSummary]]], summaries: Sequence[CheckpointSummary]
 ) -> dict[str, dict[int, int]]:
-    """Return vectors that come back to what they were, with the steps and the step whose values each holds.
-
-    `same` are, by tensor, the groups of checkpoints in which it is the same.
-    """
+    """Return vectors that come back to what they were, with the steps and the step whose values each holds."""
     stale: dict[str, dict[int, int]] = defaultdict(dict)
     for name, groups in same.items():
         held = [item for item in summaries if name in item.tensors]

@@ -68,10 +68,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
 
 
 def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
-    """Return what checkpoints hold and what was logged at their steps, and just before and after.
-
-    With `exact`, a row must be at most a step away; otherwise the step may lie between two rows.
-    """
+    """Return what checkpoints hold, and what was logged at, before and after their steps (`exact`: at most 1 off)."""
     values = log.values.get(column, np.empty(0))
     known = np.isfinite(values)
     at, values = log.steps[known], values[known]

@@ -142,11 +142,7 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _between(pieces: Sequence[_Piece]) -> set[int]:
-    """Return the points expected between one piece and the next.
-
-    Multiples of a spacing begin with the first multiple after the piece before; powers of two go on for one more where
-    exactly one fits.
-    """
+    """Return the points expected between two pieces; powers of two go on for one more where exactly one fits."""
     found = set()
     for before, after in pairwise(pieces):
         if after.spacing > before.spacing and after.start % after.spacing == 0:

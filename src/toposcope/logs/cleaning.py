@@ -163,10 +163,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
 
 
 def _losses_of_both_kinds(raw: RawLog, losses: list[Target], target: Target) -> tuple[list[Target], list[str]]:
-    """Add the training losses to a validation loss that the caller named, or the other way round.
-
-    Also returned are the columns that stand for either kind: the target, and of the other the one logged most often.
-    """
+    """Add the losses of the other kind to one that the caller named; also return the column for either kind."""
     known = {loss.name for loss in losses}
     found = raw.columns.losses
     losses = losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]

@@ -177,10 +177,7 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
 
 
 def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark.
-
-    The numbers of a cut line are those with which others begin, but fewer, or its last has fewer digits than theirs.
-    """
+    """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark."""
     *before, last = (_NUMBER.split(" ".join(line.split())) for line in lines[-tuning.MAX_BEFORE_END :])
     if len(last) < 2:
         return lines, ()
@@ -346,10 +343,7 @@ def _held_out(text: str, so_far: str) -> str:
 
 
 def _name(before: str, *, first: bool) -> tuple[str, str]:
-    """Return the name that the text before a number ends with, and the rest of that text.
-
-    Before the first name of a line there may be any words; `number of skipped iterations` further on is no step.
-    """
+    """Return the name that the text before a number ends with, and the rest of that text."""
     text = _TAIL.sub("", _CALL.sub("", before)).replace("'s ", " ")
     if text[-1:] in _OPERATORS or _is_location(before):
         return "", before

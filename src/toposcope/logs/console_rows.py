@@ -273,11 +273,7 @@ def _number(row: Row) -> int | None:
 
 
 def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], str]:
-    """Return the step that the progress bar of the training shows at each line, and its length; else nothing.
-
-    Of bars of several lengths, that of the training has moved on from loss to loss. Where bars are many, one is drawn
-    anew below what is printed, with the step of that; where there is one for each row, it stands above.
-    """
+    """Return the step that the progress bar of the training shows at each line, and its length; else nothing."""
     ranks = [line.rank for line in parsed if line.template.is_bar]
     with_loss = [i for i, line in enumerate(parsed) if line.template.losses & usual and line.rank in ranks[:1]]
     if any(parsed[i].template.has_step for i in with_loss):

@@ -62,10 +62,7 @@ class FoundLogs:
 
 
 def find_sources(root: Path, *, max_entries: int = MAX_ENTRIES) -> FoundLogs:
-    """Return where the logs at a path lie, without reading them.
-
-    Hidden files are passed over, links to folders are not followed, and studies, which are no logs, are left out.
-    """
+    """Return where the logs at a path lie, without reading them; studies and links to folders are left out."""
     found = FoundLogs()
     if not root.is_dir():
         found.sources = [LogSource(root, is_certain=True)] if root.exists() else []

@@ -35,10 +35,7 @@ Settings = Mapping[str, Any]
 
 
 def with_sizes(log: Log) -> Log:
-    """Return a log that states parameters and tokens per step, where it or what lies next to it does.
-
-    What was read, and from which file, is a remark.
-    """
+    """Return a log with parameters and tokens per step, where it or what lies next to it states them."""
     if log.source is None or (log.parameters > 0 and log.tokens_per_step > 0):
         return log
     folder = log.source if log.source.is_dir() else log.source.parent

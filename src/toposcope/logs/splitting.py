@@ -210,10 +210,7 @@ def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve |
 
 
 def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a long table, one value per row, with a column for each key.
-
-    Where a key has a step twice, the later value is in a row of its own, below.
-    """
+    """Return a long table with a column for each key; a later value of the same step is in a row of its own, below."""
     again = pl.int_range(pl.len()).over(key, "step").alias("_again")
     wide = table.select(key, "step", "value", again).pivot(on=key, index=["_again", "step"], values="value")
     return wide.sort("_again", maintain_order=True).drop("_again")

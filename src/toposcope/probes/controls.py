@@ -63,11 +63,7 @@ class Spectrum:
 
 
 class _Product:
-    """The sum of B'B over matrices B of n columns.
-
-    Only the lower triangle is used. The system provides memory in small pages when they are written to, so the upper
-    triangle takes none.
-    """
+    """The sum of B'B over matrices B of n columns; its upper triangle is never written, and takes no memory."""
 
     def __init__(self, n: int) -> None:
         self._sum = np.frombuffer(mmap.mmap(-1, 8 * n * n), np.float64).reshape(n, n, order="F")

@@ -159,10 +159,7 @@ class Address:
 def open_response(
     address: Address, method: str = "GET", headers: "Mapping[str, str] | None" = None, retry: Retry | None = None
 ) -> "Response":
-    """Return a response whose body is still to be read; the caller closes it.
-
-    Redirects are followed; credentials are only sent to their own host.
-    """
+    """Return a response, redirects followed, that the caller reads and closes; only its own host gets credentials."""
     from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
     retry = retry or Retry(address.location)

@@ -124,10 +124,7 @@ class RangeCache:
                 self._range(file, start, stop).unlink()
 
     def _reserve(self, size: int) -> None:
-        """Add to the total the bytes that will be written, after making room for them.
-
-        The total is never less than is stored, as a process may die before it writes.
-        """
+        """Add the bytes that will be written to the total, which is never less than is stored, after making room."""
         try:
             text = (self.folder / "reserved").read_text()
         except FileNotFoundError:

@@ -143,10 +143,7 @@ def _in_lines(text: str) -> str:
 
 
 def _separator(text: str) -> str:
-    """Return the sign between columns: as often in the first rows as in the header, whose names may hold the others.
-
-    Of numbers alone, a comma may stand before decimals.
-    """
+    """Return the sign between columns: as often in the first rows as in the header, whose names may hold the others."""
     header, *rows = (line.rstrip("\r") for line in text.split("\n", ROWS_COMPARED + 1)[: ROWS_COMPARED + 1])
     signs = SEPARATORS[1:] if not re.search(r"[^\W\d_]", header) and re.search(r"[;\t|]", header) else SEPARATORS
     rows = [row for row in rows if row.strip()]
