@@ -231,12 +231,10 @@ class _Test:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Steps where the correlation is defined, by feature."""
         return np.asarray(np.isfinite(self.rho).sum(axis=1))
 
     @property
     def mean(self) -> Vector:
-        """Mean correlation over the steps where it is defined."""
         total = np.nan_to_num(self.rho).sum(axis=1)
         return np.asarray(np.divide(total, self.counts, out=np.full(len(self.rho), np.nan), where=self.counts > 0))
 

@@ -105,7 +105,6 @@ class Checkpoint:
         return self._stored()
 
     def _stored(self) -> Sequence[formats.Entry]:
-        """List the tensors under their stored names."""
         return formats.entries(self.source.spec, self.files, self.key)
 
     @property

@@ -163,7 +163,6 @@ def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) ->
 
 
 def _data(data: Any, *_: Any) -> Any:
-    """Return the numbers of a parameter."""
     return data
 
 

@@ -68,7 +68,6 @@ def _relative_moves(history: History) -> Vector:
 
 
 def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
-    """Return whether the other matrices go on as before in an interval in which one loses its past."""
     if not others:
         return True
     their_loss, their_move = np.quantile(others, 0.5, axis=0, method="lower")
@@ -76,7 +75,6 @@ def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
 
 
 def _keeps_its_past(history: History, k: int) -> bool:
-    """Return whether a matrix keeps most of its values in all other intervals nearby."""
     correlations = history.correlations()
     return bool((correlations[nearby(k, len(correlations))] ** 2 >= tuning.MIN_KEPT).all())
 
@@ -90,7 +88,6 @@ def _stands_out(history: History, losses: Vector, k: int) -> bool:
 
 
 def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) -> str:
-    """Describe in words what was done to a matrix."""
     a, b = history.values[k], history.values[k + 1]
     cosine = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
     if cosine < -0.5:

@@ -140,7 +140,6 @@ def _planned(actual: Sequence[Layout]) -> list[Layout]:
 
 
 def _kind(before: Layout, now: Layout) -> str:
-    """Describe the change of a layout in words."""
     if before is None or now is None:
         return "appear" if before is None else "are gone"
     if before[0] == now[0]:

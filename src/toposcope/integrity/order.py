@@ -56,7 +56,6 @@ class _Gains:
         return chain.from_iterable(self._chunks.values())
 
     def update(self, history: History, moved: Collection[int]) -> None:
-        """Take in that the checkpoints of some steps were swapped."""
         near = tuning.MAX_LAG + 2 * tuning.NEARBY
         at = np.flatnonzero(np.isin(history.steps, list(moved)))
         self._compute(

@@ -122,7 +122,6 @@ def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> l
 
 
 def _index(step: int, start: int, spacing: int) -> int | None:
-    """Return the index of a step among the points of a piece, or None."""
     if spacing:
         return (step - start) // spacing if (step - start) % spacing == 0 else None
     ratio, rest = divmod(step, start)

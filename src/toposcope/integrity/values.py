@@ -99,7 +99,6 @@ def _is_an_odd_norm(name: str, known: Sequence[tuple[CheckpointSummary, TensorSu
 
 
 def _place(name: str) -> str:
-    """Return a name without the numbers of its layers."""
     return re.sub(r"\d+", "", name)
 
 

@@ -108,7 +108,6 @@ def _without_overlap(raw: RawLog, named: Mapping[str, list[str]], loss: Numbers,
 
 
 def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[str]) -> tuple[str, Numbers]:
-    """Return the unit and the losses in it."""
     if target.unit != "perplexity":
         return unit or target.unit, losses
     if unit not in (None, "nats"):
@@ -227,7 +226,6 @@ def _finished(raw: RawLog, losses: list[Target]) -> bool:
 
 
 def _order_remarks(steps: Steps) -> list[str]:
-    """Return remarks on steps that go back or stand in several rows."""
     remarks = []
     back = int((np.diff(steps) < 0).sum())
     if back:
@@ -240,7 +238,6 @@ def _order_remarks(steps: Steps) -> list[str]:
 
 
 def _finite_by_step(row: Vector, column: Numbers) -> ByStep:
-    """Return the finite values of a column by step."""
     usable = np.isfinite(column.values) & np.isfinite(row) & (row >= 0) & (row <= MAX_STEP)
     return last_of_step(row[usable].astype(np.int64), column.values[usable])
 

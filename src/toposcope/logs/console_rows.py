@@ -98,7 +98,6 @@ def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
 
 @lru_cache(maxsize=4096)
 def _is_plain_validation(name: str) -> bool:
-    """Return whether a name is that of a validation loss, and says no more."""
     return target_of(name).validation and not text_of(name)
 
 
@@ -232,7 +231,6 @@ def _later(position: Row, times: Row) -> Row:
 
 
 def _states_only_the_step(line: Line) -> bool:
-    """Return whether a line says the step, and no loss, as others do."""
     return line.template.has_step and not line.template.losses and line.n_alike >= tuning.MIN_REPEATS
 
 
@@ -246,7 +244,6 @@ def _step_comes_last(parsed: Sequence[Line], usual: set[str]) -> bool:
 
 
 def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
-    """Return lines in blocks that begin with the line of the step."""
     found: list[Line] = []
     block: list[Line] = []
     for line in parsed:
@@ -322,7 +319,6 @@ def _place(rows: list[Row], facts: dict[str, object], remarks: list[str]) -> Non
 
 
 def _last(rows: list[Row], name: str) -> int | None:
-    """Return the last whole number of a name."""
     return next((int(row[name]) for row in reversed(rows) if row.get(name, "").isdigit()), None)
 
 

@@ -134,7 +134,6 @@ def _entries_of(folder: Path, found: FoundLogs) -> list[os.DirEntry[str]]:
 
 
 def _entries(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in a folder and those below."""
     for entry in _entries_of(folder, FoundLogs()):
         yield entry
         if depth and entry.is_dir(follow_symlinks=False):

@@ -149,7 +149,6 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 
 
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
-    """Return the runs that columns such as ``variant`` and ``seed`` separate."""
     curve = _curve(raw, columns, key)
     if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]
@@ -175,7 +174,6 @@ def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
 
 
 def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
-    """Return the runs that were written one after the other."""
     curve = _curve(raw, columns, None)
     if curve is None or curve.row is None or raw.columns.named.get("rank"):
         return [raw]

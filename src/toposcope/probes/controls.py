@@ -246,7 +246,6 @@ class _Displacement:
 
 
 def _spectral_statistics(sigma: Vector, unit: float) -> dict[str, float]:
-    """Return the statistics of the singular values, given divided by the unit."""
     statistics = {"spectral_norm": float(sigma[0] * unit)}
     if sigma[0] > 0:
         share = sigma[sigma > 0] / sigma.sum()

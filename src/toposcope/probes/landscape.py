@@ -189,7 +189,6 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         return [*flags, *(["counts of nearest neighbours"] if self.graph == "nearest" else [])]
 
     def _directions(self, loss: "SummedLoss", draw: int, progress: Progress = silent) -> "Axes":
-        """Return what spans a plane."""
         from toposcope.models.loss_planes import Axes, hessian_directions, random_directions
 
         if self.directions == "hessian":

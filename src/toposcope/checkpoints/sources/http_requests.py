@@ -240,7 +240,6 @@ def _requested_wait(headers: "Mapping[str, str]") -> float | None:
 
 
 def _netrc_of(url: str) -> "Auth | None":
-    """Return the credentials of a host from ~/.netrc."""
     import httpx2
 
     path = Path("~/.netrc").expanduser()

@@ -196,7 +196,6 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
 
 @cache
 def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) -> list[_RepoFile]:
-    """Return the files of a commit."""
     location = f"hf:{repo}@{revision}"
 
     def fetch() -> list[_RepoFile]:
@@ -221,7 +220,6 @@ def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_RepoFi
 
 
 def _call_api(location: str, call: "Callable[[HfApi], Answer]", *, retries: bool = True) -> "Answer":
-    """Call the API of the hub, with retries after transient errors."""
     from huggingface_hub import HfApi
     from huggingface_hub import errors as hub
 
@@ -255,7 +253,6 @@ def _call_api(location: str, call: "Callable[[HfApi], Answer]", *, retries: bool
 
 
 def _endpoint() -> str:
-    """Return the address of the hub, by the environment."""
     from huggingface_hub import constants
 
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")

@@ -157,7 +157,6 @@ class UrlSource:
 
 
 def _file_at(url: str) -> list[_Listed]:
-    """Return the one file at an address, or an empty list."""
     filesystem, path = _filesystem(url)
 
     def fetch() -> Mapping[str, Any]:
@@ -204,7 +203,6 @@ def _version(details: Mapping[str, Any]) -> str:
 
 
 def _call(url: str, retry: Retry, call: Callable[[], Answer]) -> Answer:
-    """Call a driver, with retries after transient errors."""
     while True:
         try:
             return call()

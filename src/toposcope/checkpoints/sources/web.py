@@ -76,7 +76,6 @@ class _Links(HTMLParser):
 
 
 def _page(url: str) -> tuple[str, str]:
-    """Return the page, and its address after redirects."""
     address, retry = Address(url, url), Retry(url)
     while True:
         with closing(open_response(address, retry=retry)) as response:
@@ -202,7 +201,6 @@ class WebSource:
         return None if status.missing or status.folder else WebFile(url, self.access, status)
 
     def _names(self) -> Iterator[str]:
-        """Yield the names of the files, folder by folder."""
         folders, count, n_pages = [""], 0, 0
         with ThreadPoolExecutor(INDEX_THREADS) as pool:
             for depth in range(MAX_DEPTH + 1):

@@ -353,7 +353,6 @@ def _means(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _key(task: str) -> str:
-    """Return a task's name in lower case, words joined by ``_``."""
     return "_".join(task_words(task))
 
 

@@ -82,7 +82,6 @@ def _is_row(cells: Sequence[str]) -> bool:
 
 
 def _is_row_of_numbers(line: str) -> int:
-    """Return how many cells a line of numbers has; 0 if it is none."""
     cells = _cells(line, 0)
     return len(cells) if len(cells) > 1 and _is_row(cells) else 0
 
@@ -219,7 +218,6 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
 
 
 def _n_losses(found: Reading) -> int:
-    """Return how many rows have a loss."""
     columns = [found.columns[loss.name] for loss in identify_columns(found.columns).losses]
     return max((len(column) - column.count(None) for column in columns), default=0)
 

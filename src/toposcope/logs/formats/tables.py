@@ -159,7 +159,6 @@ def _separator(text: str) -> str:
 
 
 def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
-    """Return a table with names above its numbers, and a remark if these were missing."""
     lines = text.split("\n")
     first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
     if not all(_NUMBER.fullmatch(cell) for cell in first):
@@ -182,7 +181,6 @@ def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _without_headers(table: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return a table without rows that repeat its header, and a remark."""
     names = [name for name in table.columns if name]
     first = pl.col(table.columns[0]).str.strip_chars()
     suspects = table.with_row_index("row number").filter(first.is_in(names)) if names else table.clear()

@@ -87,7 +87,6 @@ def _other_names(checkpoint: Checkpoint, loss: "SummedLoss") -> dict[str, str]:
 
 
 def _common_end(name: str, other: str) -> int:
-    """Return how many parts two names have in common at their ends."""
     pairs = zip(reversed(name.split(".")), reversed(other.split(".")), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
