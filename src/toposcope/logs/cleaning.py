@@ -55,9 +55,9 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         if len((by_step := _finite_by_step(row, column)).steps)
     }
     losses, main = _losses_of_both_kinds(raw, identified.losses, target)
-    remarks += _columns_used(
-        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
-    )
+    read = {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
+    if used := [f"{quantity} = {column!r}" for quantity, column in read.items() if column not in (None, quantity)]:
+        remarks.append(f"columns: {', '.join(used)}")
     return Log(
         name=one_line(raw.name),
         steps=curve.steps,
@@ -284,12 +284,6 @@ def _facts(raw: RawLog, named: Mapping[str, list[str]], remarks: list[str]) -> d
             totals = raw.table[column].str.extract(r"^\s*\d+\s?/\s?(\d+)\s*$").drop_nulls().unique()
             facts |= {"last_step": totals[0]} if len(totals) == 1 else {}
     return facts
-
-
-def _columns_used(named: Mapping[str, str | None]) -> list[str]:
-    """Return a remark on the columns that were used under another name than their own."""
-    used = [f"{quantity} = {column!r}" for quantity, column in named.items() if column not in (None, quantity)]
-    return [f"columns: {', '.join(used)}"] if used else []
 
 
 def _last_step(fact: object, steps: Steps, remarks: list[str]) -> int | None:

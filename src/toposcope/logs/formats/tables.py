@@ -103,11 +103,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if twice:
         remarks = (*remarks, f"several columns are called {', '.join(map(one_line, twice))}: the first of each is read")
     table, repeated = _without_headers(table)
-    if [name.lower() for name in table.columns] == [
-        "wall time",
-        "step",
-        "value",
-    ]:  # of TensorBoard, which names the file
+    if ",".join(table.columns).lower() == "wall time,step,value":  # of TensorBoard, which names the file
         table = table.rename({table.columns[-1]: source.stem.rpartition("tag-")[2]})
     return [RawLog(source, "", table, remarks=(*remarks, *repeated))]
 
