@@ -10,6 +10,7 @@ __all__ = [
     "Study",
     "ToposcopeError",
     "__version__",
+    "cooldown",
     "decide",
     "doctor",
     "downstream",
@@ -18,6 +19,7 @@ __all__ = [
     "landscape",
     "layer_topology",
     "measure",
+    "merge",
     "neural_persistence",
     "plot_series",
     "rips",
@@ -27,8 +29,10 @@ __all__ = [
 if TYPE_CHECKING:
     from toposcope import homology
     from toposcope.checkpoints import series
+    from toposcope.checkpoints.merging import merge
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
+    from toposcope.forecasting.cooldown_reading import cooldown
     from toposcope.forecasting.downstream import downstream
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -48,6 +49,28 @@ def write_text(path: Path, text: str) -> None:
 def write_all_bytes(contents: Mapping[Path, bytes]) -> None:
     """Write several files, each of them whole (see `write_whole`); none is renamed before all are synced."""
     _write_all({path: _writing(content) for path, content in contents.items()})
+
+
+def write_folder(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> None:
+    """Write the files of a new folder into one of a temporary name, synced and renamed, so that it is whole or absent.
+
+    What a killed process left under the temporary name is removed first.
+    """
+    partial_folder = unfinished(folder)
+    try:
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        partial_folder.mkdir(parents=True)
+        for name, write in writers.items():
+            write(partial_folder / name)
+            _sync(partial_folder / name, os.O_RDWR)
+        _sync_folder(partial_folder)
+        partial_folder.rename(folder)
+        _sync_folder(folder.parent)
+    except BaseException as error:
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        if not isinstance(error, Exception) or (reason := _reason(error)) is None:
+            raise
+        raise ToposcopeError(f"{folder}: cannot be written: {reason}") from error
 
 
 def _writing(content: bytes) -> Callable[[Path], object]:

@@ -333,6 +333,28 @@ def groups(names: Iterable[str]) -> list[list[str]]:
     return [listed[k : k + GROUP] for k in range(0, len(listed), GROUP)]
 
 
+DROPPED = """
+import signal, weakref, toposcope.cli, toposcope.__main__ as program
+class Object: pass
+def run():
+    object = Object()
+    reference = weakref.ref(object, lambda _: signal.raise_signal(signal.SIGINT))
+    try:
+        del object
+        signal.pause()
+    except KeyboardInterrupt:
+        print("interrupted")
+toposcope.cli.main = run
+program.main()
+"""
+
+
+def test_ctrl_c_is_kept_where_python_drops_exceptions() -> None:
+    """Python drops those of callbacks of weak references, of which each import calls some."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["forecast", "measure", "doctor", "report", "show"])
 def test_ctrl_c_at_any_time_is_no_traceback(command: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from cpu_time import cpu_time_below
-from exact_matching import exact_bottleneck, exact_wasserstein, pairing_costs
+from exact_matching import assert_exact, exact_bottleneck, exact_wasserstein, pairing_costs, rounding
 from gudhi import bottleneck_distance
 from gudhi.hera import wasserstein_distance
 from hard_cases import Array, diagrams, halves, quarters
@@ -43,26 +43,6 @@ EMPTY = Diagram(np.empty((0, 2)), 1)
 THICK_EMPTY = Diagram(np.array([[1.0, 1.0], [-2.0, -2.0]]), 1)
 """Empty too: both of its bars lie on the diagonal."""
 Pair = tuple[Diagram, Diagram]
-
-
-def rounding(*several: Diagram) -> float:
-    """Error that no arithmetic on the coordinates avoids."""
-    return 1e-15 * max(float(np.abs(diagram.pairs).max(initial=0)) for diagram in several)
-
-
-def assert_exact(first: Diagram, second: Diagram, *, rel: float = 1e-14, tolerance: float | None = None) -> None:
-    """All three distances, one by one and together, from either side."""
-    slack = rounding(first, second) if tolerance is None else tolerance
-    together = diagram_distances(first, second)
-    for order in ORDERS:
-        expected = exact_wasserstein(first.pairs, second.pairs, order)
-        assert wasserstein(first, second, order=order) == pytest.approx(expected, rel=rel, abs=slack)
-        # of matchings that cost the same, another may be found
-        assert wasserstein(second, first, order=order) == pytest.approx(expected, rel=2 * rel, abs=2 * slack)
-        assert together[order - 1] == pytest.approx(expected, rel=2 * rel, abs=2 * slack)
-    least = pytest.approx(exact_bottleneck(first.pairs, second.pairs), rel=1e-15, abs=slack)
-    assert bottleneck(first, second) == least
-    assert bottleneck(second, first) == together.bottleneck == least
 
 
 # Small diagrams of every hard kind

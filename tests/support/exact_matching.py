@@ -3,8 +3,11 @@
 import math
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+
+from toposcope.homology import Diagram, bottleneck, diagram_distances, wasserstein
 
 Pairs = NDArray[np.float64]
 
@@ -42,3 +45,23 @@ def exact_bottleneck(first: Pairs, second: Pairs) -> float:
         else:
             high = middle
     return float(levels[low]) if len(levels) else 0.0
+
+
+def rounding(*several: Diagram) -> float:
+    """Error that no arithmetic on the coordinates avoids."""
+    return 1e-15 * max(float(np.abs(diagram.pairs).max(initial=0)) for diagram in several)
+
+
+def assert_exact(first: Diagram, second: Diagram, *, rel: float = 1e-14, tolerance: float | None = None) -> None:
+    """All three distances, one by one and together, from either side."""
+    slack = rounding(first, second) if tolerance is None else tolerance
+    together = diagram_distances(first, second)
+    for order in (1, 2):
+        expected = exact_wasserstein(first.pairs, second.pairs, order)
+        assert wasserstein(first, second, order=order) == pytest.approx(expected, rel=rel, abs=slack)
+        # of matchings that cost the same, another may be found
+        assert wasserstein(second, first, order=order) == pytest.approx(expected, rel=2 * rel, abs=2 * slack)
+        assert together[order - 1] == pytest.approx(expected, rel=2 * rel, abs=2 * slack)
+    least = pytest.approx(exact_bottleneck(first.pairs, second.pairs), rel=1e-15, abs=slack)
+    assert bottleneck(first, second) == least
+    assert bottleneck(second, first) == together.bottleneck == least

@@ -83,6 +83,12 @@ class Checkpoint:
         """The text that opens it again."""
         return f"{self.source.spec}:{text_of(self.key)}" if self.key else self.source.spec
 
+    @property
+    def described_by(self) -> "Checkpoint":
+        """The one whose files describe the model: itself, or of a merged checkpoint the last that went into it."""
+        last = getattr(self.source, "last", self)
+        return last if isinstance(last, Checkpoint) else self
+
     @cached_property
     def files(self) -> Files:
         """Its files, as first listed."""
@@ -114,7 +120,8 @@ class Checkpoint:
         ToposcopeError
             As `entries` does.
         """
-        return [*getattr(self._listing, "notes", ()), *self.weights.remarks]
+        of_source = getattr(self.source, "notes", ())
+        return [*of_source, *getattr(self._listing, "notes", ()), *self.weights.remarks]
 
     @cached_property
     def stated(self) -> dict[str, int]:
@@ -219,9 +226,10 @@ class Checkpoint:
 
     def _base_model(self, name: Any) -> Sequence[formats.Entry] | None:
         """Return the tensors of an adapter's base model, if its folder lies in this one, or next to it."""
-        if not isinstance(name, str) or not isinstance(self.source, LocalSource):
+        source = self.described_by.source
+        if not isinstance(name, str) or not isinstance(source, LocalSource):
             return None
-        own = self.source.path
+        own = source.path
         for folder in (own, *own.parents[:2]):
             place = folder / Path(name).name
             if place != own and place.is_dir() and not own.is_relative_to(place):

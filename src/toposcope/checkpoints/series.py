@@ -23,7 +23,7 @@ from toposcope.checkpoints.formats.weight_names import (
     WHOLE_OR_INDEX,
     known_foreign,
 )
-from toposcope.checkpoints.sources import is_remote, roots
+from toposcope.checkpoints.sources import is_remote, merged, roots
 from toposcope.checkpoints.sources.local import LocalSource, escaped, linked_files, local_path
 from toposcope.checkpoints.sources.source import Access, CheckpointError, Files, Source, unsupported
 from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
@@ -152,7 +152,8 @@ def series(
         A run of ours, a folder of checkpoint files (``step_000100.pt``, ``.safetensors``), a folder of model folders
         (``checkpoint-500``, ``step1000``) or of torch.distributed.checkpoint folders, or one checkpoint; the same
         under a URL that fsspec reads (``s3://``, ``gs://``, ``https://``); or revisions of a model on the Hugging Face
-        hub, ``hf:owner/name@step*``. ``file.pt:ema`` is the model under the key ``ema`` of each file. A file that holds
+        hub, ``hf:owner/name@step*``; or the average of a window of checkpoints, ``merged:runs/x@1000..2000`` (see
+        `merge`). ``file.pt:ema`` is the model under the key ``ema`` of each file. A file that holds
         several checkpoints of a model is a series too.
     steps, every, log_spaced
         Which checkpoints (see `Selection`); all by default.
@@ -175,6 +176,13 @@ def series(
     if isinstance(steps, str) or (steps is not None and not len(steps)):
         raise ToposcopeError(f"steps is {steps!r}; name whole numbers, such as [0, 100], or omit it for all")
     rules = role_table.checked(roles or {})
+    selection = Selection(steps=[*map(int, steps or ())], every=every, log_spaced=log_spaced)
+    if merged.claims(str(spec)):
+        inner, window, how = merged.parts_of(str(spec))
+        members = series(inner, pattern=pattern, roles=roles, access=access)
+        source = merged.merged_source(members, members.spec, window, how, members.source)
+        average = Checkpoint(source, source.last.step, source.last.tokens, rules)
+        return Series(_last_part(source.spec), source.spec, (average,), (), source).select(selection)
     spec, key = split_key(str(spec))
     options = _Options(step_pattern(pattern) if pattern else None, rules, key)
     places = roots(spec, access or Access())
@@ -186,11 +194,13 @@ def series(
     opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
     if key:
         opened = replace(opened, name=f"{opened.name}:{text_of(key)}", spec=f"{opened.spec}:{text_of(key)}")
-    return opened.select(Selection(steps=[*map(int, steps or ())], every=every, log_spaced=log_spaced))
+    return opened.select(selection)
 
 
 def split_key(spec: str) -> tuple[str, Key]:
     """Split off the key of one of several models; a path that exists as it is written has none."""
+    if merged.claims(spec):
+        return spec, ()
     if is_remote(spec):
         place, _, key = spec.rpartition(":")
         scheme, _, rest = place.rpartition("://")

@@ -7,6 +7,7 @@ MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has 
 
 # Files of this machine and in general
 BLOCK_BYTES = 1 << 24  # of a tensor in memory at a time where it is read block by block
+AVERAGED_BYTES = 1 << 20  # of a tensor that is averaged at a time: twice that in double precision fits a cache
 CHECKED_BYTES = 1 << 24  # of a record in memory at a time while its checksum is computed
 READ_AHEAD = 1 << 16  # the first read of a safetensors file: most headers are shorter, and cached once parsed
 MAX_READ_AHEAD = 1 << 15  # of a record of torch that is read together with its header

@@ -95,6 +95,7 @@ class Weights:
     entries: Sequence[Entry]  # all tensors, packed ones unpacked and adapters multiplied out
     matrices: list[Layer]  # embeddings included, without their source; a tied head has the role of the head
     others: dict[str, str]  # what each other tensor is, by name
+    packed: dict[str, str]  # the scheme of each packed weight, by name
     refused: dict[str, str]  # why packed weights cannot be unpacked, by name
     refused_sizes: dict[str, int]  # their numbers of parameters
     remarks: list[str]  # how they were read, where not simply as stored
@@ -116,7 +117,7 @@ class Weights:
         rest = {
             m.name: (tables[m.role], math.prod(m.entry.shape))
             for m in self.matrices
-            if m.role in tables and not any(_are_tied(m.entry, head) for head in heads)
+            if m.role in tables and not any(are_tied(m.entry, head) for head in heads)
         }
         for entry in self.parameters():
             if kind := self.others.get(entry.name):
@@ -146,6 +147,7 @@ def weights_of(
     how: dict[str, str] = {e.name: e.note for e in entries if e.note}
     parts: dict[str, str] = {}
     refused: dict[str, str] = {}
+    packed: dict[str, str] = {}
     sizes: dict[str, int] = {}
     plain = {e.name for e in entries}
     plain_floats = ("float16", "float32", "float64", "bf", "bool", "comp")
@@ -154,7 +156,7 @@ def weights_of(
         decoded = quantisation.dequantised(entries, _quantisation(configuration))
         how |= decoded.how
         parts |= {name: f"part of {scheme}" for name, scheme in decoded.parts.items()}
-        refused = decoded.refused
+        refused, packed = decoded.refused, decoded.how | decoded.refused
         shapes = {e.name: e.shape for e in entries} | decoded.refused_shapes
         sizes = {name: math.prod(shapes[name]) for name in refused}
         entries = decoded.entries
@@ -190,10 +192,10 @@ def weights_of(
             f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
             f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
         )
-    return Weights(entries, _with_tied_head(found, configuration), others, refused, sizes, remarks)
+    return Weights(entries, _with_tied_head(found, configuration), others, packed, refused, sizes, remarks)
 
 
-def _are_tied(table: Entry, head: Entry) -> bool:
+def are_tied(table: Entry, head: Entry) -> bool:
     """Return whether embedding and head are stored as one matrix twice, judged by three of their rows."""
     if (table.shape, table.dtype) != (head.shape, head.dtype):
         return False

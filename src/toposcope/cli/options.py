@@ -201,12 +201,12 @@ def check_exists(spec: str) -> None:
 
 def named_series(specs: tuple[str, ...], opening: Opening, tokenizer: str = "") -> list[DeclaredSeries]:
     """Name each series by the last parts of its path or address, as many as make the names differ."""
-    from toposcope.checkpoints.sources import is_remote, local_path
+    from toposcope.checkpoints.sources.merged import with_path
 
     for spec in specs:
         check_exists(spec)
     # A link has its own name, not its target's.
-    absolute = [spec if is_remote(spec) else os.path.abspath(local_path(spec)) for spec in specs]  # noqa: PTH100
+    absolute = [with_path(spec, os.path.abspath) for spec in specs]
     parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
     longest = max(map(len, parts))
     for depth in range(1, longest + 1):

@@ -102,3 +102,14 @@ MAX_LOSS_REACH = 0.5  # how far a loss may lie outside the losses of the ladder,
 MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2  # of the ladder's losses from the law of the points; if the user names it
 MIN_HELD_OUT_REACH = 1.2  # of the compute of a held-out run over the largest that it is predicted from
 DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above show what its law misses beyond its runs
+
+# Cool-downs from checkpoints: docs/methods/cool-down.md; on real cool-downs of small GPTs (benchmarks/cooldowns.py)
+MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
+MAX_RATE_CHANGE = 0.05  # of the learning rate over the window that is merged
+TEXT_NOISE = 0.5  # nats times the root of the tokens: of the difference of two models on one text
+MAX_WINDOW_LOSS = 0.002  # nats; a window that gains less than its half by more has drifted
+GAIN_GROWTH = {"linear": 2 / 3, "1-sqrt": 1.0, "cosine": 2 / 3}  # of the gain, times the length over the steps so far
+MANY_EFFECTIVE = 8.0  # checkpoints, effective, from which none are missed
+COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.01, 0.2  # nats, and share of the merged gain: the half width
+MAX_STEPS_TO_DECAY = 0.1  # of the steps seen, to a decay that is forecast by its measured gain: near, not at 50%
+MIN_KEPT, MAX_KEPT_BY_SQRT = 0.25, 0.42  # mean rate of a decay over its peak: 1/2 if linear, 1/3 if 1 - sqrt

@@ -38,7 +38,7 @@ def is_nanogpt(checkpoint: Checkpoint) -> bool:
 
 def nanogpt_size(checkpoint: Checkpoint) -> ModelSize:
     """Return the size that ``model_args`` states."""
-    args = saved_fields(checkpoint.files).get(ARGS)
+    args = saved_fields(checkpoint.described_by.files).get(ARGS)
     if not isinstance(args, Mapping) or not all(type(args.get(name)) is int for name in _SIZES.values()):
         raise ToposcopeError(
             f"{checkpoint.location}: weights of nanoGPT without its {ARGS} ({', '.join(_SIZES.values())}), so the "

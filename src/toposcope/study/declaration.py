@@ -16,6 +16,7 @@ import tomli_w
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.roles import checked
 from toposcope.checkpoints.sources import is_remote, local_path, refuse_credentials_anywhere
+from toposcope.checkpoints.sources.merged import with_path
 from toposcope.checkpoints.steps import Selection, step_pattern
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, TrainingOptions
@@ -351,7 +352,7 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
     """Make paths absolute; relative ones start at the TOML file."""
 
     def anchored(path: str) -> str:
-        return str(folder / local_path(path)) if path and not is_remote(path) else path
+        return with_path(path, lambda named: str(folder / named)) if path else path
 
     def of_text(source: str) -> str:
         named = source in ("", *BUILT_IN) or source.startswith("hf:")

@@ -60,8 +60,11 @@ class Entry:
 
     def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
         """Read the tensor, or its rows `start` to `stop`, in double precision."""
-        rows = self.whole() if stop is None else self.read(start, stop)
-        numbers: NDArray[np.float64] = widened(without_8_bits(rows, self.dtype)).astype(np.float64)
+        return self.widened(self.whole() if stop is None else self.read(start, stop))
+
+    def widened(self, stored: NDArray[Any]) -> NDArray[np.float64]:
+        """Return a copy of rows that were read in double precision."""
+        numbers: NDArray[np.float64] = widened(without_8_bits(stored, self.dtype)).astype(np.float64)
         return numbers
 
     @cached_property

@@ -1,5 +1,7 @@
 """Sources of checkpoints, one kind a file: this machine, the Hugging Face hub, an HTTP server, any URL of fsspec.
 
+Averages of checkpoints from any of these are one more.
+
 A kind is a module with two functions; adding one means adding its file to this package, or naming it as an entry point
 of the group ``toposcope.sources`` in a package of one's own.
 

@@ -1,0 +1,200 @@
+"""Averages of the checkpoints of a run, read like a checkpoint and saved as a model folder."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.formats.entry import flattened
+from toposcope.checkpoints.series import Series
+from toposcope.checkpoints.series import series as open_series
+from toposcope.checkpoints.sources.local import local_path, refuse_linked
+from toposcope.checkpoints.sources.merged import COMPANIONS, MergedSource, MergedTensor, Plan, merged_source
+from toposcope.checkpoints.sources.source import StoredFile
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_folder
+from toposcope.version import __version__
+
+MANIFEST = "merged.json"
+_DTYPE = ("dtype", "torch_dtype")  # under which transformers keeps the dtype that it loads weights in
+Hashes = list[dict[str, str]]
+
+
+class MergedCheckpoint(Checkpoint):
+    """The weighted average of checkpoints of one run: a `Checkpoint` with the step of the last that went into it.
+
+    Its tensors are averaged when they are read; `save` writes them.
+    """
+
+    source: MergedSource
+
+    @property
+    def weights_of_steps(self) -> dict[int, float]:
+        """The weight of each checkpoint in the average, by step."""
+        return {m.step: weight for m, weight in zip(self.source.members, self.source.weights, strict=True)}
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the average as a folder that ``transformers`` loads, whole or not at all.
+
+        Holds ``model.safetensors`` in float32, the configuration and tokenizer of the last checkpoint, and
+        ``merged.json``: each checkpoint with its step, weight and the SHA-256 of its content, and what was copied. In
+        the configuration the dtype becomes float32, so that loading rounds nothing.
+
+        Parameters
+        ----------
+        folder : Path or str
+            A new folder.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        ToposcopeError
+            If the folder exists or cannot be written, a checkpoint changes or cannot be read, or an average is not
+            finite.
+        """
+        place = local_path(folder)
+        if place.exists() or place.is_symlink():
+            raise ToposcopeError(f"{place}: exists; name a new folder")
+        files, plan = self.source.files(), self.source.plan()
+        hashes: Hashes = [{} for _ in plan.members]
+        name = next(name for name in files if name not in COMPANIONS)
+        writers: dict[str, Callable[[Path], object]] = {name: partial(_write_weights, plan, hashes)}
+        writers |= {each: partial(_write_companion, file) for each, file in files.items() if each in COMPANIONS}
+        write_folder(place, writers | {MANIFEST: lambda path: path.write_text(self._manifest(plan, hashes))})
+        return place
+
+    def _manifest(self, plan: Plan, hashes: Hashes) -> str:
+        members = [
+            {"place": member.location, "step": member.step, "weight": weight, "sha256": _content_hash(member, known)}
+            for member, weight, known in zip(plan.members, self.source.weights, hashes, strict=True)
+        ]
+        content = {
+            "toposcope": __version__,
+            "merged": self.location,
+            "step": self.step,
+            "decay_or_weights": self.source.how,
+            "checkpoints": members,
+            "notes": self.source.notes,
+        }
+        return json.dumps(content, indent=1)
+
+
+def merge(
+    series: Series | Path | str,
+    *,
+    window: tuple[int, int] | None = None,
+    decay: str = "linear",
+    weights: Sequence[float] | None = None,
+) -> MergedCheckpoint:
+    """Average the checkpoints of a run: nearly the model that a cool-down over their window would have given.
+
+    Holds for a learning rate that is constant over the window (WSM, arXiv 2507.17634). Tensors are averaged in double
+    precision when they are read, and have float32 (float64 if a checkpoint has it); masks, fixed tables and counters
+    are copied from the last checkpoint. ``toposcope.series(average.location)`` opens the same.
+
+    Parameters
+    ----------
+    series : Series, Path or str
+        Of one run; all its checkpoints in the window are averaged.
+    window : tuple of int, optional
+        First and last step; from the first checkpoint to the last by default.
+    decay : {"linear", "1-sqrt", "cosine", "ema"}
+        Which decay of the learning rate the weights stand for (see `decay_weights`).
+    weights : sequence of float, optional
+        One for each checkpoint of the window, in place of a decay; divided by their sum.
+
+    Returns
+    -------
+    MergedCheckpoint
+
+    Raises
+    ------
+    ToposcopeError
+        If the window holds fewer than two checkpoints; or when it is read, naming the checkpoint and the tensor, if
+        tensors differ in name, shape or ties, are quantised, or are statistics of a batch norm.
+
+    Examples
+    --------
+    >>> average = toposcope.merge("runs/small-1", window=(1000, 2000))  # doctest: +SKIP
+    >>> average.save("runs/small-1-merged")  # doctest: +SKIP
+    """
+    found = series if isinstance(series, Series) else open_series(series)
+    steps = [step for step in found.steps if window is None or window[0] <= step <= window[1]]
+    text = f"{window[0]}..{window[1]}" if window else f"{steps[0]}..{steps[-1]}" if steps else "0..0"
+    if len(steps) > 1 and found is series and _steps_between(found.spec, steps) != steps:
+        text = "+".join(map(str, steps))  # some of the run's checkpoints were selected
+    how = decay if weights is None else " ".join(str(float(weight)) for weight in weights)
+    source = merged_source(found, found.spec, text, how, found.source)
+    return MergedCheckpoint(source, source.last.step, source.last.tokens, source.last.roles)
+
+
+def _steps_between(spec: str, steps: Sequence[int]) -> list[int]:
+    """Return the steps of a series in a window; none if it cannot be opened by its text alone."""
+    try:
+        return [step for step in open_series(spec).steps if steps[0] <= step <= steps[-1]]
+    except ToposcopeError:
+        return []
+
+
+def _write_weights(plan: Plan, hashes: Hashes, path: Path) -> None:
+    """Write the average, and hash each checkpoint's tensors while they are in memory."""
+    with path.open("wb") as file:
+        file.write(plan.header)
+        for tensor in plan.tensors:
+            digests = [entry.new_digest() for entry in tensor.entries]
+            for first, last in tensor.blocks():
+                rows = [entry.read(first, last) for entry in tensor.entries]
+                for digest, stored in zip(digests, rows, strict=True):
+                    digest.update(flattened(stored).view(np.uint8).data)
+                average = tensor.average(rows)
+                _check_finite(average, tensor, rows[-1], plan.members)
+                file.write(flattened(average).view(np.uint8).data)
+            for k, digest in zip(tensor.places, digests, strict=True):
+                hashes[k][tensor.name] = digest.hexdigest()
+
+
+def _check_finite(
+    average: NDArray[Any], tensor: MergedTensor, last: NDArray[Any], members: Sequence[Checkpoint]
+) -> None:
+    """Refuse an average that is not finite, unless of a constant such as minus infinity."""
+    if len(tensor.entries) == 1 or (is_finite := np.isfinite(average)).all():
+        return
+    numbers = tensor.entries[-1].widened(last)
+    if not np.array_equal(average[~is_finite], numbers[~is_finite]):
+        steps = f"steps {members[0].step} to {members[-1].step}"
+        raise ToposcopeError(
+            f"{tensor.name}: its average over {steps} is not finite; find the step: toposcope doctor --deep"
+        )
+
+
+def _content_hash(member: Checkpoint, known: dict[str, str]) -> str:
+    """Return the content hash of a checkpoint, of which the hashes of some tensors are known."""
+    digest = hashlib.sha256()
+    for entry in sorted(member.entries, key=lambda e: e.name):
+        digest.update(f"{entry.name}\x1f{known.get(entry.name) or entry.content_hash()}\x1f".encode())
+    return digest.hexdigest()
+
+
+def _write_companion(file: StoredFile, path: Path) -> None:
+    """Copy a file that describes the model; a configuration states the dtype of the average."""
+    refuse_linked(file)
+    content = file.read(0, file.size).tobytes()
+    if path.name == "config.json":
+        content = json.dumps(_in_float32(json.loads(content)), indent=2).encode()
+    path.write_bytes(content)
+
+
+def _in_float32(content: Any) -> Any:
+    if not isinstance(content, dict):
+        return content
+    return {key: "float32" if key in _DTYPE and value else _in_float32(value) for key, value in content.items()}
