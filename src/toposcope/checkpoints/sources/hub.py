@@ -17,12 +17,12 @@ from toposcope.checkpoints.sources.source import (
     MAX_FILES,
     Access,
     Bytes,
-    CheckpointError,
     Files,
     checked_name,
     checked_size,
     damaged,
     is_hidden,
+    unreachable,
 )
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
@@ -186,9 +186,7 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
         found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
         found |= {str(ref.name): str(ref.target_commit) for ref in refs.tags if str(ref.name) not in found}
         if wrong := [name for name, c in found.items() if not _COMMIT.fullmatch(c) or not name.isprintable()]:
-            raise CheckpointError(
-                f"{location}: the hub lists no commit for the revision {wrong[0][:80]!r}", "unreachable"
-            )
+            raise unreachable(location, f"the hub lists no commit for the revision {wrong[0][:80]!r}")
         return found
 
     return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, fetch, immutable=False)

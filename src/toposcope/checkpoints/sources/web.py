@@ -29,10 +29,10 @@ from toposcope.checkpoints.sources.source import (
     MAX_FILES,
     Access,
     Bytes,
-    CheckpointError,
     Files,
     checked_size,
     is_relative_name,
+    unreachable,
 )
 from toposcope.checkpoints.tuning import INDEX_THREADS
 from toposcope.errors import ToposcopeError
@@ -83,15 +83,13 @@ def _page(url: str) -> tuple[str, str]:
                 raise response_error(response, address)
             at_home = response.url.host == urlsplit(url).hostname and response.url.path.endswith("/")
             if "html" not in response.headers.get("content-type", "") or not at_home:
-                raise CheckpointError(
-                    f"{url}: its server makes no index page of this folder; give the address of a file", "unreachable"
-                )
+                raise unreachable(url, "its server makes no index page of this folder; give the address of a file")
             page = bytearray()
             try:
                 for chunk in paced(response, response.iter_bytes()):
                     page += chunk
                     if len(page) > MAX_PAGE_BYTES:
-                        raise CheckpointError(f"{url}: its index page is too long", "unreachable")
+                        raise unreachable(url, "its index page is too long")
                 return page.decode("utf-8", "replace"), str(response.url)
             except transient_errors() as error:
                 retry.wait(describe_error(error))
@@ -162,7 +160,7 @@ class WebFile:
     def _status(self) -> _Status:
         status = self.known or _status_of(self.location, self.access)
         if status.folder:
-            raise CheckpointError(f"{self.location}: a folder, where its server lists a file", "unreachable")
+            raise unreachable(self, "a folder, where its server lists a file")
         return status
 
     def read(self, start: int, stop: int) -> Bytes:
