@@ -106,6 +106,7 @@ COMMANDS = {
             "--json",
             "--log",
             "--loss",
+            "--measured",
         ),
         *("--out", "--overtrain", "--parameters", "--points", "--siblings", "--task", "--tasks", "--tokens"),
         *("--unique-tokens", "-h"),
