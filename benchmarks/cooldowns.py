@@ -97,7 +97,7 @@ def main(quick: bool, out: Path) -> None:
         "usual": "AdamW on python-docs at rates 0.001, 0.003 and 0.01: what the rule was tuned on",
     }
     by_kind = {str(kind): [each for each in answers if each.dense and each.run["kind"] == kind] for kind in kinds(runs)}
-    titles = {
+    titles: dict[str, tuple[list[Row], tuple[Column, ...]]] = {
         "Kinds of runs": ([scores(name, group) for name, group in by_kind.items()], COLUMNS),
         "Usual runs": ([scores(name, group) for name, group in parts(dense)], COLUMNS),
         "Few checkpoints, usual runs": ([scores(name, group) for name, group in by_number(usual)], COLUMNS),
@@ -192,7 +192,8 @@ def by_number(answers: Sequence[Answer]) -> Iterator[tuple[str, list[Answer]]]:
 def scores(name: str, group: Sequence[Answer]) -> Row:
     """Return the row of a group of answers."""
     found = [each for each in group if not each.refused]
-    row: Row = {"group": name, "answers": len(found), "refused": len(group) - len(found)}
+    row: Row = dict.fromkeys(column.key for column in COLUMNS)
+    row |= {"group": name, "answers": len(found), "refused": len(group) - len(found)}
     if not found:
         return row
     error, gain = (np.array([getattr(each, field) for each in found]) for field in ("error", "gain"))

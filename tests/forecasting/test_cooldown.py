@@ -159,6 +159,10 @@ def test_refusals_say_what_to_do(planted: Planted) -> None:
     assert "within the noise of 0.0500 of a text of 100 tokens" in refused(
         replace(course, tokens=100), given=[each._replace(loss=each.loss + 0.3) for each in merged]
     )
+    at, raw = course.held_out
+    rising = replace(course, held_out=ByStep(at, np.where(at < 1500, raw, raw + (at - 1500) / 2000)))
+    assert "the loss on the text has risen, from 3.0" in refused(rising)
+    assert "the run overfits or diverges" in refused(rising)
     check_course(with_rates(np.where(steps < 1900, 1.0, 0.97)), 10, 200)
     check_course(replace(course, rates=None), 10, 200)
 

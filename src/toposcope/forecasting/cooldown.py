@@ -240,9 +240,11 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
     Raises
     ------
     RefusedError
-        If the run does not tell (see `check_course`), or what merging gains is within the noise of the text.
+        If the run does not tell (see `check_course`), its loss on the text rises, or what merging gains is within the
+        noise of the text.
     """
     check_course(course, len(merged[0].weights) if merged else 0, length)
+    _check_fall(course)
     gains = [course.held(-each.window / 2) - each.loss for each in merged]
     gain = max(gains)
     noise = text_noise(course.tokens)
@@ -283,3 +285,18 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         at_least=at_least,
         notes=tuple(notes),
     )
+
+
+def _check_fall(course: Course) -> None:
+    """Refuse a run whose losses on the text rise along ln(step), by more than their scatter about the line explains."""
+    steps, losses = course.held_out
+    late = steps >= course.now / 2
+    if late.sum() < MIN_LINE:
+        return
+    (slope, _), covariance = np.polyfit(np.log(steps[late]), losses[late], 1, cov=True)
+    if slope > tuning.RISE_ERRORS * np.sqrt(covariance[0, 0]):
+        lowest = int(np.argmin(losses))
+        raise RefusedError(
+            f"the loss on the text has risen, from {losses[lowest]:.4g} at step {steps[lowest]:,} to {losses[-1]:.4g}: "
+            "the run overfits or diverges, and a cool-down would not bring back what is lost; take an earlier checkpoint"
+        )

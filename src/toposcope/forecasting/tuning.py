@@ -107,6 +107,7 @@ DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above show what its law
 MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
 MAX_RATE_CHANGE = 0.05  # of the learning rate over the window that is merged
 TEXT_NOISE = 0.5  # nats times the root of the tokens: of the difference of two models on one text
+RISE_ERRORS = 2.0  # standard errors by which a line through losses on the text rises where the run overfits
 MAX_WINDOW_LOSS = 0.002  # nats; a window that gains less than its half by more has drifted
 COOL_DOWN_LATE_SHARE = 0.5  # of the training losses that the law is fitted to
 GAIN_GROWTH = {"linear": 1.0, "1-sqrt": 1.25, "cosine": 1.0}
