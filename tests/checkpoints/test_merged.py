@@ -279,6 +279,7 @@ def test_windows_and_weights_that_are_none_are_refused(tmp_path: Path) -> None:
     for recipe, words in (
         ("", "no window after the last @"),
         ("@step*", "no window after the last @"),
+        ("@100..200@1..2", "no such file or folder"),
         ("@2000..3000", "no checkpoint in the window"),
         ("@400..100", "no checkpoint in the window"),
         ("@150..200", "only the one of step 200"),
@@ -292,6 +293,10 @@ def test_windows_and_weights_that_are_none_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ToposcopeError, match=words) as caught:
             series(f"merged:{tmp_path}{recipe}")
         assert_refused(caught.value, tmp_path)
+    with refused(tmp_path, "an average of an average"):
+        series(f"merged:merged:{tmp_path}@100..1000@100..1000")
+    with pytest.raises(ToposcopeError, match="an average of an average"):
+        series("merged:" * 2000 + "x" + "@100..1000" * 2000)
     with refused(tmp_path, "no window of two steps"):
         merge(tmp_path, window=(-3, 200))
     with pytest.raises(ToposcopeError, match="where a file or a folder is needed"):

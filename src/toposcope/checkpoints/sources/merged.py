@@ -61,6 +61,8 @@ def parts_of(spec: str) -> tuple[str, str, str]:
     window, _, how = recipe.partition(",")
     if not inner or not _WINDOW.fullmatch(window):
         raise ToposcopeError(f"{spec}: no window after the last @; {_FORM}")
+    if claims(inner):
+        raise ToposcopeError(f"{spec}: an average of an average, which is one checkpoint; {_FORM}")
     return inner, window, how.strip() or "linear"
 
 
