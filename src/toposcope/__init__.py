@@ -10,6 +10,7 @@ __all__ = [
     "Study",
     "ToposcopeError",
     "__version__",
+    "cooldown",
     "decide",
     "doctor",
     "downstream",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from toposcope.checkpoints.merging import merge
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
+    from toposcope.forecasting.cooldown_reading import cooldown
     from toposcope.forecasting.downstream import downstream
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor

@@ -22,6 +22,11 @@ COMMANDS = {
         *("--directions", "--help", "--json", "--keep", "--offline", "--out", "--resolution", "--role", "--seeds"),
         *("--span", "--step", "--step-pattern", "--text", "--tokenizer", "-h", "CHECKPOINT"),
     ],
+    "toposcope cooldown": [
+        *("--all", "--at", "--column", "--constant", "--decay", "--help", "--json", "--keep", "--log", "--offline"),
+        *("--pattern", "--role", "--save", "--step-pattern", "--steps", "--text", "--tokenizer", "--tokens", "--unit"),
+        *("-h", "SERIES"),
+    ],
     "toposcope doctor": [
         *("--deep", "--help", "--json", "--keep", "--offline", "--out", "--role", "--step-pattern", "-h", "SPEC"),
     ],
@@ -49,6 +54,7 @@ COMMANDS = {
             "--json",
             "--ladder",
             "--loss",
+            "--measured",
             "--out",
             "--pattern",
             "--recipe",
@@ -100,6 +106,7 @@ COMMANDS = {
             "--json",
             "--log",
             "--loss",
+            "--measured",
         ),
         *("--out", "--overtrain", "--parameters", "--points", "--siblings", "--task", "--tasks", "--tokens"),
         *("--unique-tokens", "-h"),

@@ -46,6 +46,11 @@ EXISTING = click.Path(exists=True, path_type=Path)
     metavar="SHARE",
     help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
 )
+@click.option(
+    "--measured",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What `toposcope cooldown --json` wrote: weigh cooling down now too.",
+)
 @click.option("--overtrain", type=float, metavar="K", help="Compare with a model K times smaller than the best.")
 @click.option(
     "--unique-tokens", type=float, metavar="D", help="Tokens in the data set; beyond them, data are repeated."
@@ -71,6 +76,7 @@ def decide(
     tokens: tuple[str, ...],
     extra: float | None,
     cool_down: float | None,
+    measured: Path | None,
     overtrain: float | None,
     unique_tokens: float | None,
     inference_tokens: float | None,
@@ -80,7 +86,7 @@ def decide(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Decide what to train with a budget, and whether to continue a run or train a larger model.
+    """Decide what to train with a budget, and whether to continue a run, cool it down, or train a larger model.
 
     A scaling law L = E + A / N^alpha + B / D^beta is fitted to earlier runs. With --budget it gives the best size. With
     --extra and a run in progress it says where that compute ends lower, with which probability, and why; between 20%
@@ -91,6 +97,7 @@ def decide(
       toposcope decide --points points.csv --budget 1e21
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
       toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
+      toposcope decide --points points.csv --log now.csv --extra 1e20 --measured cooldown.json
       toposcope decide --points points.csv --budget 1e21 --tasks scores.csv
     """
     if evaluations is not None and points is None and siblings is None:
@@ -117,6 +124,7 @@ def decide(
             parameters=own_parameters,
             tokens=own_tokens,
             cool_down=cool_down,
+            measured=measured or (),
             family=family,
             over_train=overtrain,
             unique_tokens=unique_tokens,

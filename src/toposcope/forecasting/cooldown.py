@@ -49,6 +49,8 @@ class CoolDown:
 
     Attributes
     ----------
+    step : int
+        At which it would start: now.
     length : int
         Its steps.
     decay : "linear", "1-sqrt" or "cosine"
@@ -59,6 +61,8 @@ class CoolDown:
         On the text after as many steps at the rate of now.
     now : float
         On the text, of the last checkpoint; read off a line through several.
+    beyond : float
+        By how much the loss is below that of as much progress, the sum of the rates, at the rate of now.
     merged : Merged
         The best average of checkpoints, as a model at hand.
     at_least : tuple of str
@@ -67,6 +71,7 @@ class CoolDown:
         What else there is to know, a sentence each.
     """
 
+    step: int
     length: int
     decay: Decay
     loss: float
@@ -74,6 +79,7 @@ class CoolDown:
     high: float
     held: float
     now: float
+    beyond: float
     merged: Merged
     at_least: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -118,9 +124,12 @@ class Course:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The rates up to now."""
+        """The rates up to now; what was logged later says nothing of a rate before."""
         steps = np.arange(self.now + 1)
-        return Schedule(np.ones(len(steps)) if self.rates is None else np.interp(steps, *self.rates))
+        if self.rates is None:
+            return Schedule(np.ones(len(steps)))
+        seen = self.rates.steps <= self.now
+        return Schedule(np.interp(steps, self.rates.steps[seen], self.rates.values[seen]))
 
     @cached_property
     def law(self) -> PowerLawFit:
@@ -148,6 +157,11 @@ class Course:
         return self._level + float(ends[1] - ends[0])
 
 
+def text_noise(tokens: int) -> float:
+    """Return the standard error of the difference of two models' losses on one text, in nats."""
+    return float(tuning.TEXT_NOISE / np.sqrt(tokens))
+
+
 def windows(steps: Sequence[int], length: int) -> list[list[int]]:
     """Return the steps of the checkpoints to merge, for a cool-down of some steps after the last: longest first.
 
@@ -166,13 +180,17 @@ def check_course(course: Course, inside: int, length: int) -> None:
             f"a cool-down of {length:,} steps from step {now:,} is longer than {tuning.MAX_COOL_DOWN:.0%} of the steps "
             f"so far, beyond which the rule was not measured; ask for at most {int(tuning.MAX_COOL_DOWN * now):,} steps"
         )
+    if course.rates is not None:
+        _check_rates(schedule, now, length)
     if inside < MIN_MERGED:
         raise RefusedError(
             f"{counted(inside, 'checkpoint')} in the last {length:,} steps, and {MIN_MERGED} are needed to merge; "
             "save them more often, or ask for a longer cool-down"
         )
-    if course.rates is None:
-        return
+
+
+def _check_rates(schedule: Schedule, now: int, length: int) -> None:
+    """Refuse rates that were not constant over the last steps, or for too short a time."""
     if schedule.warm_up > now - length or now < MIN_WARM_UPS * schedule.warm_up:
         raise RefusedError(
             f"the learning rate warmed up until step {schedule.warm_up:,}, and the last checkpoint is of step {now:,}: "
@@ -184,8 +202,8 @@ def check_course(course: Course, inside: int, length: int) -> None:
         how = "falls" if rates[-1] < rates[0] else "changes"
         raise RefusedError(
             f"the learning rate {how} over the last {length:,} steps, from {rates[0]:.3g} to {rates[-1]:.3g}: averages "
-            f"of checkpoints tell of a cool-down where it is constant to {tuning.MAX_RATE_CHANGE:.0%}; take a series "
-            "that ends before, or a shorter cool-down"
+            f"of checkpoints tell of a cool-down where it is constant to {tuning.MAX_RATE_CHANGE:.0%}; ask at a step "
+            "before, or for a shorter cool-down"
         )
 
 
@@ -214,7 +232,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
     check_course(course, len(merged[0].weights) if merged else 0, length)
     gains = [course.held(-each.window / 2) - each.loss for each in merged]
     gain = max(gains)
-    noise = tuning.TEXT_NOISE / np.sqrt(course.tokens)
+    noise = text_noise(course.tokens)
     if gain < noise:
         raise RefusedError(
             f"merging the checkpoints of the last {length:,} steps gains {max(gain, 0):.4f} nats, within the noise of "
@@ -239,6 +257,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             "surer, and more of the gain is at hand"
         )
     return CoolDown(
+        step=course.now,
         length=length,
         decay=decay,
         loss=loss,
@@ -246,6 +265,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         high=loss + half_width,
         held=course.held(length),
         now=course.held(0),
+        beyond=factor * gain,
         merged=min(merged, key=lambda each: each.loss),
         notes=tuple(notes),
     )

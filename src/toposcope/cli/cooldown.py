@@ -1,0 +1,138 @@
+"""``toposcope cooldown``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from toposcope.cli.options import (
+    BadUse,
+    Opening,
+    bad_use,
+    columns_of,
+    json_option,
+    log_options,
+    resolved_place,
+    series_options,
+    tokenizer_option,
+)
+from toposcope.cli.output import print_report, print_table
+from toposcope.cli.progress_bars import progress_bars
+
+if TYPE_CHECKING:
+    from toposcope.forecasting.cooldown_report import CoolDownReport
+
+
+@click.command()
+@click.argument("series")
+@click.option("--text", default="", metavar="FILE", help="Text that the models read (default: the run's held-out one).")
+@click.option("--steps", type=click.IntRange(min=1), metavar="K", help="Steps of the cool-down (default: a tenth).")
+@click.option(
+    "--decay",
+    type=click.Choice(["linear", "1-sqrt", "cosine"]),
+    default="linear",
+    show_default=True,
+    help="How the rate falls to zero.",
+)
+@click.option("--at", type=click.IntRange(min=1), metavar="STEP", help="Step to cool down from (default: the last).")
+@click.option("--log", type=click.Path(path_type=Path), help="Log of the run (default: the one with the checkpoints).")
+@click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Tokens of the text (default: 100000, or as many as are read in minutes).",
+)
+@click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write the merged model that is in hand.")
+@tokenizer_option
+@json_option
+@click.option("--all", "show_all", is_flag=True, help="Also the losses of all checkpoints and averages that were read.")
+@log_options
+@series_options
+def cooldown(
+    series: str,
+    text: str,
+    steps: int | None,
+    decay: Literal["linear", "1-sqrt", "cosine"],
+    at: int | None,
+    log: Path | None,
+    constant: bool,
+    tokens: int | None,
+    save: Path | None,
+    tokenizer: str,
+    as_json: bool,
+    show_all: bool,
+    columns: tuple[str, ...],
+    unit: str | None,
+    pattern: str,
+    opening: Opening,
+) -> None:
+    """Say what the loss would be after a cool-down of the learning rate that starts now.
+
+    SERIES is a run of a language model at constant rate, with at least three checkpoints over the steps of the
+    cool-down. Averages of its last checkpoints are read on a text, and the gain of averaging and the law of the run
+    give the answer. An average is itself a better model than the last checkpoint: --save writes it.
+
+    \b
+    Example:
+      toposcope cooldown runs/small-7k
+      toposcope cooldown checkpoints/ --log log.csv --text held_out.txt --steps 600 --save cooled
+    """
+    names = columns_of(columns)
+    if log is None and (names or unit or pattern):
+        raise BadUse("--column, --unit and --pattern say how a log is read; name it with --log FILE")
+    if save is not None and save.exists():
+        raise BadUse(f"--save {save}: exists; name a new folder")
+    from toposcope.forecasting.cooldown_reading import cooldown as cool_down
+    from toposcope.logs import read_log
+
+    with bad_use():
+        source = resolved_place(text, "--text", ("python-docs",))
+        place = resolved_place(tokenizer, "--tokenizer", ("characters",))
+        read = None if log is None else read_log(log, columns=names, unit=unit, pattern=pattern)
+    with progress_bars() as progress:
+        report = cool_down(
+            opening.open(series),
+            text=source,
+            steps=steps,
+            decay=decay,
+            at=at,
+            log=read,
+            constant=constant,
+            tokens=tokens,
+            tokenizer=place,
+            access=opening.access,
+            progress=progress,
+        )
+    written = f"merged model: {report.save(save).resolve()}" if save is not None and report.merged else ""
+    print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written=written)
+    if report.answer is None:
+        raise SystemExit(BadUse.exit_code)
+
+
+def _print(report: CoolDownReport, show_all: bool) -> None:
+    click.echo(report.headline())
+    if report.merged:
+        click.echo(f"read: {report.read()}")
+    if report.real is not None:
+        length, loss = report.real
+        click.echo(f"real: the run went on to cool down over {length:,} steps, to {loss:.{report.digits}f}")
+    if report.answers:
+        columns, rows = report.table()
+        print_table(columns, rows, "by the length of a cool-down that starts now, nats per token")
+    for length, why in report.refused.items():
+        if length != report.asked:
+            click.echo(f"note: over {length:,} steps: {why}", err=True)
+    if show_all and report.merged:
+        steps, losses = report.course.held_out
+        raw = [(str(step), "as it is", f"{loss:.{report.digits}f}") for step, loss in zip(steps, losses, strict=True)]
+        last = report.course.now
+        averages = [
+            (f"{last - each.window} to {last}", f"average of {len(each.weights)}", f"{each.loss:.{report.digits}f}")
+            for each in report.merged
+        ]
+        print_table(("steps", "checkpoint", "loss"), raw + averages, "checkpoints that were read")
+    for remark in report.all_remarks():
+        click.echo(f"note: {remark}", err=True)
