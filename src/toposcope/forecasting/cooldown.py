@@ -298,5 +298,5 @@ def _check_fall(course: Course) -> None:
         lowest = int(np.argmin(losses))
         raise RefusedError(
             f"the loss on the text has risen, from {losses[lowest]:.4g} at step {steps[lowest]:,} to {losses[-1]:.4g}: "
-            "the run overfits or diverges, and a cool-down would not bring back what is lost; take an earlier checkpoint"
+            "the run overfits or diverges, and a cool-down would not undo that; take an earlier checkpoint"
         )
