@@ -243,6 +243,8 @@ def _companions(source: MergedSource, _version: str) -> dict[str, StoredFile]:
     place, inside = source.last.source, source.last.source.files()
     code = [name for name in inside if name.endswith(".py") and "/" not in name]  # which a configuration may name
     found = {name: inside.get(name) or place.beside(name) for name in (*COMPANIONS, *code)}
-    if source.root is not None and source.root != place:
-        found = {name: file or source.root.child(name).beside(name) for name, file in found.items()}
+    root = source.root
+    # Next to a direct child of the series' folder is in that folder.
+    if root is not None and place not in (root, root.child(place.spec.rpartition("/")[2])):
+        found = {name: file or root.child(name).beside(name) for name, file in found.items()}
     return {name: file for name, file in found.items() if file is not None}
