@@ -75,7 +75,7 @@ def write_and_print(
     directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",), workers: int | None = None
 ) -> None:
     """Write a study's report; print its verdict and its path, and open it where there is a screen."""
-    from toposcope.cli.output import open_page
+    from toposcope.cli.output import open_page, print_lines
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.report.tuning import MAX_WORKERS
@@ -88,8 +88,7 @@ def write_and_print(
     write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
     click.echo(answer.first)
     click.echo(answer.second)
-    for line in in_two_columns(answer.findings[:MAX_FINDINGS]):
-        click.echo(line)
+    print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
     click.echo(f"report: {page.resolve()}")
     open_page(page)
 
