@@ -117,6 +117,22 @@ def test_points_along_runs_make_room_for_a_cool_down(tmp_path: Path) -> None:
     assert "20% of the steps of either arm are its cool-down" in usual.stdout
 
 
+def test_cooling_down_now_is_a_third_way(points: Path, tmp_path: Path) -> None:
+    found = {"length": 200, "decay": "linear", "loss": 2.9, "low": 2.8, "high": 3, "held": 3, "now": 3, "beyond": 0.1}
+    stored = {"step": 2000, "answers": [found], "merged": []}
+    (tmp_path / "cooldown.json").write_text(json.dumps(stored))
+    now = log(tmp_path / "now.csv")
+    done = run("--points", points, "--log", now, "--extra", 1.3e17, "--measured", tmp_path / "cooldown.json")
+    assert done.exit_code == 0, done.output
+    first, _, third, fourth, *rest = done.stdout.splitlines()
+    assert first.startswith("Cool down now: ")
+    assert third.startswith(
+        "Cooled down from now on over 200 steps, 92% of the budget, the run would end at 2.900 nats"
+    )
+    assert fourth.startswith("The other 8% of the budget")
+    assert sum("cool down now" in line for line in rest) == 1
+
+
 def test_points_come_from_logs(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()

@@ -391,3 +391,36 @@ def test_one_point_is_forecast_by_what_it_is(tmp_path: Path) -> None:
     found = answer(path, "--steps", 100)
     assert found["default"] == "last"
     assert "needs at least 5" in str(found["refused"])
+
+
+def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_path: Path) -> None:
+    t = np.arange(EVERY, 1801, EVERY)
+    loss = 2.8 + 8 * t**-0.45 + np.random.default_rng(0).normal(0, 0.004, len(t))
+    rows = "".join(f"{s},{x:.5f},0.001\n" for s, x in zip(t, loss, strict=True))
+    (tmp_path / "log.csv").write_text(f"step,loss,lr\n{rows}")
+    found = {
+        "length": 180,
+        "decay": "linear",
+        "loss": 2.9,
+        "low": 2.88,
+        "high": 2.92,
+        "held": 3,
+        "now": 3,
+        "beyond": 0.08,
+    }
+    stored = {"step": 1800, "answers": [found], "merged": [{"window": 90, "loss": 2.95, "weights": [0.5, 0.5]}]}
+    (tmp_path / "cooldown.json").write_text(json.dumps(stored))
+    options = (tmp_path / "log.csv", "--measured", tmp_path / "cooldown.json")
+    near = told(*options, "--schedule", "wsd:steps=2000,decay=0.1")
+    assert near.exit_code == 0, near.output
+    assert "cool-down: the cool-down from step 1,800 on gains 0.0806 nats beyond its progress" in near.output
+    assert "default: s1_anneal" in near.output
+    far = told(*options, "--schedule", "wsd:steps=9000,decay=0.1")
+    assert "is not used: the decay begins at step 8,100, too far from step 1,800" in far.output
+    (tmp_path / "cooldown.json").write_text(json.dumps({**stored, "answers": [], "headline": "No answer: too hot."}))
+    none = told(*options)
+    assert (none.exit_code, "it holds no cool-down. No answer: too hot." in none.output) == (2, True)
+    (tmp_path / "cooldown.json").write_text("{}")
+    wrong = told(*options)
+    assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
+    assert "not what `toposcope cooldown SERIES --json` writes" in wrong.output

@@ -181,7 +181,6 @@ def _groups(population: RunPopulation) -> Iterator[_Group]:
 
 
 def _correlate(group: _Group, given: str) -> StepCorrelations:
-    """Correlate a group of features; given something, of ranks and of values, the larger p counting."""
     strata, controls = group.strata, group.given(given)
     if not is_enough(strata):
         unknown = np.full_like(group.values, np.nan)

@@ -166,14 +166,10 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
 def _phased(trajectories: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
     """Yield run, feature, steps and values of the features whose phases are reported, where they are known."""
     for trajectory in trajectories:
-        for feature in (*PHASED, *_phased_states(trajectory)):
+        clouds = dict.fromkeys((next(iter(trajectory.clouds.values()), ""), PUBLISHED))
+        present = [cloud for cloud in clouds if cloud in trajectory.clouds]
+        for feature in (*PHASED, *(cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES)):
             if feature in trajectory.features:
                 values = trajectory.features[feature]
                 known = np.isfinite(values)
                 yield trajectory.run, str(feature), trajectory.steps[known], values[known]
-
-
-def _phased_states(trajectory: Trajectory) -> list[Feature]:
-    clouds = [next(iter(trajectory.clouds.values()), ""), PUBLISHED]
-    present = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
-    return [cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES]

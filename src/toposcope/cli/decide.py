@@ -46,6 +46,11 @@ ALTERNATIVES = ("over_training", "repeated", "inference")
     help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
 )
 @click.option(
+    "--measured",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What `toposcope cooldown --json` wrote: weigh cooling down now too.",
+)
+@click.option(
     "--overtrain", "over_train", type=float, metavar="K", help="Compare with a model K times smaller than the best."
 )
 @click.option(
@@ -68,6 +73,7 @@ def decide(
     family: str | None,
     parameters: tuple[str, ...],
     tokens: tuple[str, ...],
+    measured: Path | None,
     evaluations: Path | None,
     tasks: tuple[str, ...],
     loss: str,
@@ -75,7 +81,7 @@ def decide(
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Decide what to train with a budget, and whether to continue a run or train a larger model.
+    """Decide what to train with a budget, and whether to continue a run, cool it down, or train a larger model.
 
     A scaling law L = E + A / N^alpha + B / D^beta is fitted to earlier runs. With --budget it gives the best size. With
     --extra and a run in progress it says where that compute ends lower, with which probability, and why; between 20%
@@ -86,6 +92,7 @@ def decide(
       toposcope decide --points points.csv --budget 1e21
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
       toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
+      toposcope decide --points points.csv --log now.csv --extra 1e20 --measured cooldown.json
       toposcope decide --points points.csv --budget 1e21 --tasks scores.csv
     """
     if evaluations is not None and points is None and siblings is None:
@@ -104,7 +111,7 @@ def decide(
     with bad_use(), progress_bars() as progress:
         earlier = points or points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run)
         sizes: dict[str, Any] = {"parameters": own_parameters, "tokens": own_tokens}
-        advice = advise(earlier, family=family, progress=progress, **sizes, **options)
+        advice = advise(earlier, family=family, measured=measured or (), progress=progress, **sizes, **options)
     scores: AdviceInTasks | None = None
     if evaluations is not None:
         from toposcope.forecasting.downstream.in_scores import in_tasks

@@ -25,6 +25,7 @@ from toposcope.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from toposcope.forecasting.cooldown import CoolDown
     from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.siblings import CompleteRuns
     from toposcope.logs.evaluations import Evaluations
@@ -46,6 +47,11 @@ if TYPE_CHECKING:
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task of the ladder (default: all); repeatable.")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the ladder that the log is of.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
+@click.option(
+    "--measured",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What `toposcope cooldown --json` wrote: the gain of a cool-down, in place of a prior.",
+)
 @click.option("--all", "show_all", is_flag=True, help="Also list the forecasters that refuse, and why.")
 @json_option
 @page_or_figure_option
@@ -63,6 +69,7 @@ def forecast(
     tasks: tuple[str, ...],
     loss: str,
     recipe: str | None,
+    measured: Path | None,
     show_all: bool,
     as_json: bool,
     out: Path | None,
@@ -81,11 +88,18 @@ def forecast(
       toposcope forecast runs/now --siblings runs --out forecast
       toposcope forecast log.csv --siblings runs --watch 60
       toposcope forecast log.csv --ladder scores.csv --task hellaswag
+      toposcope forecast log.csv --schedule wsd:steps=20000,decay=0.1 --measured cooldown.json
     """
     _check(schedule, reading["columns"], reading["unit"])
     if ladder is None and (tasks or loss or recipe is not None):
         option = "--task" if tasks else "--loss" if loss else "--recipe"
         raise BadUse(f"{option}: it needs evaluations of other runs; give --ladder FILE")
+    cool_downs: tuple[CoolDown, ...] = ()
+    if measured is not None:
+        from toposcope.forecasting.stored_cooldowns import read_cool_downs
+
+        with bad_use():
+            cool_downs = read_cool_downs(measured)
     complete: CompleteRuns | None = None
     evaluations: Evaluations | None = None
 
@@ -103,7 +117,7 @@ def forecast(
             with bad_use():
                 complete = read_siblings(siblings, read, **reading)
         try:
-            report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps)
+            report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps, measured=cool_downs)
         except ToposcopeError as error:
             is_mistake = (schedule or steps) and not isinstance(error, RefusedError)
             if not (is_mistake or as_json or watch):

@@ -49,6 +49,8 @@ class CoolDown:
 
     Attributes
     ----------
+    step : int
+        At which it would start: now.
     length : int
         Its steps.
     decay : "linear", "1-sqrt" or "cosine"
@@ -59,6 +61,8 @@ class CoolDown:
         On the text after as many steps at the rate of now.
     now : float
         On the text, of the last checkpoint; read off a line through several.
+    beyond : float
+        By how much the loss is below that of as much progress, the sum of the rates, at the rate of now.
     merged : Merged
         The best average of checkpoints, as a model at hand.
     at_least : tuple of str
@@ -67,6 +71,7 @@ class CoolDown:
         What else there is to know, a sentence each.
     """
 
+    step: int
     length: int
     decay: Decay
     loss: float
@@ -74,6 +79,7 @@ class CoolDown:
     high: float
     held: float
     now: float
+    beyond: float
     merged: Merged
     at_least: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -251,6 +257,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             "surer, and more of the gain is at hand"
         )
     return CoolDown(
+        step=course.now,
         length=length,
         decay=decay,
         loss=loss,
@@ -258,6 +265,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         high=loss + half_width,
         held=course.held(length),
         now=course.held(0),
+        beyond=factor * gain,
         merged=min(merged, key=lambda each: each.loss),
         notes=tuple(notes),
     )

@@ -152,7 +152,8 @@ class CoolDownReport:
             "answers": [
                 {
                     "length": each.length, "decay": each.decay, "loss": each.loss, "low": each.low, "high": each.high,
-                    "held": each.held, "now": each.now, "gain": each.gain, "in_hand": each.in_hand,
+                    "held": each.held, "now": each.now, "gain": each.gain, "beyond": each.beyond,
+                    "in_hand": each.in_hand,
                     "at_least": list(each.at_least), "notes": list(each.notes),
                 }
                 for each in self.answers

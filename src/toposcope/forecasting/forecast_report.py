@@ -1,6 +1,6 @@
 """A run's forecast: from a log and what is planned to a report of every forecaster, with its remarks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
@@ -18,6 +19,7 @@ from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_events, with_family, without_itself
 from toposcope.forecasting.stages import Stage
+from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
@@ -156,6 +158,8 @@ class ForecastReport:
             family = f" {log.family}" if log.family else ""
             n_runs = counted(len(self.siblings), "complete run")
             sentences["siblings"] = f"{n_runs}, {relatives} of the log's family{family}"
+        if self.results is not None and self.results.measured:
+            sentences["cool-down"] = self.results.measured
         return sentences
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +187,7 @@ class ForecastReport:
             "complete": results is None and not diverged,
             "final_loss": None if results is not None or diverged else {"loss": final, "standard_error": error},
             "siblings": [run.log.name for run in self.siblings],
+            "cool_down": "" if results is None else results.measured,
             "remarks": self.remarks,
             "default": None,
             "forecasts": {},
@@ -215,6 +220,7 @@ def forecast(
     run: str | None = None,
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
+    measured: Sequence[CoolDown] | str | Path = (),
 ) -> ForecastReport:
     """Predict a run's final loss, with an interval.
 
@@ -236,6 +242,10 @@ def forecast(
         Names of the log's columns by what they are, in place of guesses: ``{"loss": "ce"}``.
     unit : str, optional
         Of the losses; by default the name of the column decides.
+    measured : sequence of CoolDown, str or Path
+        What merged checkpoints of the run tell of cool-downs from now on: the answers of `toposcope.cooldown`, or the
+        file that ``toposcope cooldown --json`` wrote. Where a decay is planned near, its gain is used in place of a
+        prior; the inputs of the report say so, or why not.
 
     Returns
     -------
@@ -255,6 +265,8 @@ def forecast(
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
     <ForecastReport of now: Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000; the run is healthy.>
     """
+    if isinstance(measured, str | Path):
+        measured = read_cool_downs(measured)
     if not isinstance(log, Log):
         log = with_events(read_log(log, run=run, columns=columns, unit=unit), Path(log))
     if siblings is not None and not isinstance(siblings, CompleteRuns):
@@ -272,7 +284,7 @@ def forecast(
     plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, runs)
     if ended or is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
-    results = run_forecasters(log, plan, runs)
+    results = run_forecasters(log, plan, runs, measured=measured)
     first = [] if results.stage is None else [str(results.stage)]
     first += [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toposcope.errors import message_of
+from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, from_present_level
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
+from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
 from toposcope.forecasting.tuning import MAX_RANGE
@@ -26,6 +28,7 @@ class ForecastSet:
     refused: dict[str, str]  # name -> why the forecaster made none
     chosen: str  # name of the forecaster that is the default
     stage: Stage | None = None  # the new stage of training that the forecasts are made from, if there is one
+    measured: str = ""  # whether a measured gain of the cool-down was used, a sentence; empty if there was none
 
 
 def run_forecasters(
@@ -35,6 +38,7 @@ def run_forecasters(
     forecasters: Sequence[Forecaster] | None = None,
     *,
     only_default: bool = False,
+    measured: Sequence[CoolDown] = (),
 ) -> ForecastSet:
     """Run every forecaster, give each forecast its interval, and choose the default.
 
@@ -50,6 +54,9 @@ def run_forecasters(
         All that are installed, if left out.
     only_default : bool
         Whether the set holds the default alone: its interval is the same, those of the others are not computed.
+    measured : sequence of CoolDown
+        What merged checkpoints of the run tell of cool-downs from now on. Where one is planned near, ``s1_anneal``
+        takes its gain in place of a prior, and is the default.
 
     Raises
     ------
@@ -63,9 +70,17 @@ def run_forecasters(
         if stage is not None:
             log = log.since(stage.step)
         check_course(log, schedule)
+    law: MeasuredLaw | None = None
+    said = ""
+    if measured:
+        law, said = measured_law(measured, log, schedule, siblings)
+    chosen_laws = [
+        law if law is not None and each.name == law.name else each
+        for each in (all_forecasters() if forecasters is None else forecasters)
+    ]
     made: list[tuple[Forecaster, Forecast]] = []
     refused: dict[str, str] = {}
-    for forecaster in all_forecasters() if forecasters is None else forecasters:
+    for forecaster in chosen_laws:
         try:
             made.append((forecaster, forecaster.fit(log, schedule, siblings)))
         except RefusedError as error:
@@ -79,6 +94,8 @@ def run_forecasters(
     losses = np.log([each.loss for _, each in made])
 
     def bounded(forecaster: Forecaster, each: Forecast) -> Forecast:
+        if isinstance(forecaster, MeasuredLaw):
+            return forecaster.with_interval(from_present_level(each, log), log, schedule)
         return with_interval(
             from_present_level(each, log),
             log,
@@ -88,7 +105,11 @@ def run_forecasters(
             jump=0.0 if stage is None else abs(stage.jump),
         )
 
-    learns, first = is_learning(log), _first_choice(made)
+    if law is not None and law.name in refused:
+        said = not_used(law.measured, refused[law.name])
+        law = None
+    learns = is_learning(log)
+    first = _first_choice(made) if law is None else law.name
     if only_default and (first or not learns):
         made = [pair for pair in made if pair[0].name == (first if learns else LAST)] or made
     forecasts = {forecaster.name: bounded(forecaster, each) for forecaster, each in made}
@@ -103,7 +124,8 @@ def run_forecasters(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
             f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"
         )
-    return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen, stage)
+    default = replace(forecasts[chosen], forecaster=DEFAULT)
+    return ForecastSet({DEFAULT: default, **forecasts}, refused, chosen, stage, said)
 
 
 def _first_choice(made: Sequence[tuple[Forecaster, Forecast]]) -> str:

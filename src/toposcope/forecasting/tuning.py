@@ -111,3 +111,5 @@ MAX_WINDOW_LOSS = 0.002  # nats; a window that gains less than its half by more 
 GAIN_GROWTH = {"linear": 2 / 3, "1-sqrt": 1.0, "cosine": 2 / 3}  # of the gain, times the length over the steps so far
 MANY_EFFECTIVE = 8.0  # checkpoints, effective, from which none are missed
 COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.01, 0.2  # nats, and share of the merged gain: the half width
+MAX_STEPS_TO_DECAY = 0.1  # of the steps seen, to a decay that is forecast by its measured gain: near, not at 50%
+MIN_KEPT, MAX_KEPT_BY_SQRT = 0.25, 0.42  # mean rate of a decay over its peak: 1/2 if linear, 1/3 if 1 - sqrt

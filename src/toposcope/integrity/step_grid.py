@@ -122,7 +122,6 @@ def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> l
 
 
 def _index(step: int, start: int, spacing: int) -> int | None:
-    """Return the index of a step among the points of a piece, or None."""
     if spacing:
         return (step - start) // spacing if (step - start) % spacing == 0 else None
     ratio, rest = divmod(step, start)
@@ -142,11 +141,7 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _between(pieces: Sequence[_Piece]) -> set[int]:
-    """Return the points expected between one piece and the next.
-
-    Multiples of a spacing begin with the first multiple after the piece before; powers of two go on for one more where
-    exactly one fits.
-    """
+    """Return the points expected between two pieces; powers of two go on for one more where exactly one fits."""
     found = set()
     for before, after in pairwise(pieces):
         if after.spacing > before.spacing and after.start % after.spacing == 0:

@@ -276,10 +276,7 @@ def summarise_tensors(
     at_start: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[TensorSummary]:
-    """Summarise tensors of one shape and dtype, read once: a row of each block, shape (n, k), is of one of them.
-
-    At the start of a training, where the spread of values is summarised too, they are read one by one.
-    """
+    """Summarise tensors of one shape and dtype, read once: a row of each block, shape (n, k), is of one of them."""
     shape, dtype = entries[0].shape, entries[0].dtype
     digests = [entry.new_digest() for entry in entries]
     positions = sketch_positions(math.prod(shape))

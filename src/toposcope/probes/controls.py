@@ -63,11 +63,7 @@ class Spectrum:
 
 
 class _Product:
-    """The sum of B'B over matrices B of n columns.
-
-    Only the lower triangle is used. The system provides memory in small pages when they are written to, so the upper
-    triangle takes none.
-    """
+    """The sum of B'B over matrices B of n columns; its upper triangle is never written, and takes no memory."""
 
     def __init__(self, n: int) -> None:
         self._sum = np.frombuffer(mmap.mmap(-1, 8 * n * n), np.float64).reshape(n, n, order="F")
@@ -250,7 +246,6 @@ class _Displacement:
 
 
 def _spectral_statistics(sigma: Vector, unit: float) -> dict[str, float]:
-    """Return the statistics of the singular values, given divided by the unit."""
     statistics = {"spectral_norm": float(sigma[0] * unit)}
     if sigma[0] > 0:
         share = sigma[sigma > 0] / sigma.sum()

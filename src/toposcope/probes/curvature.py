@@ -63,7 +63,6 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         return self._bytes(max(1, int(UNSEEN * sum(m * n for m, n in shapes.values())))) + GRAPH_BYTES
 
     def _bytes(self, n: int) -> int:
-        """Return the memory of the vectors of n parameters in float32."""
         basis = basis_size(n, self.top, dtype=np.float32)
         return 4 * n * (max(basis, rows_kept(n, self.steps, 4)) + VECTORS)
 

@@ -263,10 +263,7 @@ def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[
 
 
 def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the statistics of the first draw and, as ``<name>.noise``, their standard deviations over all draws.
-
-    Deviations have ddof 1. A single draw has none.
-    """
+    """Return the statistics of the first draw and, of several, their deviations (ddof 1) as ``<name>.noise``."""
     first = dict(draws[0])
     if len(draws) == 1:
         return first

@@ -54,10 +54,7 @@ def largest_entry(layer: Layer) -> float:
 
 
 class Widening:
-    """Converts blocks to float64, divided by `unit`, in memory that the next block reuses.
-
-    Allocating memory for every block would fragment it.
-    """
+    """Converts blocks to float64, divided by `unit`, in memory that the next block reuses, so as not to fragment it."""
 
     def __init__(self, unit: float) -> None:
         self._unit = unit

@@ -11,6 +11,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Calibration
+from toposcope.forecasting.decision.cooled_now import cooled_sentences
 from toposcope.forecasting.decision.decision import SIGNALS, reasons
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
@@ -97,11 +98,11 @@ def caveats(advice: Advice) -> tuple[str, ...]:
     return (*advice.warnings, *_requested(advice))
 
 
-def brief(advice: Advice) -> tuple[str, str]:
-    """Return the answer in two sentences."""
-    if advice.decision is not None:
-        answer, first_reason, *_ = reasons(advice.decision)
-        return answer, first_reason
+def brief(advice: Advice) -> tuple[str, ...]:
+    """Return the answer in two sentences, and those on cooling down now where that was measured."""
+    if (decision := advice.decision) is not None:
+        cooled = () if decision.cooled is None else cooled_sentences(decision.cooled)
+        return reasons(decision)[: 2 + len(cooled)]
     plan, points = advice.plan, advice.fitted.points
     n_runs = len(np.unique(points.run))
     answer = (
@@ -112,11 +113,11 @@ def brief(advice: Advice) -> tuple[str, str]:
 
 
 def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """Return the columns and rows that go with the answer: both ways to spend the budget, or the plan."""
+    """Return the columns and rows that go with the answer: the ways to spend the budget, or the plan."""
     if advice.decision is not None:
-        arms = (("continue the run", advice.decision.continued), ("best fresh run", advice.decision.scaled))
         rows: list[tuple[str, ...]] = [
-            (name, short(arm.parameters), short(arm.tokens), fixed(arm.loss)) for name, arm in arms
+            (name, short(arm.parameters), short(arm.tokens), fixed(arm.loss))
+            for name, arm in advice.decision.ways().items()
         ]
         return ("way", "parameters", "tokens", "loss, nats"), rows
     plan = advice.plan
@@ -161,15 +162,15 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         return ()
     arms = table(
         "arms",
-        "The two ways to spend the budget",
+        "The ways to spend the budget",
         (
             text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
             number_of("tokens", "tokens", short), number_of("loss, nats", "loss", fixed),
             number_of("nats per FLOP at the end", "marginal", _three),
         ),
         [
-            {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
-            for name, arm in (("continue the run", decision.continued), ("best fresh run", decision.scaled))
+            {"way": name, **{key: getattr(arm, key, None) for key in ("parameters", "tokens", "loss", "marginal")}}
+            for name, arm in decision.ways().items()
         ],
     )  # fmt: skip
     signals = table(

@@ -92,7 +92,6 @@ def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
 
 
 def _layers(spec: str, inner: Files) -> Listing:
-    """List the tensors of pipeline layers, a file each."""
     found = _matches(LAYER, inner)
     if any(int(match[2]) for match in found):
         ranks = {match[2] for match in found}
@@ -175,7 +174,6 @@ class _Zero3:
         return listed
 
     def _flat(self, rank: _Rank) -> Entry:
-        """Return a rank's numbers of all trained parameters, one after another."""
         groups = _optimizer_state(rank.optimizer).get("fp32_flat_groups")
         groups = groups if isinstance(groups, SEQUENCES) else [groups]
         flat = [group for group in groups if _is_flat(group)]

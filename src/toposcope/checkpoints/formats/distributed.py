@@ -253,7 +253,6 @@ class _Stored:
         return _Part(offsets, sizes, dtype, file, start, start + length)
 
     def _shard(self, name: Any) -> StoredFile:
-        """Return the file of a name that comes from the checkpoint, and may only be a file of its folder."""
         if not isinstance(name, str) or not is_file_name(name):
             shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
             raise CheckpointError(

@@ -90,7 +90,6 @@ class _Saved:
             _merge(file, self.content, content)
 
     def entry(self, name: str, tensor: _Array) -> Entry:
-        """Return one of the arrays."""
         if not tensor.chunks or tensor.tensor is None:
             return array_entry(tensor.file, name, tensor)
         whole = stacked(name, [Rows.all(array_entry(chunk.file, name, chunk)) for chunk in tensor.chunks])
@@ -98,7 +97,6 @@ class _Saved:
 
 
 def _merge(file: StoredFile, into: dict[Any, Any], content: Mapping[Any, Any]) -> None:
-    """Add what another shard holds."""
     for name, value in content.items():
         if name not in into:
             into[name] = value
@@ -117,7 +115,6 @@ class _Reader:
         self._count = 0
 
     def read(self) -> Any:
-        """Return the one value in the file."""
         try:
             value = self._value(MAX_DEPTH)
         except EOFError as error:
@@ -151,7 +148,6 @@ class _Reader:
         return self._plain(code)
 
     def _plain(self, code: int) -> Any:
-        """Return nil, a logical value or a number."""
         if code in (0xC0, 0xC2, 0xC3):
             return None if code == 0xC0 else code == 0xC3
         if code == 0xC1:

@@ -70,7 +70,6 @@ def _chosen(names: Collection[str]) -> list[str]:
 
 
 def _check_parts(spec: str, names: Sequence[str], headers: Sequence["_Header"]) -> None:
-    """Refuse a model of which parts are missing."""
     match = _PART.fullmatch(names[0].rpartition("/")[2])
     count = max(int(match[3]) if match else 1, headers[0].number("split.count", 1))
     if count == len(headers):
@@ -117,7 +116,6 @@ class _Header:
             raise unsupported(self.file, f"a GGUF file of type {str(kind)[:40]!a}, not a model; name the model's file")
 
     def number(self, name: str, default: int) -> int:
-        """Return a whole number of the metadata."""
         value = self.metadata.get(name)
         return value if type(value) is int else default
 
@@ -196,7 +194,6 @@ def _text(stream: BinaryIO) -> str:
 
 
 def _value(stream: BinaryIO, kind: int) -> Any:
-    """Return a value of the metadata, None of a list."""
     if kind == _TEXT:
         return _text(stream)
     if kind == _LIST:

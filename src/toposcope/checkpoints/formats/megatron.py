@@ -71,7 +71,6 @@ def missing_ranks(content: Any) -> str:
 
 
 def _ranks(spec: str, files: Files) -> dict[_Place, RankFile]:
-    """Return what each rank saved."""
     ranks: dict[_Place, RankFile] = {}
     for name in sorted(files):
         if match := MEGATRON_RANK.fullmatch(name):
@@ -120,7 +119,6 @@ def _folder(place: _Place) -> str:
 
 
 def _tensors(spec: str, saved: RankFile) -> dict[str, Entry]:
-    """Return the tensors of one rank by their dotted names."""
     if "model" not in saved.fields and "model0" in saved.fields:
         _refuse(spec, "virtual pipeline stages (model0, model1, ...)")
     found = saved.tensors(saved.fields.get("model", {}))
@@ -144,7 +142,6 @@ class _Merge:
     version: Any  # of the checkpoint
 
     def entries(self) -> list[Entry]:
-        """Return the tensors of the whole model."""
         found: dict[str, Entry] = {}
         n_layers = 0
         for stage in range(self.sizes["pipeline_model_parallel_size"]):

@@ -94,7 +94,6 @@ class _Arrays:
 
 
 def _members(file: StoredFile) -> dict[str, StoredArray]:
-    """Return the arrays of an archive by name."""
     stream = stream_of(file)
     arrays: dict[str, StoredArray] = {}
     try:

@@ -97,7 +97,6 @@ def _read_gptq(
 
 
 def _groups(entry: Entry, order: Entry | None, size: int, n_in: int, n_groups: int) -> NDArray[np.intp]:
-    """Return the group of every input."""
     in_turn = np.arange(n_in) // size
     if order is None:
         return in_turn
@@ -180,7 +179,6 @@ def compressed_tensors(packed: Packed) -> Unpacked | None:
 
 
 def _stated_shape(described: Entry, entry: Entry) -> tuple[int, int]:
-    """Read the shape that is stored with a weight."""
     stated = described.whole().tolist() if described.shape == (2,) and "int" in described.dtype else [0, 0]
     fits = len(entry.shape) == 2 and stated[0] == entry.shape[0] and 0 < stated[1] <= 16 * entry.shape[1]
     if not fits:

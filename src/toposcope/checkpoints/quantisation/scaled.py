@@ -93,7 +93,6 @@ def bystanders(packed: Packed) -> Iterable[Entry]:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name without what quanto appends."""
     return name.removesuffix("._data")
 
 

@@ -8,8 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.decision.calibration import calibration_of
-from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale, reasons
+from toposcope.forecasting.decision.decision import (
+    COOL_DOWN,
+    Decision,
+    RunInProgress,
+    continue_or_scale,
+    reasons,
+    with_cool_down,
+)
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.planner import (
@@ -24,7 +32,8 @@ from toposcope.forecasting.scaling.planner import (
 )
 from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
-from toposcope.forecasting.tuning import MAX_SIZE_RATIO
+from toposcope.forecasting.stored_cooldowns import read_cool_downs
+from toposcope.forecasting.tuning import MAX_SIZE_RATIO, MAX_STEPS_TO_DECAY
 from toposcope.logs import Log, read_log
 from toposcope.logs.sizes import with_sizes
 from toposcope.notebook import facts_table
@@ -82,6 +91,7 @@ def decide(
     parameters: float | None = None,
     tokens: float | None = None,
     cool_down: float | None = None,
+    measured: Sequence[CoolDown] | str | Path = (),
     family: str | None = None,
     over_train: float | None = None,
     unique_tokens: float | None = None,
@@ -109,6 +119,9 @@ def decide(
         Of the run in progress, if its log lacks them; the tokens it was trained on so far.
     cool_down : float, optional
         Share of the steps spent on cool-down. Default: 0.2 for points along runs at a constant rate, else 0.
+    measured : sequence of CoolDown, str or Path
+        What cool-downs of the run from now on would bring: the answers of `toposcope.cooldown`, or the file that
+        ``toposcope cooldown --json`` wrote. To cool down now is then a third way to spend the extra compute.
     family : str, optional
         Whose points to fit, where they are of several.
     over_train : float, optional
@@ -146,7 +159,13 @@ def decide(
             raise ToposcopeError(
                 f"{name} {flops:g}: expected a number of floating-point operations above 0, as in 1e21"
             )
-    of_a_run = {"log": log, "parameters": parameters, "tokens": tokens, "cool-down": cool_down}
+    of_a_run = {
+        "log": log,
+        "parameters": parameters,
+        "tokens": tokens,
+        "cool-down": cool_down,
+        "measured": measured or None,
+    }
     given = [name for name, value in of_a_run.items() if value is not None]
     if budget is not None and given:
         raise ToposcopeError(f"{given[0]}: it belongs to a run in progress; give extra compute in place of a budget")
@@ -154,8 +173,10 @@ def decide(
     if extra is not None and log is None and missing:
         raise ToposcopeError(f"{missing[0]} of the run in progress missing; give it, or the log of the run")
     points = points_of_family(points, family)
+    cool_downs = read_cool_downs(measured) if isinstance(measured, str | Path) else measured
     run: RunInProgress | None = None
     assumed: list[str] = []
+    stale = ""  # why what was measured is none of the run as it is now
     if extra is not None:
         if log is not None and not isinstance(log, Log):
             log = with_sizes(read_log(log))
@@ -165,6 +186,7 @@ def decide(
             assumed = [known, *log.remarks]
         share, reason = cool_down_of(points, log, cool_down)
         run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
+        stale = _not_measured_now(cool_downs[0], points, log) if cool_downs else ""
         assumed += [reason, *(beyond_plan(log, run) if log is not None else ())]
     flops = extra if extra is not None else float(budget or 0)
     fitted = scaling_law(points, resamples=resamples, seed=seed, progress=progress)
@@ -173,6 +195,12 @@ def decide(
     if run is not None:
         decision = continue_or_scale(law, fitted.bootstrap, run, calibration_of(fitted))
         checked = checked_calibration(fitted, seed)
+        if cool_downs and not stale:
+            try:
+                decision = with_cool_down(decision, law, cool_downs)
+            except ToposcopeError as error:
+                stale = str(error)
+        assumed += [f"the measured cool-down is not weighed: {stale}"] if stale else []
     repeated = plan_repeated(law, flops, unique_tokens) if unique_tokens is not None else None
     notes = [*assumed, *points.remarks, *fitted.remarks, *best.remarks, *(repeated.remarks if repeated else ())]
     if checked is not None:
@@ -226,6 +254,21 @@ def cool_down_of(points: Points, log: Log | None = None, declared: float | None 
         f"points lie along runs at constant rate: {100 * COOL_DOWN:.0f}% of the steps of either arm are its cool-down, "
         "whose tokens count half; losses are those before the drop at its end, which is taken as equal on both arms"
     )
+
+
+def _not_measured_now(measured: CoolDown, points: Points, log: Log | None) -> str:
+    """Return why a measured cool-down is none of the run as it is now; empty if it is one."""
+    if any("per byte" in remark for remark in points.remarks):
+        return "it is in nats per token, the points are in nats per byte"
+    if log is None:
+        return ""
+    if _is_decaying(log):
+        return "the learning rate of the run falls already"
+    if not (1 - MAX_STEPS_TO_DECAY) * log.last_seen <= measured.step <= (1 + MAX_STEPS_TO_DECAY) * log.last_seen:
+        return (
+            f"it was measured at step {measured.step:,}, and the log ends at step {log.last_seen:,}: measure it there"
+        )
+    return ""
 
 
 def beyond_plan(log: Log, run: RunInProgress) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Continue or scale: where the next FLOP of a run in progress should go, and why."""
+"""Continue, cool down or scale: where the next FLOP of a run in progress should go, and why."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.cooldown import MEAN_RATES, CoolDown
 from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
+from toposcope.forecasting.decision.cooled_now import CooledNow, affordable, cooled_sentences
 from toposcope.forecasting.scaling.planner import optimal_split, plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
@@ -82,7 +84,7 @@ class Decision:
     """Whether to continue the run or to scale, and the quantities behind it."""
 
     run: RunInProgress
-    answer: str  # ``continue``, ``scale`` or ``undecided``
+    answer: str  # ``continue``, ``scale`` or ``undecided``; ``cool down`` by `with_cool_down` alone
     probability: float  # that a fresh run ends lower, with the scatter of single runs
     share: float  # the same as the bare share of the bootstrap laws
     continued: Arm  # the run to the end of the budget
@@ -95,11 +97,17 @@ class Decision:
     rule_of_20: str  # ``continue`` while D0 / N0 is below 20, else ``scale``
     break_even: tuple[float, ...]  # budgets at which the law's answer flips, ascending; empty if none was found
     signals: tuple[Signal, ...]
+    cooled: CooledNow | None = None  # the run cooled down now, if that was measured
+
+    def ways(self) -> "dict[str, Arm | CooledNow]":
+        """Return the ways to spend the budget, by what they are called."""
+        ways: dict[str, Arm | CooledNow] = {"continue the run": self.continued, "best fresh run": self.scaled}
+        return ways if self.cooled is None else {**ways, "cool down now": self.cooled}
 
     def _repr_html_(self) -> str:
         rows = (
             (name, short(arm.parameters), short(arm.tokens), f"{arm.loss:.3f}")
-            for name, arm in (("continue", self.continued), ("scale", self.scaled))
+            for name, arm in zip(("continue", "scale", "cool down"), self.ways().values(), strict=False)
         )
         facts = {
             "answer": self.answer,
@@ -147,6 +155,35 @@ def continue_or_scale(
         break_even=break_even(law, run),
         signals=signals(law, run),
     )
+
+
+def with_cool_down(decision: Decision, law: ScalingLaw, cool_downs: Sequence[CoolDown]) -> Decision:
+    """Add the third way: to cool the run down now, over the longest measured cool-down that the budget pays for.
+
+    Where no fresh run wins and the rest of the budget brings no more than the error of the measured loss, the answer is
+    ``cool down``. By the law the tokens of the cool-down count as those at the end of the other ways do.
+
+    Raises
+    ------
+    ToposcopeError
+        If the budget pays for none of them.
+    """
+    run = decision.run
+    measured, tokens = affordable(cool_downs, run.tokens, run.tokens_if_continued - run.tokens)
+    counted = tokens * (MEAN_RATES[measured.decay] if run.cool_down > 0 else 1.0)
+    budget = min(6 * run.parameters * tokens, run.budget)
+    loss = _loss(law, run, run.parameters, run.tokens + counted)
+    cooled = CooledNow(
+        measured=measured,
+        parameters=run.parameters,
+        tokens=run.tokens + tokens,
+        share=budget / run.budget,
+        loss=loss,
+        rest=max(loss - decision.continued.loss, 0.0),
+        fresh=_best(law, run, budget)[2],
+    )
+    answer = "cool down" if decision.answer != "scale" and cooled.is_enough else decision.answer
+    return replace(decision, answer=answer, cooled=cooled)
 
 
 def answer_of(probability: float) -> str:
@@ -257,7 +294,9 @@ def _marginal(loss: Callable[[float], float], budget: float) -> float:
 def reasons(decision: Decision, *, signals: bool = True) -> tuple[str, ...]:
     """Return the answer and its reasons, a sentence each, the answer first; with or without the signals to stop."""
     sentences = (_stop_sentence(decision, signal) for signal in decision.signals) if signals else ()
-    return (_answer(decision), *_reasons(decision), *sentences)
+    cooled = () if decision.cooled is None else cooled_sentences(decision.cooled)
+    answer, arms, *others = (_answer(decision), *_reasons(decision))
+    return (answer, arms, *cooled, *others, *sentences)
 
 
 def _answer(decision: Decision) -> str:
@@ -266,6 +305,11 @@ def _answer(decision: Decision) -> str:
     if decision.answer == "scale":
         word = "Start afresh, smaller" if decision.scaled.parameters < decision.run.parameters else "Scale"
         return f"{word}: {model} on {short(decision.scaled.tokens)} tokens is expected to end lower; {sure}."
+    if decision.answer == "cool down" and (cooled := decision.cooled) is not None:
+        return (
+            f"Cool down now: what the rest of the budget would bring the run, {cooled.rest:.3f} nats by the law, is "
+            f"within the error of a cool-down over {cooled.measured.length:,} steps, {cooled.half_width:.3f}; {sure}."
+        )
     if decision.answer == "continue":
         return f"Continue: the run is expected to end lower than {model}; {sure}."
     return f"Undecided: {sure}, between 20% and 80%."
@@ -301,7 +345,11 @@ def _reasons(decision: Decision) -> Iterator[str]:
     ratio = run.tokens / run.parameters
     contrary = {"continue", "scale"} - {decision.rule_of_20}
     agrees = (
-        "here" if decision.answer == "undecided" else "on the contrary" if decision.answer in contrary else "as well"
+        "here"
+        if decision.answer in ("undecided", "cool down")
+        else "on the contrary"
+        if decision.answer in contrary
+        else "as well"
     )
     yield f"The rule D/N = {TOKENS_PER_PARAMETER:g} says {decision.rule_of_20} {agrees}: D/N is {ratio:.3g}."
 

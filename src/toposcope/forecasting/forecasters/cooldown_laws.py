@@ -41,6 +41,7 @@ class Prior:
     spread: float
     source: str
     by_slope: bool = False
+    of_siblings: bool = False
 
 
 class AnnealedLaw(LawForecaster):
@@ -52,7 +53,7 @@ class AnnealedLaw(LawForecaster):
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a, and c where enough of the run was seen."""
         # `median` and `stack` ask for those of the laws again.
-        key = (self.name, "law", tuple(siblings))
+        key = (self, "law", tuple(siblings))
         return cached(log, schedule, key, lambda: self._law(log, schedule, siblings))
 
     def _law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
@@ -112,7 +113,7 @@ class AnnealedLaw(LawForecaster):
         if n >= MIN_SIBLINGS:
             spread = max(spread, 0.1 * centre, MIN_SPREAD_SHARE * float(log.loss[-1]))
             source = f"the median of {n} siblings, {centre:.3g}"
-            return Prior(_rounded(centre), _rounded(spread), source)
+            return Prior(_rounded(centre), _rounded(spread), source, of_siblings=True)
         slope = present_slope(log, schedule)
         nats = log.unit == "nats"
         centre = tuning.PRIOR if nats else tuning.PRIOR_SHARE * level

@@ -245,10 +245,7 @@ def _with_facts(table: pl.DataFrame, fact: RawEvaluations, remarks: list[str]) -
 
 
 def _matches(runs: list[str], names: list[str]) -> dict[str, str]:
-    """Return which name in a table of runs is each run's: the same, or the only one that ends like it.
-
-    Ends are what stands behind the last ``/``, or ``__`` in its place.
-    """
+    """Return which name in a table of runs is each run's: the same, or the only one that ends like it."""
 
     def by_end(texts: list[str]) -> dict[str, list[str]]:
         ends: dict[str, list[str]] = {}

@@ -66,13 +66,11 @@ def runs(path: Path) -> list[RawLog]:
 
 
 def _event_files(path: Path) -> list[Path]:
-    """Return the event files at a path: those of one run, resumed or not."""
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     return [file for file in files if EVENTS in file.name and file.is_file()]
 
 
 def _of_events(path: Path) -> list[RawLog]:
-    """Return the scalars of a run, and of those in folders below."""
     below = sorted(f for f in path.rglob("*") if f.is_dir() and _event_files(f)) if path.is_dir() else []
     found = [raw for folder in (path, *below) if (raw := _event_run(folder)) is not None]
     if not found:
@@ -100,7 +98,6 @@ def _event_run(path: Path) -> RawLog | None:
 
 
 def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield tag, step and value of the scalars of a file, as they were written."""
     require("tensorboard.compat.proto.event_pb2", f"log {file}")
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
@@ -185,7 +182,6 @@ def _metric(file: Path, name: str, remarks: list[str]) -> pl.DataFrame:
 
 
 def _of_database(path: Path) -> list[RawLog]:
-    """Return the runs in a database of MLflow that were not deleted."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
             refuse_views(database)
