@@ -89,6 +89,10 @@ class AdviceToShow(NamedTuple):
     advice: Advice
     scores: AdviceInTasks | None
 
+    def remarks(self) -> tuple[str, ...]:
+        """Return what was assumed."""
+        return (*self.advice.notes, *(self.scores.remarks if self.scores is not None else ()))
+
 
 Data = ReportData[AdviceToShow]
 
@@ -331,14 +335,6 @@ def _three(value: float) -> str:
     return plain(value, 3)
 
 
-def _remarks(data: Data) -> tuple[str, ...]:
-    return (*data.report.advice.notes, *(data.report.scores.remarks if data.report.scores is not None else ()))
-
-
-def _summary(data: Data) -> Sequence[str]:
-    return (*brief(data.report.advice), *data.report.advice.warnings)
-
-
 SECTIONS = (
     ReportSection(
         anchor="ways",
@@ -346,7 +342,7 @@ SECTIONS = (
         position=10,
         charts=(_decision_chart,),
         blocks=_ways,
-        summary=_summary,
+        summary=lambda data: (*brief(data.report.advice), *data.report.advice.warnings),
     ),
     scores_section(
         "scores_of_tasks",
@@ -378,5 +374,5 @@ SECTIONS = (
         },
         blocks=_law,
     ),
-    remarks_section(_remarks, 50, "Assumptions"),
+    remarks_section(lambda data: data.report.remarks(), 50, "Assumptions"),
 )

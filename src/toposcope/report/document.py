@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from toposcope.charts.chart import Chart
 from toposcope.report.tables import UNDEFINED, Table
+from toposcope.wording import examples
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,12 @@ def folded(content: Table | None, title: str, max_rows: int = 12) -> Table | Det
     if content is None or len(content.rows) <= max_rows:
         return content
     return details(f"{title} ({len(content.rows):,} rows)", content)
+
+
+def excluded(runs: Mapping[str, str]) -> Paragraph | None:
+    """Return the note that names the runs left out, with the reason of each; None without any."""
+    listed = examples([f"{run} ({why})" for run, why in runs.items()])
+    return paragraph(f"Excluded: {listed}.", note=True) if runs else None
 
 
 def csv_link(name: str) -> Link:

@@ -89,7 +89,8 @@ def study_verdict(data: StudyData) -> StudyVerdict:
         words, help_ = _power_words(weak), POWER.needs
         details = f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
         return StudyVerdict(UNDETERMINED, POWER.reason, rows, details)
-    if partial := features_of(_beyond_covariates(rows)):
+    failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]), ~_explained_by_scale(rows))
+    if partial := features_of(failing.filter(_below("p_given_all_adjusted"))):  # significant given every covariate
         keep = f"{len(partial)} of {total} {_verb(partial, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
         fail = _verb(partial, "fails", "fail")
         return StudyVerdict(TREND, "", rows, f"{keep}{where}, but {fail} another test: {_named(partial)}.")
@@ -183,12 +184,6 @@ def _explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
     if not has_scales(rows):
         return pl.lit(value=False)
     return pl.col(SCALED).is_finite() & ~_below("p_given_scale_adjusted")
-
-
-def _beyond_covariates(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are significant given every covariate, but fail another test."""
-    failing = pl.col("verdict").is_in([TREND, NONE])
-    return rows.filter(failing, _below("p_given_all_adjusted"), ~_explained_by_scale(rows))
 
 
 def _correlation_sentence(topology: pl.DataFrame) -> str:
