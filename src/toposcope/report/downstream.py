@@ -11,24 +11,8 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.zero import diagonal
+from toposcope.forecasting.downstream import predicted
 from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure, scores_figure
-from toposcope.forecasting.downstream.predicted import (
-    TaskPrediction,
-    basis,
-    chosen_held_out,
-    frame_of,
-    headline,
-    held_of,
-    held_out_table,
-    is_share,
-    ladder_table,
-    methods_table,
-    points,
-    predictions_by,
-    predictions_table,
-    task_of,
-    written,
-)
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.score_link import TaskScores, score_sentences, scores_frame
 from toposcope.logs.columns import Target
@@ -41,15 +25,17 @@ from toposcope.wording import short
 WITHIN, BEYOND = "within its interval", "beyond it"
 
 
-def held_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
+def held_out_chart(predictions: Sequence[predicted.TaskPrediction]) -> Chart | None:
     """Draw predicted against true scores of held-out models, with 90% intervals; None if none was held out."""
     by_task = {
-        task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_held_out(found[0])
+        task: found[0]
+        for task, found in predicted.predictions_by(predictions, predicted.task_of).items()
+        if predicted.chosen_held_out(found[0])
     }
     if not by_task:
         return None
     figures = {task: _panel(found) for task, found in by_task.items()}
-    held, judged = held_of(list(by_task.values()))
+    held, judged = predicted.held_of(list(by_task.values()))
     title = (
         f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out models"
         if judged
@@ -63,12 +49,12 @@ def held_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
     )
 
 
-def _panel(prediction: TaskPrediction) -> alt.LayerChart:
-    share = is_share(prediction.target)
-    rows = frame_of(
+def _panel(prediction: predicted.TaskPrediction) -> alt.LayerChart:
+    share = predicted.is_share(prediction.target)
+    rows = predicted.frame_of(
         [
             (model.run, short(model.N), short(model.D), model.true, model.predicted, model.low, model.high)
-            for model in chosen_held_out(prediction)
+            for model in predicted.chosen_held_out(prediction)
         ],
         ("run", "N", "D"),
         ("true", "predicted", "low", "high"),
@@ -146,13 +132,13 @@ def _targets(data: Data) -> Mapping[str, Target]:
 def _score_of(data: Data, title: str, column: str) -> Spec:
     """Return a column of scores, each in the unit of its task."""
     targets = _targets(data)
-    return Column(title), lambda row: written(row[column], targets[row["task"]]) or UNDEFINED
+    return Column(title), lambda row: predicted.written(row[column], targets[row["task"]]) or UNDEFINED
 
 
 def _difference_of(data: Data, title: str, column: str) -> Spec:
     """Return a column of differences of scores."""
     targets = _targets(data)
-    return Column(title), lambda row: points(row[column], targets[row["task"]]) or UNDEFINED
+    return Column(title), lambda row: predicted.points(row[column], targets[row["task"]]) or UNDEFINED
 
 
 def _interval_of(data: Data, title: str) -> Spec:
@@ -160,7 +146,7 @@ def _interval_of(data: Data, title: str) -> Spec:
     targets = _targets(data)
 
     def interval(row: Row) -> str:
-        low, high = (written(row[name], targets[row["task"]]) for name in ("low", "high"))
+        low, high = (predicted.written(row[name], targets[row["task"]]) for name in ("low", "high"))
         return f"{low} to {high}" if low and high else UNDEFINED
 
     return Column(title), interval
@@ -183,7 +169,7 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     ]
     why: list[Spec] = [specs[0], *(specs[1:2] if several else []), text_of("because", "refused", prose=True)]
     refused = frame.filter(pl.col("refused") != "").to_dicts()
-    unit = ", differences in points" if all(map(is_share, _targets(data).values())) else ""
+    unit = ", differences in points" if all(map(predicted.is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
     note = paragraph(
         "Noise: standard deviation of the last scores of the largest ladder model about their trend. Error: mean "
@@ -241,12 +227,12 @@ SECTIONS = (
         title="Predictions",
         position=10,
         tables={
-            "predictions": lambda data: predictions_table(data.report.predictions),
-            "ladder": lambda data: ladder_table(data.report.predictions),
+            "predictions": lambda data: predicted.predictions_table(data.report.predictions),
+            "ladder": lambda data: predicted.ladder_table(data.report.predictions),
         },
         charts=(lambda data: ladder_figure(data.report.predictions),),
         blocks=_predictions,
-        summary=lambda data: [*headline(data.report.predictions), *basis(data.report.predictions)],
+        summary=lambda data: [*predicted.headline(data.report.predictions), *predicted.basis(data.report.predictions)],
     ),
     ReportSection[Data](
         anchor="link",
@@ -259,8 +245,8 @@ SECTIONS = (
         title="Held-out models",
         position=30,
         tables={
-            "methods": lambda data: methods_table(data.report.predictions),
-            "held_out": lambda data: held_out_table(data.report.predictions),
+            "methods": lambda data: predicted.methods_table(data.report.predictions),
+            "held_out": lambda data: predicted.held_out_table(data.report.predictions),
         },
         charts=(lambda data: held_out_chart(data.report.predictions),),
         blocks=_held_out,
