@@ -50,12 +50,8 @@ def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -
     y = alt.Y("won:Q", title="share in which it won", axis=percent, scale=scale)
     diagonal = alt.Chart(pl.DataFrame({"predicted": [0.0, 1.0], "won": [0.0, 1.0]}))
     undecided = pl.DataFrame({"from": [CONTINUE_BELOW], "to": [SCALE_ABOVE], "word": ["undecided"], "at": [0.5]})
-    base = alt.Chart(pl.DataFrame(rows)).encode(
-        x,
-        y,
-        color=alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1)),
-        tooltip=["by", "predicted", "won", "pairs"],
-    )
+    colour = alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1))
+    base = alt.Chart(pl.DataFrame(rows)).encode(x, y, color=colour, tooltip=["by", "predicted", "won", "pairs"])
     shaded = alt.Chart(undecided)
     figure = alt.LayerChart(layer=[
         shaded.mark_rect(color="gray", opacity=0.1).encode(x="from:Q", x2="to:Q"),

@@ -230,11 +230,11 @@ def details(summary: str, *blocks: Block | None) -> Details | None:
     return Details(summary, present) if present else None
 
 
-def folded(content: Table | None, title: str, max_rows: int = 12) -> Table | Details | None:
-    """Fold a table of more than `max_rows` rows."""
+def folded(content: Table | None, title: str = "", max_rows: int = 12) -> Table | Details | None:
+    """Fold a table of more than `max_rows` rows under a title, by default its caption."""
     if content is None or len(content.rows) <= max_rows:
         return content
-    return details(f"{title} ({len(content.rows):,} rows)", content)
+    return details(f"{title or content.caption} ({len(content.rows):,} rows)", content)
 
 
 def excluded(runs: Mapping[str, str]) -> Paragraph | None:

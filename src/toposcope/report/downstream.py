@@ -66,10 +66,8 @@ def _panel(prediction: predicted.TaskPrediction) -> alt.LayerChart:
         [value for name in ("true", "predicted", "low", "high") for value in rows[name] if np.isfinite(value)],
         share=share,
     )
-    scale, axis = (
-        alt.Scale(domain=[low, high], nice=False, zero=False),
-        alt.Axis(format="~%" if share else "~g", tickCount=4),
-    )
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False)
+    axis = alt.Axis(format="~%" if share else "~g", tickCount=4)
     number = ".1%" if share else ".4~g"
     colour = alt.Color(
         "held:N", title=None, scale=alt.Scale(domain=[WITHIN, BEYOND]),
@@ -77,12 +75,8 @@ def _panel(prediction: predicted.TaskPrediction) -> alt.LayerChart:
     )  # fmt: skip
     x = alt.X("true:Q", title="true score", scale=scale, axis=axis)
     base = alt.Chart(rows).encode(x, color=colour)
-    tooltip = [
-        "run:N",
-        "N:N",
-        "D:N",
-        *(alt.Tooltip(f"{n}:Q", format=number) for n in ("predicted", "low", "high", "true")),
-    ]
+    numbers = (alt.Tooltip(f"{name}:Q", format=number) for name in ("predicted", "low", "high", "true"))
+    tooltip = ["run:N", "N:N", "D:N", *numbers]
     return alt.LayerChart(layer=[
         diagonal(low, high),
         alt.Chart(rows.filter(known)).mark_rule(strokeWidth=1.5).encode(
@@ -195,11 +189,8 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         _difference_of(data, "error on held-out models", "error"),
         (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
     ]
-    compared = folded(
-        table("methods", "Every method, with its mean absolute error on held-out models", specs, methods.to_dicts()),
-        "Every method, with its mean absolute error on held-out models",
-        16,
-    )
+    caption = "Every method, with its mean absolute error on held-out models"
+    compared = folded(table("methods", caption, specs, methods.to_dicts()), max_rows=16)
     models: list[Spec] = [
         text_of("task", "task", names_row=True),
         text_of("model", "run"),
@@ -211,10 +202,8 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         _interval_of(data, "90% interval"),
         _score_of(data, "true", "true"),
     ]
-    held_out = folded(
-        table("held-out", "Held-out models, predicted from smaller ones", models, data.tables["held_out"].to_dicts()),
-        "Held-out models, predicted from smaller ones",
-    )
+    rows = data.tables["held_out"].to_dicts()
+    held_out = folded(table("held-out", "Held-out models, predicted from smaller ones", models, rows))
     if compared is None and held_out is None:
         return ()
     note = paragraph("As tables: ", csv_link("methods"), ", ", csv_link("held_out"), ".", note=True)

@@ -150,10 +150,9 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         for name, group in groups.items():
             specs.append(number_of(title, name, write, group=group))
             specs.append(number_of("error", f"{name}_error", write, group=group))
-    caption = "The Hessian at the last checkpoint of each run"
     return (
         *pictures,
-        folded(table(TABLE, caption, specs, listed), caption),
+        folded(table(TABLE, "The Hessian at the last checkpoint of each run", specs, listed)),
         paragraph("All checkpoints: ", csv_link(TABLE), ".", note=True),
     )
 

@@ -126,7 +126,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
     return (
         *pictures,
-        folded(table(TABLE, caption, specs, last.to_dicts()), caption),
+        folded(table(TABLE, caption, specs, last.to_dicts())),
         paragraph("All checkpoints and probes: ", csv_link(TABLE), ".", note=True),
     )
 

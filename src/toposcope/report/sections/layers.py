@@ -239,13 +239,12 @@ def _moved_first(data: StudyData) -> Iterable[Block | None]:
         number_of("last layer by step", "last", whole),
         number_of("layers that move", "n", whole),
     )
-    caption = "Which layers move first"
     return (
         paragraph(
             "A layer has moved when it is more than half of its largest departure away from its first value, at two "
             "checkpoints in a row. Every layer: ", csv_link("layer_onsets"), ".",
         ),
-        folded(table("layer-onsets", caption, specs, headline_rows(rows)), caption),
+        folded(table("layer-onsets", "Which layers move first", specs, headline_rows(rows))),
     )  # fmt: skip
 
 

@@ -178,9 +178,8 @@ def _moved(data: StudyData) -> Iterable[Block | None]:
         number_of("value", "turn_value", plain, group="on the way", next_to=ends),
     )
     rows = headline_rows(data.tables["moved"])
-    caption = "First and last value of each feature"
     return (
-        folded(table("moved", caption, specs, rows), caption),
+        folded(table("moved", "First and last value of each feature", specs, rows)),
         paragraph("All features: ", csv_link("moved"), ".", note=True) if rows else None,
     )
 

@@ -222,7 +222,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             f"not fitted to. {_elsewhere(models)}"
         ),
         excluded(left_out),
-        *(folded(each, each.caption, max_rows=0) for each in (main, full, drawn) if each is not None),
+        *(folded(each, max_rows=0) for each in (main, full, drawn)),
         paragraph(
             "All: ", csv_link("nested_models"), ", ", csv_link("nested_draws"), ", ", csv_link("nested_verdicts"), "."
         ),

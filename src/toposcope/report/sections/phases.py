@@ -110,9 +110,9 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     return (
         *pictures,
         rule_note if phases else None,
-        folded(phases, "Phases by the published rule"),
+        folded(phases),
         changes_note if changes else None,
-        folded(changes, "Change points"),
+        folded(changes),
     )
 
 

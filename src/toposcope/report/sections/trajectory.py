@@ -233,11 +233,10 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         number_of("floored", "potential_floored", share),
     )
     rows = list(summaries_of(data).values())
-    caption = "The path of each run through its weights"
     unfinished = [row["run"] for row in rows if not (row["mds_converged"] and row["potential_converged"])]
     return (
         *pictures,
-        folded(table(SUMMARIES, caption, specs, rows), caption),
+        folded(table(SUMMARIES, "The path of each run through its weights", specs, rows)),
         paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
         if unfinished
         else None,
