@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toposcope.study.declaration import DeclaredSeries
 
 EXISTING, PLACE = click.Path(exists=True, path_type=Path), click.Path(path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 COUNT = click.IntRange(min=1)
 INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.options import BadUse
+from toposcope.cli.options import FOLDER, PLACE, BadUse
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -26,14 +26,8 @@ REPORTED = "reported.sha256"  # in a study's folder: the digest of what its repo
 
 
 @click.command()
-@click.argument(
-    "directories",
-    nargs=-1,
-    required=True,
-    metavar="DIRECTORY [DIRECTORY]",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report of two studies (default: A-and-B).")
+@click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY [DIRECTORY]", type=FOLDER)
+@click.option("--out", type=PLACE, help="Folder for the report of two studies (default: A-and-B).")
 @click.option(
     "--adjust",
     type=click.Choice(["holm", "bonferroni", "bh"]),

@@ -251,13 +251,8 @@ def _chart(
         layers.insert(0, target.encode(x=alt.value(0), x2=alt.value(alt.ExprRef(f"width - {NAMES_WIDTH}")), y=y))
     title = f"{what}: {_first_and_last(rows)}"
     text = f"Line chart over the share of the run seen, a line for each forecaster. {title}."
-    return Chart(
-        f"backtest-{column.replace('_', '-')}",
-        title,
-        READ,
-        text,
-        alt.LayerChart(layer=layers).properties(height=HEIGHT),
-    )
+    figure = alt.LayerChart(layer=layers).properties(height=HEIGHT)
+    return Chart(f"backtest-{column.replace('_', '-')}", title, READ, text, figure)
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:

@@ -273,11 +273,11 @@ def _requested(advice: Advice) -> list[str]:
 
         loss, worth = over_bootstrap(advice.fitted, extra)
         compute = Interval(worth.value, worth.high, worth.low)
-        same = (
-            f"for the same loss it takes {short(over.D_same_loss)} tokens, {_between(compute, _more)} more compute"
-            if np.isfinite(over.D_same_loss)
-            else "it never reaches the same loss"
-        )
+        same = "it never reaches the same loss"
+        if np.isfinite(over.D_same_loss):
+            same = (
+                f"for the same loss it takes {short(over.D_same_loss)} tokens, {_between(compute, _more)} more compute"
+            )
         sentences.append(
             f"Over-trained, {short(over.N)} parameters end {_between(loss, fixed)} nats higher on the same compute; "
             f"{same}."

@@ -36,29 +36,23 @@ def held_out_chart(predictions: Sequence[predicted.TaskPrediction]) -> Chart | N
         return None
     figures = {task: _panel(found) for task, found in by_task.items()}
     held, judged = predicted.held_of(list(by_task.values()))
-    title = (
-        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out models"
-        if judged
-        else "Held-out models, predicted from smaller ones"
-    )
+    title = "Held-out models, predicted from smaller ones"
+    if judged:
+        title = f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out models"
     caption = (
         "Dots: scores of ladder models predicted from smaller ones alone; right predictions lie on the dashed line."
     )
-    return Chart(
-        "held-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
-    )
+    text = f"Scatter chart of predicted against true scores. {title}."
+    return Chart("held-out", title, caption, text, panels(figures))
 
 
 def _panel(prediction: predicted.TaskPrediction) -> alt.LayerChart:
     share = predicted.is_share(prediction.target)
-    rows = predicted.frame_of(
-        [
-            (model.run, short(model.N), short(model.D), model.true, model.predicted, model.low, model.high)
-            for model in predicted.chosen_held_out(prediction)
-        ],
-        ("run", "N", "D"),
-        ("true", "predicted", "low", "high"),
-    )
+    found = [
+        (each.run, short(each.N), short(each.D), each.true, each.predicted, each.low, each.high)
+        for each in predicted.chosen_held_out(prediction)
+    ]
+    rows = predicted.frame_of(found, ("run", "N", "D"), ("true", "predicted", "low", "high"))
     known = pl.col("low").is_finite() & pl.col("high").is_finite()
     beyond = known & ~pl.col("true").is_between("low", "high")
     rows = rows.with_columns(held=pl.when(beyond).then(pl.lit(BEYOND)).otherwise(pl.lit(WITHIN)))

@@ -139,11 +139,9 @@ def covariates_of(rows: pl.DataFrame) -> str:
 def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) -> str:
     """Say how many of some rows have no verdict, why, and what would help."""
     untested = rows if untested is None else untested
-    which = (
-        counted(len(untested), "feature")
-        if rows.get_column("run").n_unique() == 1
-        else f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
-    )
+    which = counted(len(untested), "feature")
+    if rows.get_column("run").n_unique() != 1:
+        which = f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
     weak, needs = _missing(untested, POWER.untested), untested.get_column("needs").value_counts(sort=True)
     helps = " or ".join(dict.fromkeys(part for need in needs.get_column("needs") for part in need.split(", or ")))
     power = f" ({_power_words(weak)})" if len(weak) else ""

@@ -244,11 +244,10 @@ class StudyFeed:
         while len(self._tables) > MAX_TABLES:
             self._tables.pop(next(iter(self._tables)))
         rows, width = layer_map(table, MAX_MAP_STEPS)
-        note = (
-            f"Each column stands for {width * every} measured steps, with each layer's most unusual value among them."
-            if width > 1
-            else ""
-        )
+        if width == 1:
+            return {"rows": rows, "note": ""}
+        n = width * every
+        note = f"Each column stands for {n} measured steps, with each layer's most unusual value among them."
         return {"rows": rows, "note": note}
 
     def detail(

@@ -54,9 +54,8 @@ def change_point_chart(data: StudyData) -> Chart | None:
         figure += layer
     title = f"{described(points)} of neural persistence"
     caption = "Points: change points, hollow where a smooth trend explains them; bars: 95% interval of the place."
-    return Chart(
-        "change-points", title, caption, f"Line chart of neural persistence with its change points. {title}.", figure
-    )
+    text = f"Line chart of neural persistence with its change points. {title}."
+    return Chart("change-points", title, caption, text, figure)
 
 
 def described(points: pl.DataFrame) -> str:

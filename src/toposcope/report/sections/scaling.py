@@ -147,9 +147,8 @@ def _chart(data: StudyData, known: pl.DataFrame, headline: Headline) -> Chart:
     caption = "Each panel matches the runs by another quantity; levels that not all runs reach are left out."
     stem = f"{headline.feature.probe}-{headline.feature.statistic}".lower().replace("_", "-").replace(".", "-")
     figure = alt.concat(*panels, columns=len(panels))
-    return Chart(
-        f"sizes-{stem}", title, caption, f"Line charts of {headline.name} of runs of all sizes. {title}.", figure
-    )
+    text = f"Line charts of {headline.name} of runs of all sizes. {title}."
+    return Chart(f"sizes-{stem}", title, caption, text, figure)
 
 
 def nearest(spreads: dict[str, float]) -> str:

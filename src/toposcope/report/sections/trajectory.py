@@ -234,12 +234,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     )
     rows = list(summaries_of(data).values())
     unfinished = [row["run"] for row in rows if not (row["mds_converged"] and row["potential_converged"])]
+    note = paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
     return (
         *pictures,
         folded(table(SUMMARIES, "The path of each run through its weights", specs, rows)),
-        paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
-        if unfinished
-        else None,
+        note if unfinished else None,
         paragraph("All coordinates: ", csv_link(POINTS), ".", note=True) if rows else None,
     )
 
