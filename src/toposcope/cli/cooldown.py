@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--at", type=COUNT, metavar="STEP", help="Step to cool down from (default: the last).")
 @click.option("--log", type=PLACE, help="Log of the run (default: the one with the checkpoints).")
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
+@click.option("--sgd", is_flag=True, help="The optimizer is SGD: the gain is then at least what averages say.")
 @click.option(
     "--tokens",
     type=click.IntRange(min=2),
