@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from toposcope.report.live import cool_down
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
@@ -55,7 +56,7 @@ class View:
 class Part:
     """What a message has of one study."""
 
-    version: tuple[int, int]  # changes of the database when it was read, and studies on the page
+    version: tuple[int, int, int]  # changes of the database, studies on the page, and the stored cool-down
     statuses: list[Status]
     catalogue: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -69,7 +70,9 @@ class StudyFeed:
     def __init__(self, directory: Path, assets: Assets, name: str = "") -> None:
         self.directory = directory
         self.name = name or directory.resolve().name
+        self.beside = directory  # where a measured cool-down is stored
         self.database = db.Database(directory / "study.db")
+        self._stamp = 0
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
         self._tables: dict[tuple[str, str], tuple[int, LayerTable]] = {}
@@ -80,6 +83,19 @@ class StudyFeed:
         self._layer_facts: dict[str, tuple[int, LayerFacts]] = {}
         self._moves: tuple[tuple[str, int], list[Move]] = (("", -1), [])
         self.seen: Part | None = None  # what the last message had of this study
+
+    def has_changed(self) -> bool:
+        """Return whether the database, or the cool-down that is stored beside it, changed since the last call."""
+        before, self._stamp = self._stamp, cool_down.stamp(self.beside)
+        return self.database.has_changed() or before != self._stamp
+
+    def with_cool_down(self, c: sqlite3.Connection, row: db.RunRow, status: Status) -> Status:
+        """Return the status of the only run with what is known of a cool-down from now on."""
+        return replace(
+            status,
+            cool_down=cool_down.measured_words(self.beside, status.facts.step),
+            to_measure=cool_down.how_to_measure(c, row.run, self.beside.resolve(), db.meta(c, f"monitor {row.run}")),
+        )
 
     def catalogue(self, c: sqlite3.Connection, runs: Sequence[db.RunRow]) -> dict[str, Any]:
         """Return what can be selected: features of the network and of the log, and quantities of layers by run."""
@@ -326,7 +342,7 @@ class Feed:
 
     def has_changed(self) -> bool:
         """Return whether anything was written since the last call."""
-        changed = [study.database.has_changed() for study in list(self.studies.values())]  # no short-circuit
+        changed = [study.has_changed() for study in list(self.studies.values())]  # no short-circuit
         return any(changed)
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
@@ -357,7 +373,9 @@ class Feed:
 
     def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
-        seen, version = study.seen, (study.database.n_changes, n_studies)
+        if self.is_log(study.name) and self.is_single and self.directory.is_dir():
+            study.beside = self.directory
+        seen, version = study.seen, (study.database.n_changes, n_studies, cool_down.stamp(study.beside))
         if seen is not None and seen.version == version and seen.position == known:
             return replace(seen, lines=[])
         with study.database.reading() as c:
@@ -370,6 +388,8 @@ class Feed:
                 new, position[row.run] = study.lines(c, row.run, names[row.run], view, known.get(row.run, {}), at_most)
                 lines += new
             statuses = [study.status(c, row, names[row.run], at_most) for row in rows]
+            if len(rows) == n_studies == 1:
+                statuses = [study.with_cool_down(c, rows[0], statuses[0])]
             moved = study.moves(c, rows[0].run) if len(rows) == n_studies == 1 else []
         catalogue = {**found, "layers": {names[run]: of for run, of in found["layers"].items()}}
         study.seen = Part(version, statuses, catalogue, lines, position, moved)

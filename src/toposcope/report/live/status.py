@@ -38,6 +38,8 @@ class Status:
     # measurements that it skipped at the last measured step, with reasons
     skipped: Sequence[str] = ()
     written: float = 0.0  # time of the last write, in seconds since 1970
+    cool_down: str = ""  # where a cool-down started now would end, as it was measured
+    to_measure: tuple[str, str] = ("", "")  # else how to measure it: a sentence, and a command
 
     @property
     def loss_name(self) -> str:
