@@ -138,11 +138,7 @@ class StudyFeed:
         quantity = self._quantities[key]
         pair = (quantity.probe, quantity.statistic)
         kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
-        return {
-            "key": key,
-            "name": self._name(key),
-            "kind": kind[0] if kind else "control",
-        }
+        return {"key": key, "name": self._name(key), "kind": kind[0] if kind else "control"}
 
     def _name(self, key: str) -> str:
         return feature_words(key) or self._assets.names.get(key, key)
@@ -164,16 +160,18 @@ class StudyFeed:
         ]
         log = known.get("log")
         is_continued = log is not None and db.log_is_continued(c, run, log)
-        lines = [
-            self._logged(c, run, column, log if is_continued else None, position, _rows_in(chart, at_most))
-            | {"chart": chart}
-            for chart, column in self._logs_of(run, view, is_crowded=at_most <= MIN_RUN_ROWS)
-        ]
-        after = log[0] if log is not None and is_continued else -1
+        after, lines = log[0] if log is not None and is_continued else -1, []
+        for chart, column in self._logs_of(run, view, is_crowded=at_most <= MIN_RUN_ROWS):
+            most, end = _rows_in(chart, at_most), position[0]
+            new = db.logged(c, run, column, after, end, most) if is_continued else None
+            rows = self._whole(c, run, column, position, most) if new is None else new
+            rows = rows + db.logged(c, run, column, end, 1 << 62, most)
+            lines.append({"after": after, "rows": columns(rows), "chart": chart})
         places = {axis: db.along(c, run, axis, after) for axis in db.AXES}
         lines += [{"chart": axis, "after": after, "rows": rows} for axis, rows in places.items() if rows["step"]]
         if not is_continued or known["measured"] != measured:
-            first = self._first_new(c, run, known["measured"][0]) if is_continued else 0
+            query = "SELECT MIN(step) FROM measurements WHERE id > ? AND run = ?"
+            first = c.execute(query, (known["measured"][0], run)).fetchone()[0] if is_continued else 0
             if first is not None:
                 lines += self._measured(c, run, shown, view, first, at_most)
         return [line | {"run": shown} for line in lines], {"log": list(position), "measured": measured}
@@ -212,19 +210,6 @@ class StudyFeed:
             self._moves = (run, n), moves(c, run, self._quantities, self._by_run.get(f"layers {run}", ()))
         return self._moves[1]
 
-    def _logged(
-        self,
-        c: sqlite3.Connection,
-        run: str,
-        column: str,
-        known: Sequence[int] | None,
-        now: tuple[int, int],
-        at_most: int,
-    ) -> dict[str, Any]:
-        after = known[0] if known else -1
-        rows = db.logged(c, run, column, after, now[0], at_most) if known else self._whole(c, run, column, now, at_most)
-        return {"after": after, "rows": columns(rows + db.logged(c, run, column, now[0], 1 << 62, at_most))}
-
     def _whole(self, c: sqlite3.Connection, run: str, column: str, now: tuple[int, int], at_most: int) -> list[Row]:
         """Return a whole log: the cached rows, and new ones."""
         position, rows = self._coarse.get((run, column), (None, []))
@@ -236,11 +221,6 @@ class StudyFeed:
             rows = thinned(rows, at_most)
         self._coarse[run, column] = now, rows
         return rows
-
-    def _first_new(self, c: sqlite3.Connection, run: str, newest: int) -> int | None:
-        """Return the first step measured after a given measurement; None if there is none."""
-        row = c.execute("SELECT MIN(step) FROM measurements WHERE id > ? AND run = ?", (newest, run)).fetchone()
-        return None if row[0] is None else int(row[0])
 
     def _measured(
         self, c: sqlite3.Connection, run: str, shown: str, view: View, first: int, at_most: int
@@ -255,7 +235,9 @@ class StudyFeed:
             after = first - 1 if n <= _rows_in(chart, at_most) else -1
             quantity = self._quantities.get(key)
             if quantity is not None and quantity.probe != LOG:
-                rows = self._rows_of(c, run, layer, quantity, after, _rows_in(chart, at_most))
+                rows = db.measured(c, run, layer, quantity, after, _rows_in(chart, at_most))
+                if not rows and layer == "network":  # a cloud of all layers has this name
+                    rows = db.measured(c, run, "pooled", quantity, after, _rows_in(chart, at_most))
                 yield {"chart": chart, "after": after, "rows": columns(rows)}
         if shown == view.run and view.quantity in self._quantities:
             yield {"chart": "layer-map", "after": -1, **self._map(c, run, view.quantity, first)}
@@ -263,14 +245,6 @@ class StudyFeed:
     def _is_measured(self, run: str, chart: str) -> bool:
         """Return whether a chart of a measured quantity is not that of a logged one."""
         return LOGGED_CHARTS.get(chart) not in self._columns[run]
-
-    def _rows_of(
-        self, c: sqlite3.Connection, run: str, layer: str, quantity: db.Quantity, after: int, at_most: int
-    ) -> list[Row]:
-        rows = db.measured(c, run, layer, quantity, after, at_most)
-        if not rows and layer == "network":  # a cloud of all layers has this name
-            rows = db.measured(c, run, "pooled", quantity, after, at_most)
-        return rows
 
     def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
         names = db.block_names if self._quantities[key].probe == BLOCKS else db.layer_names
@@ -286,11 +260,10 @@ class StudyFeed:
         while len(self._tables) > MAX_TABLES:
             self._tables.pop(next(iter(self._tables)))
         rows, width = layer_map(table, MAX_MAP_STEPS)
-        note = (
-            f"Each column stands for {width * every} measured steps, with each layer's most unusual value among them."
-            if width > 1
-            else ""
-        )
+        if width == 1:
+            return {"rows": rows, "note": ""}
+        n = width * every
+        note = f"Each column stands for {n} measured steps, with each layer's most unusual value among them."
         return {"rows": rows, "note": note}
 
     def detail(

@@ -125,13 +125,10 @@ def status_of(
 
 def _lost_steps(c: sqlite3.Connection, run: str, is_suspect: bool) -> tuple[int, set[int]]:
     """Return how many logged losses are NaN, and their steps; without reading most logs."""
-    lost = nan_steps(c, run).get("loss", []) if is_suspect or _has_nan(c, run) else []
+    if not is_suspect and has_table(c, "log_nan"):
+        is_suspect = c.execute("SELECT 1 FROM log_nan WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
+    lost = nan_steps(c, run).get("loss", []) if is_suspect else []
     return len(lost), set(lost)
-
-
-def _has_nan(c: sqlite3.Connection, run: str) -> bool:
-    query = "SELECT 1 FROM log_nan WHERE run = ? LIMIT 1"
-    return has_table(c, "log_nan") and c.execute(query, (run,)).fetchone() is not None
 
 
 def _lost(c: sqlite3.Connection, row: db.RunRow, nan: Sequence[int]) -> str:
