@@ -232,11 +232,7 @@ class SpreadSums:
 
 
 def _unevenness(means: NDArray[np.float64], count: float, kurtosis: float) -> float:
-    """Return the deviation among mean squares of `count` values each, relative to that of independent values.
-
-    From the differences of neighbours (von Neumann, 1941), which a matrix stacked from a few blocks of different
-    scale, such as query, key and value, does not raise.
-    """
+    """Return the deviation among mean squares by neighbours (von Neumann 1941) over that of independent values."""
     middle = (means[1:] + means[:-1]) / 2
     variance = float(np.mean((np.diff(means) / middle) ** 2)) / 2
     expected = max(kurtosis - 1, 0.1) / count

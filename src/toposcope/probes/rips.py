@@ -249,11 +249,7 @@ def _pool(layers: Sequence[Layer]) -> Matrix:
 
 
 def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
-    """Draw `count` of the rows uniformly without replacement, `n_draws` times.
-
-    The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows in any order, so
-    different weights give different rows, and the same weights always the same ones.
-    """
+    """Draw `count` of the rows without replacement, `n_draws` times; equal rows, in any order, give equal draws."""
     # Adding zero turns -0.0, which is the same point, into 0.0.
     digests = [hashlib.sha256((row.astype(np.float64) + 0.0).tobytes()).digest() for row in cloud]
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
