@@ -141,11 +141,8 @@ def _quantised(values: NDArray[Any]) -> _Mask:
     found = np.zeros(len(values), np.bool_)
     for levels in (127, 7):
         scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=np.isfinite(top) & (top > 0))
-        off, between = (
-            np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL,
-            (np.rint(scaled) % levels != 0).mean(axis=(1, 2)),
-        )
-        found |= off.all(axis=(1, 2)) & (between > 0.5)
+        on_level = (np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL).all(axis=(1, 2))
+        found |= on_level & ((np.rint(scaled) % levels != 0).mean(axis=(1, 2)) > 0.5)
     return found
 
 

@@ -4,8 +4,10 @@ See ``docs/methods/point-clouds.md``.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -93,16 +95,9 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the clouds."""
-        sample_size = self.max_points if self.sample == "random" else None
-        return self.draws * sum(
-            expected_seconds(
-                m if sample_size is None else min(m, sample_size),
-                n,
-                max_dimension=self.max_dimension,
-                max_points=self.max_points,
-            )
-            for m, n in self._clouds(shapes)
-        )
+        most = (self.max_points if self.sample == "random" else None) or sys.maxsize
+        seconds = partial(expected_seconds, max_dimension=self.max_dimension, max_points=self.max_points)
+        return self.draws * sum(seconds(min(m, most), n) for m, n in self._clouds(shapes))
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the expected memory of the largest cloud, its distances and edges."""
