@@ -182,7 +182,7 @@ def series(
         members = series(inner, pattern=pattern, roles=roles, access=access)
         source = merged.merged_source(members, members.spec, window, how, members.source)
         average = Checkpoint(source, source.last.step, source.last.tokens, rules)
-        return Series(_last_part(source.spec), source.spec, (average,), (), source).select(selection)
+        return Series(_last_part(source.spec), source.spec, (average,)).select(selection)
     spec, key = split_key(str(spec))
     options = _Options(step_pattern(pattern) if pattern else None, rules, key)
     places = roots(spec, access or Access())

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--at", type=click.IntRange(min=1), metavar="STEP", help="Step to cool down from (default: the last).")
 @click.option("--log", type=click.Path(path_type=Path), help="Log of the run (default: the one with the checkpoints).")
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
+@click.option("--sgd", is_flag=True, help="The optimizer is SGD: the gain is then at least what averages say.")
 @click.option(
     "--tokens",
     type=click.IntRange(min=2),
@@ -59,6 +60,7 @@ def cooldown(
     at: int | None,
     log: Path | None,
     constant: bool,
+    sgd: bool,
     tokens: int | None,
     save: Path | None,
     tokenizer: str,
@@ -101,6 +103,7 @@ def cooldown(
             at=at,
             log=read,
             constant=constant,
+            sgd=sgd,
             tokens=tokens,
             tokenizer=place,
             access=opening.access,
