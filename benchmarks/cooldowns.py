@@ -92,6 +92,7 @@ def main(quick: bool, out: Path) -> None:
     facts = {
         "models": "GPTs of 6k to 94k parameters, context 64, 16 sequences a step, rate held after 50 steps of warm-up",
         "cool-downs": "from steps 600, 1200 and 2400, or some of them, on the batches that the run reads next",
+        "training": "about an hour of one core; not in what it took where runs of .bench/cooldowns are used again",
         "text": "65,536 held-out tokens",
         "checkpoints": "every 10 steps, raw losses every 100; few checkpoints: every 2% and 5% of the steps so far",
         "usual": "AdamW on python-docs at rates 0.001, 0.003 and 0.01: what the rule was tuned on",

@@ -15,11 +15,13 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.cooldown import CoolDown, Decay
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, AnnealedLaw, Prior
+from toposcope.forecasting.held_out import NORMAL_WIDTH
 from toposcope.forecasting.intervals import is_learning
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.stored_cooldowns import nearest
 from toposcope.logs import Log
+from toposcope.logs.anomalies import row_noise
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.typing import Vector
 
@@ -52,7 +54,8 @@ class MeasuredLaw(AnnealedLaw):
         now, then = schedule.progress(ends) / schedule.progress(log.steps[-1:])
         to_fall = fit["A"] * (now ** -fit["a"] - then ** -fit["a"])
         rows_at_end = max(FINAL_SHARE * schedule.last_step * len(log.steps) / log.steps[-1], 1.0)
-        half = np.linalg.norm([self._prior.spread, to_fall / 2, fit["residual"] / np.sqrt(rows_at_end)])
+        noise = NORMAL_WIDTH * row_noise(log.loss[len(log.loss) // 2 :]) / np.sqrt(rows_at_end)
+        half = np.linalg.norm([self._prior.spread, to_fall / 2, noise])
         factor = float(np.exp(half / forecast.loss))
         remark = "interval: errors of cool-downs foretold from merged checkpoints"
         return replace(
