@@ -95,6 +95,7 @@ def test_a_planted_cool_down_is_foretold(planted: Planted, length: int, decay: D
         float(floor(planted.now + length)) + found.now - float(floor(planted.now)), abs=0.01
     )
     assert 0.5 < found.in_hand <= 1
+    assert any("along a cosine" in note for note in found.notes) == (decay == "cosine")
     assert found.loss < found.merged.loss  # steps of progress are missing in it
 
 

@@ -25,10 +25,7 @@ class Comparison(NamedTuple):
 
 
 def williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -> Matrix:
-    """Return Williams' p of the strengths of correlations that share a target (Steiger 1980, eq. 7), shape (f, o).
-
-    NaN below 4 checkpoints, and where one feature is a function of the other.
-    """
+    """Return Williams' p of correlations that share a target (Steiger 1980, eq. 7), shape (f, o); else NaN."""
     if n < 4:
         return np.full(between.shape, np.nan)
     first, second = np.abs(with_first)[:, None], np.abs(with_second)[None]

@@ -270,10 +270,7 @@ class _Test:
 
 
 def _inverse_sizes(moved: Matrix, basis: Matrix) -> Vector:
-    """Return the inverse length of the residuals of permuted losses, shape (n, permutations); 0 where nothing is left.
-
-    The residuals themselves need not be computed: what they are multiplied with is free of the controls.
-    """
+    """Return the inverse length of the residuals of permuted losses, shape (n, permutations); 0 if nothing is left."""
     total = (moved**2).sum(axis=0)
     squares = total - ((basis.T @ moved) ** 2).sum(axis=0)
     squares[squares <= MIN_RESIDUAL_SHARE * total] = np.inf

@@ -93,12 +93,7 @@ class Sensitivity(NamedTuple):
 def phases(
     steps: NDArray[np.int64], values: Vector, window: int = 5, share: float = 0.1, consecutive: int = 3
 ) -> Phases:
-    """Apply the published rule to a feature over training.
-
-    The values are smoothed by a moving average over whole windows, m_i = mean(v_i, ..., v_(i + window - 1)), and change
-    i is m_(i + 1) - m_i. Its step is that of the checkpoint in the middle of the first window, ``steps[i + window //
-    2]``.
-    """
+    """Apply the published rule to a feature, a change at the middle of its window (docs/methods/phases.md)."""
     if len(values) < window + 1 or not np.ptp(values) > 0:
         return Phases(None, None)
     change = np.abs(np.diff(np.convolve(values, np.ones(window) / window, mode="valid")))

@@ -168,11 +168,7 @@ MAX_CORRELATION = 0.9999
 
 
 def detectable_correlation(strata: Indices, n_terms: int, level: float) -> float:
-    """Return the rank correlation that the test across runs detects with probability .8.
-
-    It is that of a feature whose order of the runs is the same at all steps, so that more steps add nothing; feature,
-    final loss and controls are normally distributed, and the controls independent of both.
-    """
+    """Return the rank correlation, the same at all steps, that the test across runs detects with probability .8."""
     return _detectable(tuple(strata.tolist()), n_terms, level)
 
 

@@ -64,10 +64,7 @@ def is_weight_name(name: str) -> bool:
 
 
 def named_buffer(name: str, axes: int) -> str:
-    """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text.
-
-    A mask that GPT-2 and its kin call ``attn.bias`` has two axes and more, which no bias of theirs has.
-    """
+    """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text."""
     leaf = leaf_of(name)
     if axes > 1 and _MASK_CALLED_BIAS.search(name):
         return MASK

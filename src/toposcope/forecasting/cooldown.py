@@ -266,6 +266,8 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             f"merging {merged[0].window:,} steps gains less than merging {merged[1].window:,}: the shorter window "
             "counts, and the interval is twice as wide"
         )
+    if decay == "cosine":
+        notes.append("no cool-down along a cosine was measured: it is taken to gain as one along a line does")
     if len(merged[0].weights) < FEW_MERGED:
         notes.append(
             f"only {len(merged[0].weights)} checkpoints in the last {length:,} steps: with more of them the answer is "

@@ -136,23 +136,10 @@ def _pairs(n: int) -> tuple[Indices, Indices]:
 
 def _paths(distances: Matrix, a: Indices, b: Indices) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector], Vector]:
     """Return the path past each of a pair as it is, and swapped; the last distance, of neighbours, is part of both."""
-    side_by_side = b - a == 1
-
-    def between(x: Indices, y: Indices) -> Vector:
-        return np.asarray(distances[x, y])
-
-    def unless_neighbours(lengths: Vector) -> Vector:
-        return np.where(side_by_side, 0.0, lengths)
-
-    now = (
-        between(a - 1, a) + unless_neighbours(between(a, a + 1)),
-        between(b, b + 1) + unless_neighbours(between(b - 1, b)),
-    )
-    then = (
-        between(a - 1, b) + unless_neighbours(between(b, a + 1)),
-        between(a, b + 1) + unless_neighbours(between(b - 1, a)),
-    )
-    return now, then, np.where(side_by_side, between(a, b), 0.0)
+    d, apart = distances, b - a > 1
+    now = d[a - 1, a] + np.where(apart, d[a, a + 1], 0.0), d[b, b + 1] + np.where(apart, d[b - 1, b], 0.0)
+    then = d[a - 1, b] + np.where(apart, d[b, a + 1], 0.0), d[a, b + 1] + np.where(apart, d[b - 1, a], 0.0)
+    return now, then, np.where(apart, 0.0, d[a, b])
 
 
 def _ratio(now: Vector, then: Vector, floor: Vector) -> Vector:

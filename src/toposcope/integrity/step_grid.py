@@ -144,16 +144,12 @@ def _between(pieces: Sequence[_Piece]) -> set[int]:
     """Return the points expected between two pieces; powers of two go on for one more where exactly one fits."""
     found = set()
     for before, after in pairwise(pieces):
+        lost = range(0)
         if after.spacing > before.spacing and after.start % after.spacing == 0:
-            begin = (before.stop // after.spacing + 1) * after.spacing
-            lost = range(begin, after.start, after.spacing)
+            lost = range((before.stop // after.spacing + 1) * after.spacing, after.start, after.spacing)
             if len(lost) > tuning.PIECE_COST and not before.spacing and after.start <= 2 * before.stop:
-                # Powers of two up to 512, then every 100 from 1000: a round number where the next power would be.
-                lost = range(after.start, after.start)
-            found |= set(lost)
-            after_start = lost.start if lost else after.start
-        else:
-            after_start = after.start
-        if not before.spacing and 2 * before.stop < after_start <= 4 * before.stop:
+                lost = range(0)  # up to 512, then every 100 from 1000: a round number where the next power would be
+        found |= set(lost)
+        if not before.spacing and 2 * before.stop < (lost.start if lost else after.start) <= 4 * before.stop:
             found.add(2 * before.stop)
     return found

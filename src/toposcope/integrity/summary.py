@@ -320,10 +320,7 @@ def summarise_tensors(
 
 @lru_cache(maxsize=256)
 def sketch_positions(count: int) -> NDArray[np.int64]:
-    """Return at most `SKETCH_SIZE` of `count` positions: ascending, even, and out of phase with any width of a matrix.
-
-    Multiples of the golden ratio, rounded down: the points of every stretch of them lie evenly (Weyl).
-    """
+    """Return at most `SKETCH_SIZE` of `count` positions, ascending and even: multiples of the golden ratio (Weyl)."""
     if count <= SKETCH_SIZE:
         return np.arange(count, dtype=np.int64)
     parts = np.modf(np.arange(1, SKETCH_SIZE + 1) * _GOLDEN)[0]

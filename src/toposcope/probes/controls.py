@@ -86,10 +86,7 @@ class _Product:
 
 
 def power_law_exponent(eigenvalues: Vector) -> float | None:
-    """Fit a power law to the tail by maximum likelihood; its start has the smallest Kolmogorov-Smirnov distance.
-
-    Clauset, Shalizi & Newman 2009, arXiv:0706.1062, equations 3.1 and 3.9.
-    """
+    """Fit a power law to the tail by maximum likelihood (Clauset, Shalizi & Newman 2009, equations 3.1 and 3.9)."""
     tail = np.sort(eigenvalues[eigenvalues > eigenvalues.max() * 1e-14])[::-1]
     best: tuple[float, float] | None = None
     logs = np.log(tail)

@@ -83,10 +83,7 @@ def pieces(W: Matrix) -> Iterator[Matrix]:
 
 
 def unit_of(largest: Callable[[Layer], float], *layers: Layer) -> float:
-    """Return a power of two near the largest entry: division by it is exact, and keeps powers in range.
-
-    Fourth powers of all formats narrower than float64 stay in its range, so their unit is 1.
-    """
+    """Return a power of two near the largest entry of float64, else 1: exact to divide by, powers in range."""
     if all(layer.dtype != "float64" for layer in layers):
         return 1.0
     return math.ldexp(1.0, min(1023, math.frexp(max(largest(layer) for layer in layers))[1]))

@@ -12,7 +12,14 @@ from toposcope.checkpoints.formats.entry import Entry, Rows, reshaped, stacked
 from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Files,
+    StoredFile,
+    damaged,
+    incomplete,
+    truncated,
+    unsupported,
+)
 from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, Unknown, natural_numbers
 
 DEFAULT_NAME = "flax_model.msgpack"
@@ -38,10 +45,7 @@ def opened(spec: str, files: Files) -> tuple[StoredFile, "_Saved"]:
     """List the arrays by where they lie; their numbers are skipped, and every shard must be there."""
     names = list(files) if len(files) == 1 else _named(files)
     if (match := _SHARD.fullmatch(names[0])) and (missing := int(match[2]) - len(names)):
-        raise CheckpointError(
-            f"{spec}: {missing} of {int(match[2])} shards of {DEFAULT_NAME} are missing; fetch them again",
-            "missing shard",
-        )
+        raise incomplete(spec, f"{missing} of {int(match[2])} shards of {DEFAULT_NAME} are missing; fetch them again")
     found = [files[name] for name in names]
     return found[0], _Saved(found)
 

@@ -15,7 +15,14 @@ from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Files,
+    StoredFile,
+    damaged,
+    incomplete,
+    truncated,
+    unsupported,
+)
 from toposcope.extras import install, is_installed
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -75,15 +82,10 @@ def _check_parts(spec: str, names: Sequence[str], headers: Sequence["_Header"]) 
     if count == len(headers):
         return
     if len(headers) == 1:
-        raise CheckpointError(
-            f"{headers[0].file.location}: one of {count} parts of a model; name the folder that holds them all",
-            "missing shard",
-        )
+        raise incomplete(headers[0].file, f"one of {count} parts of a model; name the folder that holds them all")
     there = {int(match[2]) for name in names if (match := _PART.fullmatch(name))}
     lost = [str(k) for k in range(1, min(count, MAX_TENSORS) + 1) if k not in there][:10]
-    raise CheckpointError(
-        f"{spec}: {len(headers)} of {count} parts of a model; fetch the others ({', '.join(lost)})", "missing shard"
-    )
+    raise incomplete(spec, f"{len(headers)} of {count} parts of a model; fetch the others ({', '.join(lost)})")
 
 
 class _Tensor(NamedTuple):

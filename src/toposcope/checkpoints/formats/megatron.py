@@ -13,7 +13,7 @@ from toposcope.checkpoints.formats.contents import fields_of
 from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, side_by_side, stacked
 from toposcope.checkpoints.formats.torch_file import RankFile
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
-from toposcope.checkpoints.sources.source import CheckpointError, Files, unsupported
+from toposcope.checkpoints.sources.source import Files, incomplete, unsupported
 from toposcope.checkpoints.steps import MAX_STEP
 
 _Place = tuple[int, int]  # the rank among tensor-parallel ones, and the pipeline stage
@@ -106,11 +106,8 @@ def _check_ranks(spec: str, found: set[_Place], arguments: Mapping[Any, Any], si
     if strays := found - expected:
         _refuse(spec, f"a rank that its args do not imply ({_folder(min(strays))})")
     if missing := sorted(expected - found):
-        raise CheckpointError(
-            f"{spec}: {', '.join(map(_folder, missing[:4]))} missing: {len(found)} of the {len(expected)} ranks of one "
-            "model are here; fetch the others",
-            "missing shard",
-        )
+        here = f"{len(found)} of the {len(expected)} ranks of one model are here"
+        raise incomplete(spec, f"{', '.join(map(_folder, missing[:4]))} missing: {here}; fetch the others")
 
 
 def _folder(place: _Place) -> str:

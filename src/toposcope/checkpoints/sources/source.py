@@ -53,6 +53,16 @@ def unsupported(place: "StoredFile | Path | str", reason: str) -> CheckpointErro
     return CheckpointError(f"{_location(place)}: {reason}", "unsupported")
 
 
+def malformed(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a file, or a place, that is damaged or was never what it seems."""
+    return CheckpointError(f"{_location(place)}: {reason}", "damaged")
+
+
+def incomplete(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a checkpoint of which a part is missing."""
+    return CheckpointError(f"{_location(place)}: {reason}", "missing shard")
+
+
 def unreachable(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
     """Return the error of a file, or a place, that cannot be read now."""
     return CheckpointError(f"{_location(place)}: {reason}", "unreachable")

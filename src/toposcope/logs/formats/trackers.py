@@ -80,18 +80,11 @@ def _of_events(path: Path) -> list[RawLog]:
 
 def _event_run(path: Path) -> RawLog | None:
     """Return the scalars of event files, in the order of their names, which hold the time; None if there are none."""
-    keys: list[str] = []
-    steps: list[int] = []
-    values: list[float] = []
     remarks: list[str] = []
-    for file in _event_files(path):
-        for key, step, value in _scalars(file, remarks):
-            keys.append(key)
-            steps.append(step)
-            values.append(value)
-    if not keys:
+    rows = [row for file in _event_files(path) for row in _scalars(file, remarks)]
+    if not rows:
         return None
-    table = pl.DataFrame({"key": keys, "step": steps, "value": values}, schema_overrides={"value": pl.Float64})
+    table = pl.DataFrame(rows, schema={"key": pl.String, "step": pl.Int64, "value": pl.Float64}, orient="row")
     name = "" if path.is_dir() else path.resolve().parent.name
     facts = hyperparameters(path if path.is_dir() else path.parent)
     return RawLog(path, name, pivot_long(table, "key"), facts=facts, remarks=tuple(remarks))
