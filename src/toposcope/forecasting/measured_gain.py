@@ -27,7 +27,9 @@ from toposcope.typing import Vector
 
 
 class MeasuredLaw(AnnealedLaw):
-    """``s1_anneal`` with a measured gain as its coefficient."""
+    """``s1_anneal`` with a measured gain as its coefficient, fitted to as much as the law that it was measured by."""
+
+    share = tuning.COOL_DOWN_LATE_SHARE
 
     def __init__(self, measured: CoolDown, coefficient: float) -> None:
         super().__init__(S1_ANNEAL.name, S1_ANNEAL.annealing)
@@ -47,7 +49,8 @@ class MeasuredLaw(AnnealedLaw):
         """Return the forecast with its 90% interval.
 
         Three errors are added as independent: that of a cool-down from the step that it was measured at, half of what
-        the law lets the loss fall from there until the decay begins, and the noise of the last rows of a run.
+        the law lets the loss fall from there until the decay begins, and the noise of the last rows of a run. Where the
+        gain is "at least" this one, the interval reaches further down.
         """
         step, fit = self.measured.step, forecast.diagnostics
         ends = np.array([step, max(decay_of(schedule)[0], step)])
@@ -55,15 +58,11 @@ class MeasuredLaw(AnnealedLaw):
         to_fall = fit["A"] * (now ** -fit["a"] - then ** -fit["a"])
         rows_at_end = max(FINAL_SHARE * schedule.last_step * len(log.steps) / log.steps[-1], 1.0)
         noise = NORMAL_WIDTH * row_noise(log.loss[len(log.loss) // 2 :]) / np.sqrt(rows_at_end)
-        half = np.linalg.norm([self._prior.spread, to_fall / 2, noise])
-        factor = float(np.exp(half / forecast.loss))
+        found, loss = self.measured, forecast.loss
+        down, up = (np.linalg.norm([side, to_fall / 2, noise]) for side in (found.loss - found.low, self._prior.spread))
+        low, high = loss * float(np.exp(-down / loss)), loss * float(np.exp(up / loss))
         remark = "interval: errors of cool-downs foretold from merged checkpoints"
-        return replace(
-            forecast,
-            low=forecast.loss / factor,
-            high=forecast.loss * factor,
-            remarks=(*forecast.remarks, remark),
-        )
+        return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, remark))
 
 
 def decay_of(schedule: Schedule) -> tuple[int, int]:
